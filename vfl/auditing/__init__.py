@@ -1,1 +1,1 @@
-"""Audit: a lower bound on a job's ε from many runs on simulated records, and checks of its noise."""
+"""Audit of a job: a lower bound on ε from many runs on simulated records, and checks of the noise."""

@@ -1,4 +1,4 @@
-"""Audit of a configured job on simulated records: a lower bound on its ε, and checks of its noise."""
+"""Audit of a configured job on simulated records: a lower bound on the job's ε, and checks of its noise."""
 
 from __future__ import annotations
 
@@ -31,28 +31,29 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 ENOUGH = 0.97
-"""Reach (share of the claimed μ) at which the search for a canary ends."""
+"""Share of the claimed μ that a canary must reach to end the search for a canary. A canary is a record that an audit tests."""
 SEARCH_SECONDS = 30.0
-"""Time after which the search takes the best canary so far."""
+"""Time in seconds after which the search takes the best canary so far."""
 WEAK = 0.9
-"""Share of the claimed μ below which an audit warns that its canary is weak."""
+"""Share of the claimed μ below which an audit warns that the canary is weak."""
 PROBES = 2
-"""Number of runs on each data set, to measure the share of the claimed μ that the chosen canary attains."""
+"""Number of runs on each of the two data sets that measure which share of the claimed μ the chosen canary attains."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Guesses about one part of the records, and the ε that they show.
+    """Attack on one part of the records: guesses which of two data sets a run used, and the ε that the guesses prove.
 
-    part : 'training', 'held out', or 'all' without a hold-out.
-    claim : ε that the charges promise to the part. claim_mu : μ of the claim; None for a claim that is not Gaussian.
+    part : 'training' or 'held out'; 'all' without a hold-out.
+    claim : ε that the charges promise to records of the part. claim_mu : μ of the claim; None for a claim that is not
+    Gaussian.
     canary : description of the canaries, the records in which the two data sets differ. size : k, number of canaries.
     reach : share of the claim that the pair of data sets attains, at most 1.
-    runs, right : numbers of runs and of right guesses. level : probability of a false alarm of the guesses.
+    runs, right : numbers of runs and of right guesses. level : probability that the guesses refute a correct claim.
     allowed : largest share of right guesses under the claim. shown : lower bound on the true share, at `level`.
-    lower, lower_mu : lower bounds on the job's ε and μ, if the share of right guesses is `shown`.
-    needed : number of runs that would find noise of σ/√2 instead of σ with probability 0.95; None if no number would.
-    checks : checks of the runs' noise.
+    lower, lower_mu : lower bounds on the job's ε and μ, if the true share of right guesses is at least `shown`.
+    needed : number of runs that would detect noise of σ/√2 instead of σ with probability 0.95; None if no number would.
+    checks : checks of the noise in these runs.
     """
 
     part: str
@@ -84,10 +85,10 @@ class Attack:
 
 @dataclass(frozen=True)
 class Audit:
-    """Outcome of an audit. An audit can find errors but cannot prove their absence.
+    """Outcome of an audit. An audit can detect errors but cannot prove that there are none.
 
-    claim : the plan's ε at `delta`. attacks : one per part of the records.
-    taken_off : settings that the audit left out, since they concern real records only. seconds : duration.
+    claim : the plan's ε at `delta`. attacks : one attack per part of the records.
+    taken_off : settings that the audit left out, since they concern real records only. seconds : duration of the audit.
     """
 
     name: str
@@ -102,12 +103,12 @@ class Audit:
 
     @property
     def lower(self) -> float:
-        """Lower bound on the job's ε, with the given confidence, from the best attack; 0 proves nothing."""
+        """Lower bound on the job's ε, at the stated confidence, from the best attack; 0 if no attack proves anything."""
         return max(attack.lower for attack in self.attacks)
 
     @property
     def reach(self) -> float:
-        """Smallest share of a claim that the canaries of an attack attain."""
+        """Smallest share, over the attacks, of the claimed μ that the attack's canaries attain."""
         return min(attack.reach for attack in self.attacks)
 
     @property
@@ -122,7 +123,7 @@ class Audit:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Weaknesses of the audit, each with its remedy."""
+        """Weaknesses of the audit, each with a remedy."""
         return tuple(said for attack in self.attacks for said in _warnings(attack))
 
     def to_dict(self) -> dict[str, Any]:
@@ -191,21 +192,24 @@ def audit(
     confidence: float = 0.95,
     public_data: Mapping[str, Any] | None = None,
 ) -> Audit:
-    """Return a lower bound on the ε of a job, from runs on simulated records. Charge nothing and read no private record.
+    """Return a lower bound on the ε of a job, from runs on simulated records. Charges nothing and reads no private record.
 
-    A coin chooses D1 or D0, which differ in k canaries. The job runs on the chosen data set in this process, with the executor,
-    the parties and the noise of a real run. The most powerful test between D1 and D0 guesses the coin. More right guesses than
-    the claimed ε allows refute the claim. The audit also checks the residuals of all releases (vfl.auditing.residuals).
-    Training records and held-out records are audited separately.
+    A coin chooses one of two data sets, D1 or D0, which differ in k records (canaries). The job runs on the chosen data set
+    in this
+    process, with the executor, the parties and the noise of a real run. The most powerful test between D1 and D0 guesses the
+    coin. If more guesses are right than the claimed ε allows, the claim is refuted. The audit also checks the residuals of
+    all
+    releases (vfl.auditing.residuals). Training records and held-out records are audited separately.
 
     n_records : n of the simulated run, on which the job's default options depend.
-    runs : number of runs for each part. None takes the number that finds noise of σ/√2 instead of σ with probability 0.95, at
-        most 1,000.
+    runs : number of runs for each part. None takes the number that detects noise of σ/√2 instead of σ with probability 0.95,
+    at
+    most 1,000.
     confidence : 1 − the probability that a correct job fails.
     public_data : {party: source} of records that are declared public, or one table of all columns, to use instead of
-        simulated records. The canaries replace the first of these records, and n is the number of these records.
+    simulated records. The canaries replace the first public records, and n is the number of public records.
 
-    Raises PrivacyError or SpecificationError for a job without a claim to audit.
+    Raises PrivacyError or SpecificationError for a job that claims no ε or that an audit cannot simulate.
     """
     started = time.perf_counter()
     _require(job, confidence, runs)
@@ -274,7 +278,7 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
 
 
 def _public(job: Job, data: Any, n_records: int) -> tuple[dict[str, Any] | None, int]:
-    """Return {column: cells} of public records and their number."""
+    """Return {column: cells} of the public records, and the number of these records."""
     require_whole("n_records", n_records)
     if data is None:
         return None, n_records
@@ -346,7 +350,7 @@ def _attack(
 
 
 def _canary(plan: Plan, side: Side | None, claim: Claim, public: dict[str, Any] | None) -> tuple[Rehearsal, int, float]:
-    """Return the rehearsal whose canary attains the largest share of the claim, the size of the canary, and this share."""
+    """Return the rehearsal whose canary attains the largest share of the claim, the number k of canaries, and this share."""
     job, n = plan.job, plan.n_records
     held_out = np.zeros(n, dtype=bool) if job.split is None else job.split.held_out(n)
     eligible = np.flatnonzero(held_out if side is Side.HELD_OUT else ~held_out)
@@ -387,7 +391,7 @@ def _rehearsal(
 
 
 def _reach(run: Transcript, size: int, claim: Claim) -> float:
-    """Return √Σ (‖s1 − s0‖/σ)² over the releases of a run, as a share of k times the claim."""
+    """Return √Σ (‖s1 − s0‖/σ)² over the releases of a run, divided by k times the claimed μ."""
     return math.sqrt(math.fsum(moved(release) ** 2 for release in run.releases)) / (size * claim.mu)
 
 

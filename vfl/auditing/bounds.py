@@ -1,9 +1,10 @@
-"""Bounds on the accuracy of guesses: the largest under a claim, the lower bound from runs, and the number of runs needed.
+"""Bounds on right guesses: the largest share that a claim allows, the share that runs prove, and the number of runs needed.
 
-Let a fair coin choose D1 or D0, and let an opponent guess the choice from all releases. If the releases are μ-GDP for this
-pair, a guess is right with probability at most Φ(μ/2): a guess with error rates a and b has Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ
-(Dong, Roth, Su 2022, §2), and 1 − (a + b)/2 is then largest at a = b. Under any other claim the probability is at most
-(1 + δ(0))/2, since δ(0) is the largest total variation distance between the releases on D1 and on D0.
+Let a fair coin choose D1 or D0, and let an opponent guess the choice from all releases. If the releases are μ-GDP for the
+pair
+(D1, D0), a guess is right with probability at most Φ(μ/2): a guess with error rates a and b has
+Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ (Dong, Roth, Su 2022, §2), and 1 − (a + b)/2 is then largest at a = b. Under any other claim the
+probability is at most (1 + δ(0))/2, since δ(0) is the largest total variation distance between the releases on D1 and on D0.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledG
 from vfl.privacy.gaussian_dp import epsilon_of
 
 FOUND = 0.95
-"""Probability with which the planned number of runs finds noise of σ/√2 instead of σ."""
+"""Probability with which the planned number of runs detects noise of σ/√2 instead of σ."""
 MOST_RUNS = 1000
 """Largest planned number of runs; the caller may request more."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Guarantee of the charges for one record, in one part of the records.
+    """Guarantee that the charges give to one record in one part of the records.
 
     events : ((event, count), ...). delta : δ at which ε is stated.
     """
@@ -41,22 +42,22 @@ class Claim:
 
     @property
     def sampled(self) -> bool:
-        """True if the claim rests on secret samples of the records."""
+        """True if the claim relies on secret samples of the records."""
         return any(isinstance(event, PoissonSubsampledGaussian) for event, _ in self.events)
 
     @cached_property
     def mu(self) -> float:
-        """√Σ (Δ/σ)² over all releases, with ε/2 instead of Δ/σ for selections. A Gaussian claim is μ-GDP."""
+        """√Σ (Δ/σ)² over all releases; a selection adds (ε/2)² instead. A Gaussian claim is μ-GDP."""
         return math.sqrt(sum(count * allowed(event) ** 2 for event, count in self.events))
 
     @cached_property
     def epsilon(self) -> float:
-        """ε at δ, by the tightest accounting that holds for a plan fixed beforehand."""
+        """ε at δ, by the tightest accounting that is valid for a plan fixed beforehand."""
         accountant = GaussianAccountant() if self.gaussian else PldAccountant() if self.sampled else ZCdpAccountant()
         return accountant.compose_all(self.events).epsilon(self.delta)
 
     def accuracy(self, size: int) -> float:
-        """Return the largest share of right guesses about a group of k records."""
+        """Return the largest share of right guesses, under the claim, about a group of k records."""
         from scipy.special import ndtr
 
         if self.gaussian:
@@ -72,9 +73,9 @@ class Claim:
         return 0.5 * (1.0 + min(math.sqrt(ρ / 2.0), math.sqrt(-math.expm1(-ρ))))
 
     def implied(self, accuracy: float, size: int) -> tuple[float, float | None]:
-        """Return lower bounds (ε, μ) for a run in which guesses about k records are right this often; μ only if Gaussian.
+        """Return lower bounds (ε, μ) if guesses about k records are right with probability `accuracy`; μ only if Gaussian.
 
-        For k > 1 records the ε of a Gaussian claim assumes that the run is μ-GDP. For other claims ε follows from (ε, δ) by
+        For k > 1 records the ε of a Gaussian claim assumes that the run is μ-GDP. For other claims, ε follows from (ε, δ) by
         group privacy alone: δ_k = δ(e^kε − 1)/(e^ε − 1), and accuracy ≤ (e^kε + δ_k)/(1 + e^kε).
         """
         from scipy.special import ndtri
@@ -98,7 +99,7 @@ def _group_accuracy(epsilon: float, delta: float, size: int) -> float:
 
 
 def _times(event: Event, size: int) -> Event:
-    """Return the event of the same release for a group of k records."""
+    """Return the event that describes the same release for a group of k records."""
     if isinstance(event, BoundedRange):
         return replace(event, epsilon=size * event.epsilon)
     return replace(event, sensitivity=size * event.sensitivity)  # type: ignore[attr-defined, call-arg]
@@ -112,16 +113,16 @@ def shown(right: int, runs: int, level: float) -> float:
 
 
 def needed(most: float, truth: float, runs: int, level: float) -> float:
-    """Return the probability that `runs` runs show more than `most`, if a guess is right with probability `truth`."""
+    """Return the probability that `runs` runs prove an accuracy above `most`, if the true accuracy is `truth`."""
     from scipy.stats import binom
 
-    # The bound exceeds `most` exactly if a guesser of accuracy `most` is right this often with probability below `level`.
+    # The bound exceeds `most` exactly if a guesser of accuracy `most` has so many right guesses with probability below `level`.
     least = int(binom.isf(level, runs, most)) + 1
     return float(binom.sf(least - 1, runs, truth))
 
 
 def runs_for(most: float, reach: float, level: float, *, find: float = FOUND) -> int | None:
-    """Return the number of runs that finds noise of σ/√2 instead of σ with probability `find`; None if no number does.
+    """Return the number of runs that detects noise of σ/√2 instead of σ with probability `find`; None if no number does.
 
     most : largest accuracy that the claim allows. reach : share of the claimed μ that the canary attains.
     """

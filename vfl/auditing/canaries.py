@@ -1,8 +1,9 @@
-"""Simulated data sets D1 and D0, which differ only in k records, the canaries.
+"""Simulated data sets D1 and D0 of an audit. They differ only in k records, the canaries.
 
-The canaries are k equal records in D1, and k equal replacements in D0. A release with Δ and σ is Δ/σ-GDP for one record, and so
-at most kΔ/σ-GDP for a group of k records (Dong, Roth, Su 2022, Thm. 2.14). Equal canaries that all take part in every release
-attain this bound.
+The canaries are k equal records in D1, and k equal replacements in D0. A release with Δ and σ is Δ/σ-GDP for one record, and
+so
+at most kΔ/σ-GDP for a group of k records (Dong, Roth, Su 2022, Thm. 2.14). Equal canaries attain this bound if all of them
+take part in every release.
 """
 
 from __future__ import annotations
@@ -25,20 +26,22 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 FARTHEST = 1e3
-"""Label of a canary if the job declares no bounds for the label. The clip caps the canary's contribution."""
+"""Label of a canary if the job declares no bounds for the label. The clip caps what the canary contributes."""
 EASIEST, MOST_ACCURATE = 2.75, 0.93
-"""μ of the group at which guesses are most informative, and the largest share of right guesses that a claim may allow."""
+"""EASIEST: μ of the group at which guesses tell most. MOST_ACCURATE: largest share of right guesses that a claim may allow."""
 MEAN_AND_SQUARE = 0.146
-"""Size of the second canary for releases of moments. From x = 1 to x' = −0.146 the mean and the square of a column move the
-most (vfl.privacy.geometry.PAIR); to 0.146 they move nearly as much."""
+"""Size of the second canary for releases of moments. From x = 1 to x' = −0.146 a column's mean and square together move
+farthest (vfl.privacy.geometry.PAIR); to +0.146 they move nearly as far.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One simulated record.
+    """One simulated record, in scaled positions.
 
-    cells : (columns,) positions: −1 and 1 are the bounds, 0 is the value that scaling maps to 0. label : −1, 0 or 1 for low,
-        middle, high.
+    cells : (columns,) positions: −1 and 1 are the bounds, 0 is the value that scaling maps to 0. label : −1 for a low, 0 for
+    a
+    middle, 1 for a high label.
     """
 
     cells: Vector
@@ -54,11 +57,11 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Canary:
-    """Two data sets: k canaries are `first` in D1 and `second` in D0; all other records are the same in both.
+    """Two data sets D1 and D0. The k canaries are `first` in D1 and `second` in D0; all other records are the same in both.
 
-    rest : the other records alternate between (cells, label 1) and (−cells, label −1). These records pull the model along the
-        cells and leave the means at 0. None for records at the scaled 0.
-    name : printed description of the pair.
+    rest : cells of the other records, which alternate between (cells, label 1) and (−cells, label −1). These records pull the
+    model along the cells and leave the means at 0. None puts the other records at the scaled 0.
+    name : printed description of the two data sets.
     """
 
     name: str
@@ -68,10 +71,10 @@ class Canary:
 
 
 def candidates(columns: int) -> Iterator[Canary]:
-    """Yield pairs of canaries. For every kind of release, some pair comes close to the sensitivity of the release.
+    """Yield canaries to try. For every kind of release, some candidate comes close to the sensitivity of the release.
 
-    Records of opposite labels differ most if their margins stay near 0. In noisy runs models move far, so small records or
-    records in one column are better there.
+    Records of opposite labels differ most if their margins stay near 0. In noisy runs models move far, so small records, or
+    records that are nonzero in one column only, work better there.
     """
     ones, turns = np.ones(columns), np.where(np.arange(columns) % 2, -1.0, 1.0)
     signs = np.where(np.random.default_rng(columns).random(columns) < 0.5, -1.0, 1.0)
@@ -108,9 +111,10 @@ def candidates(columns: int) -> Iterator[Canary]:
 
 
 def group_size(claim: Claim, most: int) -> int:
-    """Return k ≤ `most`, the number of canaries that needs the fewest runs to detect too little noise: kμ is about 2.75.
+    """Return k ≤ `most`, the number of canaries that detects too little noise in the fewest runs: kμ is about 2.75.
 
-    Sampled releases are audited with one canary, because the cost of a sampled release for several records is not known.
+    Sampled releases are audited with one canary, because the privacy cost of a sampled release for several records is
+    unknown.
     """
     if claim.sampled:
         return 1
@@ -123,7 +127,7 @@ def group_size(claim: Claim, most: int) -> int:
 def tables(
     job: Job, canary: Canary, positions: Integers, n_records: int, public: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
-    """Return the tables of D1 and D0, {column: cells}.
+    """Return the tables of D1 and D0, each {column: cells}.
 
     positions : (k,) positions of the canaries. public : {column: n cells} of records that are declared public, used as the
         other records; None simulates them.
@@ -161,9 +165,9 @@ def tables(
 
 
 def meeting(members: Sequence[Vector], eligible: Integers, size: int) -> Integers:
-    """Return `size` of the eligible records that share as many public batches as possible.
+    """Return `size` of the eligible records: those that share as many public batches as possible.
 
-    members : (n,) per batch, 1 for its records, else 0.
+    members : (n,) per batch, 1 for the batch's records, else 0.
     """
     if not members:
         return eligible[:size]
@@ -183,7 +187,7 @@ def meeting(members: Sequence[Vector], eligible: Integers, size: int) -> Integer
 
 
 def _cell(job: Job, column: str, share: float) -> Any:
-    """Return a column's value at a position between the scaled 0 and its upper bound (lower bound if share < 0)."""
+    """Return a column's value at a position between the scaled 0 and the column's upper bound (lower bound if share < 0)."""
     declared = job.schema[column]
     if isinstance(declared, Boolean):
         return share > 0
@@ -195,7 +199,7 @@ def _cell(job: Job, column: str, share: float) -> Any:
 
 
 def _label(job: Job, which: int) -> Any:
-    """Return the lower end, the middle or the upper end of the labels; a class for classification."""
+    """Return the low, middle or high label; for classification, a class."""
     declared = label_of(job)
     if isinstance(declared, ClassLabel):
         return declared.classes[-1 if which >= 0 else 0]
@@ -214,7 +218,7 @@ def _factor(job: Job, column: str, which: int) -> float:
 
 
 def _alternating(job: Job, canary: Canary, i: int) -> int:
-    """Return the label of another record: classes alternate; a number is the middle unless `canary.rest` is given."""
+    """Return the label of a non-canary record: classes alternate; a number is the middle unless `canary.rest` is given."""
     if canary.rest is None and not job.classification:
         return 0
     return 1 if i % 2 else -1

@@ -1,8 +1,9 @@
-"""The exact log-likelihood ratio of a run between two data sets, and the distance of each release between them.
+"""Exact log-likelihood ratio of a run between two data sets D1 and D0, and how far each release moves between them.
 
-No test between two data sets is more powerful than a threshold on this ratio (Neyman & Pearson 1933). A release of a run has
-a known density given the releases before it, so the ratio of the whole run is a sum over its releases. With the released value
-u and the exact values s1 on D1 and s0 on D0, each adds
+No test between two data sets is more powerful than a threshold on this ratio (Neyman & Pearson 1933). Each release of a run
+has
+a known density given the earlier releases, so the ratio of the whole run is a sum over its releases. With the released value
+u and the exact values s1 on D1 and s0 on D0, each release adds
 
     Gaussian     (‖u − s0‖² − ‖u − s1‖²)/2σ²
     sampled      log[(1 − q) N(u; s, σ²) + q N(u; s1, σ²)] − log[(1 − q) N(u; s, σ²) + q N(u; s0, σ²)],  s without the canary
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 CERTAIN = 1e6
-"""Log-likelihood ratio of a value that only one of the data sets can release."""
+"""Log-likelihood ratio of a value that only one of the two data sets can release."""
 
 
 def log_ratio(releases: Iterable[Release]) -> float:
@@ -54,7 +55,7 @@ def _ratio(release: Release) -> float:
 
 
 def _mixed(u: Vector, absent: Vector, present: Vector, event: PoissonSubsampledGaussian) -> float:
-    """Return log[(1 − q) + q N(u; present)/N(u; absent)]."""
+    """Return log[(1 − q) + q N(u; present)/N(u; absent)], q the sampling rate."""
     log_drawn = float((present - absent) @ (2.0 * u - absent - present)) / (2.0 * event.sigma**2)
     if event.rate == 1.0:
         return log_drawn
@@ -62,9 +63,9 @@ def _mixed(u: Vector, absent: Vector, present: Vector, event: PoissonSubsampledG
 
 
 def moved(release: Release) -> float:
-    """Return the move of a release from D0 to D1 in units of its noise: ‖s1 − s0‖/σ, or half the range of a selection's loss.
+    """Return how far a release moves from D0 to D1: ‖s1 − s0‖/σ; for a selection, half the range of its privacy loss.
 
-    Return inf for a release that moves and has no noise.
+    Return inf for a release that moves without noise.
     """
     s0, s1 = release.exact
     if release.selection:
@@ -77,7 +78,7 @@ def moved(release: Release) -> float:
 
 
 def allowed(event: Event) -> float:
-    """Return the largest move of a release that one record may cause under this event, Δ/σ or ε/2, in units of `moved`."""
+    """Return the largest move, as `moved` measures it, that one record may cause under this event: Δ/σ or ε/2."""
     return (
         event.epsilon / 2.0
         if isinstance(event, BoundedRange)

@@ -1,7 +1,7 @@
-"""Runs of a job on simulated records, with shadows: the exact sums that each of two data sets would have released.
+"""Runs of a job on simulated records with two shadows, which compute the exact sums that each of two data sets would release.
 
-A shadow works on one data set. The shadow answers the queries of the run, with the executor and parties of a training run, and
-receives the run's releases. The sums of a shadow are therefore those of its data set *after the same history*, for any solver.
+Each shadow has one of the two data sets. A shadow answers the queries of the run, with the executor and parties of a training
+run, and receives the run's releases. So a shadow's sums are those of its data set *after the same history*, for any solver.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ BATCH = "batch"
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """One release of a run, with its exact values on D0 and on D1, given the releases before it.
+    """One release of a run, with the exact values on D0 and on D1 after the same earlier releases.
 
-    name : kind and number of the release's query in the run. party : owner; '' for the coordinator and for joint releases.
+    name : kind and number of the query in the run that made the release. party : owner; '' for the coordinator and for joint
+    releases.
     event : event whose noise was drawn; None without noise.
     value : (s,) the released vector. For a selection, (1,) the position of the winner among all scores.
     exact : (s,) sums, or all scores times ε/2Δ for a selection, on D0 and on D1.
-    true : (s,) exact values for the data that the run used; for a sampled release, given the drawn batch.
-    absent : (s,) sums without the canary, for a sampled release; None otherwise.
-    grid : (s,) public grid; sums and noise are multiples of it. None if the grid is unknown.
-    selection : True for a selection. paid : True if a charge of the run pays for it.
+    true : (s,) exact values on the data that the run used; for a sampled release, with the drawn batch.
+    absent : (s,) sums without the canary, for a sampled release; None for any other release.
+    grid : (s,) public grid; sums and noise are multiples of the grid. None if the grid is unknown.
+    selection : True for a selection. paid : True if a charge of the run pays for the release.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Release:
 class Transcript:
     """Outcome of one simulated run.
 
-    releases : releases in order. batches : secret batches with their rates, in order; a batch is (n,) of 0 or 1.
+    releases : releases in order. batches : secret batches with their rates, in order; a batch is an (n,) vector of 0 and 1.
     folds : the distinct public batches.
     """
 
@@ -90,12 +91,12 @@ class World:
     targets: Targets = Targets()  # noqa: RUF009 - frozen
 
     def margins(self) -> Margins:
-        """Return margins at w = 0."""
+        """Return the margins at w = 0."""
         return Margins(self.labels, self.held_out, targets=self.targets)
 
 
 def world_of(job: Job, table: Mapping[str, Any]) -> World:
-    """Load one data set in the same way as a run."""
+    """Load one simulated data set in the same way as a run does."""
     sources = sources_of(job, table)
     parties = {name: load(job.for_party(name), source) for name, source in sources.items()}
     labels = parties[job.partition.label_party].labels()
@@ -104,7 +105,7 @@ def world_of(job: Job, table: Mapping[str, Any]) -> World:
 
 
 class ShadowParty(Party):
-    """A party that repeats given releases and records its exact sums. Only audits on simulated records use it."""
+    """Party that repeats given releases and records its own exact sums. Only audits on simulated records use a shadow party."""
 
     seen: list[Vector]
     grids: list[float]
@@ -112,7 +113,7 @@ class ShadowParty(Party):
 
     @classmethod
     def of(cls, party: Party) -> ShadowParty:
-        """Return the shadow of a party, on the same columns."""
+        """Return the shadow of a party, with the same columns."""
         made = party.afresh()
         made.__class__ = cls
         shadow: ShadowParty = made  # type: ignore[assignment]
@@ -133,7 +134,7 @@ class ShadowParty(Party):
 
 
 class ShadowTransport:
-    """Transport to shadow parties, without copies."""
+    """Transport of queries to shadow parties, without copying vectors."""
 
     def __init__(self, parties: Mapping[str, ShadowParty]) -> None:
         self._parties = parties
@@ -142,7 +143,7 @@ class ShadowTransport:
         self.grids: list[float] = []
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
-        """Ask each party for its share, in order, after passing it the releases that it has to repeat."""
+        """Ask each party for its share, in order. Each party first gets the releases that it has to repeat."""
         replies = {}
         for name, share in shares.items():
             party = self._parties[name]
@@ -157,7 +158,7 @@ class ShadowTransport:
 
 
 class Shadow:
-    """Computation of the exact sums that a run with given releases has on one data set."""
+    """Computes, for one data set, the exact sums that a run with given releases would have."""
 
     def __init__(self, world: World) -> None:
         self._transport = ShadowTransport({name: ShadowParty.of(party) for name, party in world.parties.items()})
@@ -165,7 +166,7 @@ class Shadow:
         self._execute = Executor(self._transport, self.margins, None, unnoised=(Query,))  # type: ignore[arg-type]
 
     def exact(self, query: Query, released: Released) -> list[tuple[str, Vector]]:
-        """Return [(party, exact values)] for every release of a query, and take the step that follows from `released`."""
+        """Return [(party, exact values)] for every release of a query. Then take the step that follows from `released`."""
         self._transport.seen, self._transport.told = [], [] if isinstance(query, Select) else list(released)
         self._transport.grids = []
         answered, _ = self._execute(without_noise(query))
@@ -174,12 +175,12 @@ class Shadow:
         return [("", u) for u in answered]
 
     def grids(self, query: Query, sizes: Sequence[int]) -> list[Vector]:
-        """Return the grids of all entries of the last releases in `exact`, which have these sizes; [] if they are unknown."""
+        """Return the grids of the entries of the last releases in `exact`, which have these sizes; [] if they are unknown."""
         known = self._transport.grids if query.shares() else [query.statistic.grid] if isinstance(query, Tally) else []
         return [np.full(size, grid) for size, grid in zip(sizes, known, strict=False)]
 
     def without(self, query: Query, released: Released, canaries: Integers) -> list[tuple[str, Vector]]:
-        """Return the values of `exact` for a batch without the canaries, and take no step."""
+        """Return what `exact` would return for a batch without the canaries, but take no step."""
         before = self.margins.state()
         self.keep(BATCH, with_canaries(before[2][BATCH], canaries, 0.0))
         found = self.exact(query, released)
@@ -187,12 +188,12 @@ class Shadow:
         return found
 
     def keep(self, name: str, vector: Vector) -> None:
-        """Keep a vector under a name, as the coordinator of the run does."""
+        """Keep a vector under a name, as the run's coordinator does."""
         self.margins.absorb(name, [vector])
 
 
 def with_canaries(batch: Vector, canaries: Integers, value: float) -> Vector:
-    """Return a batch with all canaries in it (1) or none (0)."""
+    """Return the batch with all canaries included (value 1) or excluded (value 0)."""
     changed = batch.copy()
     changed[canaries] = value
     return changed
@@ -210,16 +211,16 @@ def without_noise(query: Query) -> Query:
 
 @lru_cache(maxsize=4096)
 def _step_without_noise(step: Step) -> Step:
-    """Return the step without its event. The cache works because steps compare by identity and passes share them."""
+    """Return the step without its event. Caching works because steps compare by identity and a pass uses one step object."""
     return replace(step, event=None)
 
 
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
-    """A job on two simulated data sets.
+    """Test runs of a job on two simulated data sets.
 
-    plan : plan of the job. worlds : D0 and D1. canaries : positions of the canaries among the training records; empty if they
-        are held out. name : description of the canary.
+    plan : plan of the job. worlds : D0 and D1. canaries : positions of the canaries among the training records; empty if the
+    canaries are held out. name : description of the canary.
     """
 
     plan: Plan
@@ -235,8 +236,8 @@ class Rehearsal:
         releases: list[Release] = []
         batches: list[tuple[Vector, float]] = []
         folds: dict[Fold, None] = {}
-        # A schedule sees only releases, so its queries are equal on D0 and D1. The schedule of a sealed solver, which releases
-        # its last model alone, sees un-noised answers, too.
+        # A schedule sees only releases, so queries are equal on D0 and D1. A sealed solver releases its last model alone; its
+        # schedule also sees un-noised answers.
         going, queries = self._begun()
         number = len(self._solved[side]) if self._solved else 0
         passes_charged = False
@@ -245,7 +246,7 @@ class Rehearsal:
             released, charges = execute(query)
             capped = getattr(query, "capped", None) is not None
             passes_charged |= capped and bool(charges)
-            # A charge pays for the releases of its query; also for later batches of the pass, or for the rest of a capped pass.
+            # A charge pays for its query's releases, and may pay for later batches of the pass or the rest of a capped pass.
             paid = bool(charges) or (query.batch is not None and query.batch.number > 0) or (capped and passes_charged)
             if query.batch is not None:
                 folds[query.batch] = None
@@ -268,7 +269,7 @@ class Rehearsal:
 
     @cached_property
     def _solved(self) -> list[list[Released]]:
-        """Un-noised answers on D0 and on D1, which a sealed solver uses before its first release; [] for other solvers."""
+        """Un-noised answers, on D0 and on D1, which a sealed solver uses before the first release; [] for other solvers."""
         if not self.plan.solver.sealed:
             return []
         return [self._unreleased(world) for world in self.worlds]
@@ -284,7 +285,7 @@ class Rehearsal:
         return answers
 
     def _begun(self) -> tuple[list[Generator[Query, Released, Any]], list[Query]]:
-        """Return the schedule and its first query; for a sealed solver those of D0 and of D1, after its un-noised answers."""
+        """Return the schedule and its first query. For a sealed solver, those of D0 and of D1, after the un-noised answers."""
         going = [self.plan.schedule() for _ in self._solved or self.worlds[:1]]
         queries = [next(schedule) for schedule in going]
         for side, answers in enumerate(self._solved):
@@ -300,10 +301,11 @@ class Rehearsal:
         truth: Shadow,
         batches: list[tuple[Vector, float]],
     ) -> None:
-        """Pass the coordinator's own draws to the shadows, except the canaries' membership of a batch.
+        """Pass the coordinator's own draws to the shadows, but not which canaries a drawn batch contains.
 
-        The claim of a secret sample holds for an opponent who knows which *other* records were drawn (vfl.privacy.pld). The
-        shadows for the likelihood assume that the canaries were drawn.
+        The claim of a secret sample holds against an opponent who knows which *other* records were drawn (vfl.privacy.pld).
+        The
+        shadows, whose sums enter the likelihood, assume that the canaries were drawn.
         """
         vector = margins.state()[2].get(query.target)
         if vector is None:
@@ -359,7 +361,7 @@ class Rehearsal:
         return [Release(kind, "", events[0], whole, (joined[0], joined[1]), joined[2], without, grid=grid)]
 
     def _selection(self, query: Select, kind: str, released: Released, *found: list[tuple[str, Vector]]) -> Release:
-        """Return a selection, with every party's scores times ε/2Δ."""
+        """Return the release of a selection, with the scores of all parties times ε/2Δ."""
         winner, start, position = int(released[0][0]), 0, 0
         factors = {
             party: query.event.epsilon / (2.0 * query.rules[party].sensitivity) if query.event is not None else np.inf

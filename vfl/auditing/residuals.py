@@ -1,10 +1,12 @@
-"""White-box checks of one job's runs: noise has the stated size and never repeats, and a record moves no sum by more than Δ.
+"""White-box checks of a job's runs: noise has the stated size and never repeats; no record moves a sum by more than Δ.
 
-The residual of a Gaussian release is (u − s)/σ: the released value minus the exact sum, in units of the charged noise. Noise is
-a normal variable rounded to the public grid g of the release. The checks therefore draw each residual anew from the normal
-distribution within its rounding interval, (u − s ± g/2)/σ. In a correct run these residuals are exactly independent standard
-normal variables, for every solver and every grid. Noise on a coarser grid than the public one stays on that grid and fails.
-Every p-value bounds the probability of a false alarm, for any number of runs and releases whose grid is known.
+The residual of a Gaussian release is (u − s)/σ: the released value u minus the exact sum s, in units of the charged noise.
+The
+noise is a normal variable rounded to the public grid g of the release. The checks therefore draw each residual anew from the
+normal distribution within the residual's rounding interval, (u − s ± g/2)/σ. In a correct run the drawn residuals are
+exactly independent standard normal variables, for every solver and every grid. Noise on a coarser grid than the public one
+stays on that grid and fails. Every p-value bounds the probability of a false alarm, for any number of runs and releases
+whose grid is known.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 ROUNDING = 1e-9
-"""Relative error of doubles in a shift."""
+"""Relative error of doubles in the difference between two exact sums."""
 MOST_COLUMNS = 1500
-"""Largest number of residuals per run whose correlations are tested."""
+"""Largest number of residuals per run that are tested for correlation."""
 FINE = 2.0**-40
-"""Residuals on a grid finer than this share of σ are not drawn anew."""
+"""Residuals whose grid is finer than this share of σ are not drawn anew."""
 TEMPERATURES = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
 
 
@@ -39,7 +41,7 @@ class Check:
     """Outcome of one check.
 
     p : bound on the probability that a correct job gives this outcome or a worse one; 0 if a correct job never does.
-    passed : True if p is not below the level of the check. said : finding, in words.
+    passed : True if p is not below the level of the check. said : what the check found, in words.
     """
 
     name: str
@@ -101,7 +103,7 @@ def _differences(release: Release) -> Vector | None:
 
 
 def _rows(runs: Sequence[Transcript]) -> list[list[tuple[str, Vector]]]:
-    """Return the residuals of every run, [(name of the release, residuals)]. A fixed seed makes them repeatable."""
+    """Return the residuals of every run, [(name of the release, residuals)]. A fixed seed makes the random draws repeatable."""
     rng = np.random.default_rng(0)
     made = []
     for run in runs:
@@ -125,7 +127,7 @@ def _unrounded(rounded: Vector, of_sums: Vector | None, sigma: float, rng: np.ra
 
 
 def _variance(runs: Sequence[Transcript]) -> Made | None:
-    """Check by two-sided χ² tests all residuals, and each release over the runs; check the grid of the noise, too."""
+    """Check by two-sided χ² tests the variance of all residuals, and of each release over the runs. Check the grid, too."""
     from scipy.stats import chi2
 
     rows = _rows(runs)
@@ -155,10 +157,10 @@ def _variance(runs: Sequence[Transcript]) -> Made | None:
 
 
 def _all_even(runs: Sequence[Transcript]) -> float:
-    """Return a bound on the probability that all differences are even multiples of their grid, if they are; else 1.
+    """Return a bound on the probability that all differences u − s are even multiples of the grid, if they are; else 1.
 
-    A coarser grid than the public one hardly changes the variance of the noise, but reveals shifts between its steps. A normal
-    variable with σ ≥ g rounds to an even multiple of g with probability at most ½ + e^{−π²/2}.
+    Noise on a grid coarser than the public one has hardly another variance, but reveals shifts between the coarse steps. A
+    normal variable with σ ≥ g rounds to an even multiple of g with probability at most ½ + e^{−π²/2}.
     """
     count = 0
     for run in runs:
@@ -174,7 +176,7 @@ def _all_even(runs: Sequence[Transcript]) -> float:
 
 
 def _repeats(runs: Sequence[Transcript]) -> Made | None:
-    """Check that no two residuals of a run and no two runs are correlated, and that no residual keeps its sign over the runs.
+    """Check for repeated noise: correlated residuals of a run, correlated runs, or a residual with one sign in all runs.
 
     For independent standard normal vectors of length m, r² has the distribution Beta(1/2, (m − 1)/2).
     """
@@ -206,9 +208,10 @@ def _repeats(runs: Sequence[Transcript]) -> Made | None:
 
 
 def _choices(runs: Sequence[Transcript]) -> Made | None:
-    """Check winners against their scores by an e-value: a likelihood ratio against choices with more or less noise.
+    """Check selections' winners against their scores, by an e-value: the likelihood ratio to choices with more or less noise.
 
-    For a correct job E[ratio] = 1, also for a mean of ratios. The ratio thus exceeds 1/p with probability ≤ p (Ville 1939).
+    For a correct job the ratio has mean 1, and so has a mean of such ratios. So a ratio exceeds 1/p with probability ≤ p
+    (Ville 1939).
     """
     from scipy.special import logsumexp
 
@@ -229,9 +232,9 @@ def _choices(runs: Sequence[Transcript]) -> Made | None:
 
 
 def _batches(runs: Sequence[Transcript]) -> Made | None:
-    """Check that secret batches have the stated rate, and repeat no previous batch of the run or same batch of the last run.
+    """Check that secret batches have the stated rate, and repeat neither an earlier batch nor the last run's batch.
 
-    The check of repeats is a likelihood ratio against batches of which some repeat, an e-value as for selections.
+    The check of repeats is a likelihood ratio against batches that partly repeat earlier ones, an e-value as for selections.
     """
     from scipy.stats import binom
 
@@ -260,9 +263,9 @@ def _batches(runs: Sequence[Transcript]) -> Made | None:
 
 
 def _repeated(before: Vector, batch: Vector, rate: float) -> float:
-    """Return log P(batch | perhaps repeated) − log P(batch | drawn afresh).
+    """Return log P(batch | partly repeated) − log P(batch | drawn afresh).
 
-    Perhaps repeated: with probability 1/4, each record keeps its membership in the previous batch with probability 0.9.
+    Partly repeated: with probability 1/4, each record keeps its membership in the previous batch with probability 0.9.
     """
     if rate == 1.0 or before.size != batch.size:
         return 0.0

@@ -1,4 +1,4 @@
-"""Certificate: a signed statement of a model's privacy, stored beside it, from which ε can be recomputed."""
+"""Certificate: a signed statement of a model's privacy, stored beside the model, from which ε can be recomputed."""
 
 from __future__ import annotations
 

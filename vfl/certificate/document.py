@@ -1,7 +1,7 @@
 """Fields, file format and signature of a certificate.
 
-The schema shipped beside this module, certificate-1.schema.json, describes the file for other programs. A certificate has
-exactly one spelling as a file: vfl refuses a file that differs from it in any byte.
+The schema file beside this module, certificate-1.schema.json, describes a certificate file for other programs. A certificate
+can be written in exactly one way: vfl refuses a file that differs from this spelling in any byte.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LARGEST = 1 << 53
-"""Bound on integers in the file: JSON parsers of all languages read smaller integers exactly."""
+"""Upper bound on integers in the file. JSON parsers of all languages read integers below this bound exactly."""
 SCHEMA = Path(__file__).with_name(f"certificate-{FORMAT}.schema.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Signature of a certificate. It also covers the signer's key and the time.
+    """Signature of a certificate. The signed bytes include the signer's key and the time.
 
     public_key : key of the signer, 64 hexadecimal digits. signed : time in UTC. value : the signature, 128 hexadecimal digits.
     """
@@ -53,45 +53,45 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Statement of a model's privacy: its releases, the adjacency, ε and δ, and data-dependent values that were not charged.
+    """Statement of a model's privacy: the releases, the adjacency, ε and δ, and data-dependent values that were not charged.
 
-    private : False if there is no guarantee; `flags` say why.
-    epsilon, delta : the guarantee; inf and 0 if there is none.
+    private : False if there is no guarantee; `flags` then say why.
+    epsilon, delta : the guarantee; inf and 0 if there is no guarantee.
     adjacency : relation between the two data sets that the guarantee compares.
-    basis : releases from which ε is computed. 'charged' stands for the releases that were made. 'reserved' stands for all
-        planned releases, made or not: released values could decide how many were made, and only the ε of all planned
-        releases is then valid (a privacy filter). 'none' stands for a run without privacy.
+    basis : releases from which ε is computed. 'charged' means the releases that were made. 'reserved' means all planned
+    releases, made or not: released values could decide how many were made, and then only the ε of all planned releases is
+    valid (a privacy filter). 'none' means a run without privacy.
     accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixed kinds of releases), 'pld' (a plan fixed beforehand),
         'selection' (a private choice among candidates) or 'none'.
-    scope : other uses of the same data that the guarantee covers or leaves out.
+    scope : other uses of the same data that the guarantee includes or leaves out.
     flags : sentences on data-dependent values that were not charged, and on noise that can be repeated.
-    releases : number of charges.
-    events : ((event, count), ...) of the charges. reserved : ((event, count), ...) reserved before any data were read. If
-        events depend on released values, charged and reserved events may differ, but cost the same.
-    noise : class of the noise source. solver : name and final value of every option.
+    releases : number of charged releases.
+    events : ((event, count), ...) that were charged. reserved : ((event, count), ...) that were reserved before any data were
+    read. If events depend on released values, charged and reserved events may differ, but cost the same.
+    noise : class of the noise source. solver : name of the solver and final value of each of its options.
     clip, geometry : cap on one record's influence on a release, and the norm that the cap bounds.
     smoothness : 'private', 'bounds', 'declared' or 'data'.
-    moments_digest : SHA-256 of the released moments of the columns, from which smoothness follows; '' if none were
-        released. The run's log has their values.
+    moments_digest : SHA-256 of the released moments of the columns, from which smoothness follows; '' if no moments were
+    released. The run's log has the moments.
     n_records : number of records. This number is public, and so is the list of individuals who take part.
-    who_sees_what : values that noise does and does not protect, per kind of participant.
+    who_sees_what : values that noise protects and values that it does not, per kind of participant.
     trust : threat model of training on shares, {mode, participants, dealer, collude, holders, contributors, price, bits}, and
-        `products` for joint steps; {} for other runs. `price` is the noise of an opened sum over the noise that ε counts,
-        `products` that of an opened product of two parties' columns.
-    job, job_digest, dataset : name and SHA-256 of the job, and the ledger's name of the job's data ('' if the guarantee covers
-        this fit only).
-    model_digest, findings_digest : SHA-256 of the model, and of the other released values; '' for none.
-    ledger : position of the ledger's chain when the run was settled, {run, account, entries, head}; {} for a budget in
-        memory.
-    books : {party: {entries, head}} of the parties that keep a book, which is a ledger of their own.
-    selection : facts of a private choice, {candidates, winner, score, inclusion, withheld}; {} for a run. `candidates` and
-        `winner` are the SHA-256 of their jobs, and `withheld` is a sentence.
-    knots : {column: its released knots} of the curves whose knots the run found; {} for none.
-    start : SHA-256 of the released model that training started from; '' for none.
-    federation : federation of organisations in which the run was made, {name, digest}, and for training on shares also
-        {dealer}, the organisation that was the dealer; {} for runs of one operator. The digest covers all names and pinned
-        certificates.
-    signature : None until the certificate is signed; dataclasses.replace returns an unsigned copy.
+    `products` for joint steps; {} for other runs. `price` is the noise of an opened sum divided by the noise that ε counts;
+    `products` is that ratio for an opened product of two parties' columns.
+    job, job_digest, dataset : name and SHA-256 of the job, and the name of the job's data in the ledger ('' if the guarantee
+    holds for this fit alone).
+    model_digest, findings_digest : SHA-256 of the model, and of the other released values ('' if there are none).
+    ledger : position in the ledger's hash chain when the run was settled, {run, account, entries, head}; {} for a budget in
+    memory.
+    books : {party: {entries, head}} of the parties that keep a ledger of their own (a book).
+    selection : facts of a private choice among candidate jobs, {candidates, winner, score, inclusion, withheld}; {} for a
+    run.
+    `candidates` and `winner` are SHA-256 digests of jobs, and `withheld` is a sentence.
+    knots : {column: released knots} of the curves whose knots the run found; {} if there are none.
+    start : SHA-256 of the released model from which training started; '' if there is none.
+    federation : federation of organisations that made the run, {name, digest}; for training on shares also {dealer}, the
+    organisation that was the dealer; {} for runs of one operator. The digest is over all names and pinned certificates.
+    signature : None if the certificate is not signed. dataclasses.replace returns an unsigned copy.
     """
 
     format: int = FORMAT
@@ -144,7 +144,7 @@ class Certificate:
         return f"Certificate of job {self.job!r}: {self.n_records:,} records, {self.releases:,} releases"
 
     def signed(self, key: SigningKey) -> Certificate:
-        """Return a copy signed with a key."""
+        """Return a copy of the certificate, signed with a key."""
         copy = dataclasses.replace(self)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         unsigned = Signature(ALGORITHM, key.public, now, "")
@@ -154,19 +154,19 @@ class Certificate:
         return copy
 
     def to_sign(self) -> bytes:
-        """Return the signed bytes: a line with the format, then canonical JSON of all fields except the signature's value."""
+        """Return the bytes to sign: a line with the format, then canonical JSON of all fields except the signature's value."""
         plain = _plain(self)
         if self.signature is not None:
             del plain["signature"]["value"]
         return f"vfl certificate {self.format}\n{canonical(plain)}".encode()
 
     def to_json(self) -> str:
-        """Return the text of the certificate's file. Doubles are read back bit for bit; an infinite ε is null."""
+        """Return the text of the certificate's file. Doubles are read back bit for bit; an infinite ε is written as null."""
         return json.dumps(_plain(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, said: str = "this") -> Certificate:
-        """Return the certificate from the exact output of `to_json`; OutputError for any other text.
+        """Return the certificate from text that `to_json` wrote; raise OutputError for any other text.
 
         said : name of the text in the error.
         """
@@ -212,7 +212,7 @@ def _plain(certificate: Certificate) -> dict[str, Any]:
 
 
 def _events(events: Events) -> list[dict[str, Any]]:
-    """Return events with the ledger's names of their fields. Doubles are the shortest decimals that read back bit for bit."""
+    """Return events with the field names that the ledger uses. Doubles are the shortest decimals that read back bit for bit."""
     return [_spelt(event) | {"count": count} for event, count in events]
 
 
@@ -249,7 +249,7 @@ OPTIONAL = ("selection", "knots", "start", "trust", "federation")
 
 @functools.cache
 def _rules() -> Any:
-    """Return the validator of the schema. It accepts 1 as an integer only and 1.0 as a double only."""
+    """Return the validator of the schema. For the validator, 1 is an integer only, and 1.0 a double only."""
     import jsonschema  # imported here so that an actor starts faster
 
     def typed(validator: Any, names: Any, value: Any, _schema: Any) -> Iterator[Any]:
@@ -263,7 +263,7 @@ def _rules() -> Any:
 
 
 def _read(plain: Any) -> Certificate:
-    """Return the certificate of a file's content. The schema checks all fields but events, which the ledger's codec checks."""
+    """Return the certificate in a file's content. The schema checks all fields but events; the ledger's codec checks events."""
     if not isinstance(plain, dict):
         raise TypeError("it is not a JSON object")
     checked = plain | {name: [] for name in ("events", "reserved") if isinstance(plain.get(name), list)}

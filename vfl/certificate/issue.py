@@ -1,4 +1,4 @@
-"""Certificate of a run, made from the plan of its job, the charges in its book, and its model."""
+"""Certificate of a run, made from the plan of the job, the charges in the run's book (privacy account), and the model."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
         "participants are semi-honest",
     },
 }
-"""Values that each participant sees. Noise protects the model, not the n-vectors sent between them (docs/privacy.md)."""
+"""Values that each participant sees. Noise protects the model, not the n-vectors sent by participants (docs/privacy.md)."""
 
 UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
 SIMULATED = "opened sums, and masked values that it can unmask if it knows the seed: NOT protected, see the flags"
-"""Values that a participant of a run on shares with seeded noise sees; the masks are seeded too."""
+"""Values that a participant sees in a run on shares with seeded noise. There the masks are seeded too."""
 
 AMPLIFIED = (
     "; it assumes that nobody knows which records a step sampled, so it holds for those who see the model alone: "
@@ -80,12 +80,12 @@ NORMS = {
     "parties' columns of every record",
     "coordinator": "; with a record cap also the norm of each party's columns of every record",
 }
-"""Values that participants also see if each residual is capped by the norm of its whole record."""
+"""Values that participants also see if the solver caps each residual by the norm of the whole record."""
 OF_CURVES = "; the noisy histogram of every column with a curve, of which the model keeps the knots: (ε, δ)"
-"""Values that the coordinator also sees if the run places knots."""
+"""Values that the coordinator also sees if the run chooses the knots of curves."""
 OF_GROUPS = "; to check fairness also the group of every held-out record"
 OF_HELD_NORMS = ", and the norm of each party's columns of it"
-"""Values that the coordinator also sees if the run checks fairness, and if it bounds fairness by records near the boundary."""
+"""Values that the coordinator also sees if the run checks fairness; the second only if the check counts near records."""
 SHARED_ROWS = "; each party cuts its rows to its part of the cap before they are masked"
 IN_SPREADS = "; gradients in units of the labels' spread, as released first"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
@@ -139,9 +139,9 @@ def who_sees_what(
 
 
 def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the fields of a certificate that follow from the job and n alone, before any data are touched.
+    """Return the certificate's fields that follow from the job and n alone, before any data are touched.
 
-    others : flags of the other candidates, if this job won a private choice.
+    others : flags of the other candidates, if this job was chosen among candidates by a private choice.
     """
     job, problem, solver = plan.job, plan.problem, plan.solver
     flags = tuple(dict.fromkeys((*flags_of(job), *others)))
@@ -195,17 +195,17 @@ def certify(
     federation: Mapping[str, str] | None = None,
     knots: Mapping[str, Sequence[float]] | None = None,
 ) -> Certificate:
-    """Return the unsigned certificate of a run that the book, its privacy account, has settled.
+    """Return the unsigned certificate of a run, whose charges the run's book (privacy account) has settled.
 
-    If all planned releases are Gaussian, the certificate states the exact ε at the job's δ, whatever accounting and δ its
-    ledger uses. Otherwise it states the ε of the book.
+    If all planned releases are Gaussian, the certificate states the exact ε at the job's δ, whatever accounting and δ the
+    ledger uses. Otherwise the certificate states the ε of the book.
 
     statement : statement of the book; None without privacy.
     model, findings : contents of model.json and findings.json.
     charged : {event: count} of the run's charges.
     released : values released by the first queries.
-    books : heads of the parties' own books.
-    run, account : the ledger's names of the run and of the account charged.
+    books : heads of the hash chains of the parties' own ledgers.
+    run, account : names, in the ledger, of the run and of the charged account.
     flags : one sentence for each deviation of the run from its job.
     federation : `vfl.federation.file.Federation.stated` of the federation of organisations; None for a run of one operator.
     knots : {column: knots} that the run found.
@@ -246,14 +246,14 @@ def certify(
 
 
 def _parted(plan: Plan) -> str:
-    """Return the reason why ε is not the sum over the parts of the records; '' if the run does not divide the records."""
+    """Return the reason why ε is not a sum over parts of the records; '' if the run does not divide the records."""
     if plan.subsamples is not None:
         return SUBSAMPLED
     return PARTED if plan.split else ""
 
 
 def is_exact(reserved: Events) -> bool:
-    """Return True if all planned releases are Gaussian, so that a run is exactly μ-GDP however many releases it makes."""
+    """Return True if all planned releases are Gaussian. Then a run is exactly μ-GDP, however many releases it makes."""
     return all(type(bare(event)) is Gaussian for event, _ in reserved)
 
 
@@ -267,19 +267,19 @@ def model_digest(model: Mapping[str, Any]) -> str:
 
 
 def findings_digest(findings: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the values of a findings.json, whatever the spelling of its numbers; '' if it is empty."""
+    """Return the SHA-256 of the values of a findings.json, whatever the spelling of its numbers; '' if there are no values."""
     return hashlib.sha256(canonical(_exact(dict(findings))).encode()).hexdigest() if findings else ""
 
 
 def moments_among(plan: Plan, released: Sequence[Released]) -> Released:
-    """Return the solver's first release among the first releases of its run; () if there is none."""
+    """Return the solver's first release, found among the first releases of the run; () if the solver made no release."""
     return released[plan.n_before] if len(released) > plan.n_before else ()
 
 
 def moments_digest(plan: Plan, moments: Released) -> str:
     """Return the SHA-256 of the column moments that the solver of a private run releases first; '' without such a release.
 
-    A certificate that listed these public values would be too long.
+    The moments themselves are public, but would make a certificate too long.
     """
     privacy = plan.job.privacy
     if privacy is None or privacy.smoothness != "private" or plan.solver.sealed or not moments:

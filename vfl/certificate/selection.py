@@ -1,6 +1,6 @@
-"""Certificate of a tune, and the check of the statements on the choice in it.
+"""Certificate of a tuning run, and the check of what the certificate states about the choice.
 
-A tune is a private choice among candidate jobs (`vfl.tune`).
+Tuning is a private choice among candidate jobs (`vfl.tune`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SEEN = "; the same for every candidate, losers included, whose solvers may show 
 
 
 def is_selection(events: Sequence[tuple[Event, int]]) -> bool:
-    """Return True if the releases are those of a private choice."""
+    """Return True if the charged events are those of a private choice."""
     return any(type(bare(event)) is Selection for event, _ in events)
 
 
 def digest_of(candidates: Sequence[str], score: str, inclusion: int) -> str:
-    """Return the SHA-256 that names a tune in a ledger. candidates : digest of each candidate's job, in order."""
+    """Return the SHA-256 that names a tuning run in a ledger. candidates : digest of each candidate's job, in order."""
     text = canonical({"candidates": list(candidates), "score": score, "inclusion": inclusion})
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -55,17 +55,20 @@ def certify_selection(
     flags: Sequence[str] = (),
     knots: Mapping[str, Sequence[float]],
 ) -> Certificate:
-    """Return the unsigned certificate of a tune that its book has settled.
+    """Return the unsigned certificate of a tuning run, whose charges its book (privacy account) has settled.
 
-    ε covers the whole choice at the job's δ (vfl.privacy.private_selection), whatever accounting the ledger uses.
+    ε is that of the whole choice at the job's δ (vfl.privacy.private_selection), whatever accounting the ledger uses.
 
-    plan : plan of the winner's trial. statement : statement of the book. releases : charges of the whole tune. epsilon : ε of
-        the whole tune.
+    plan : plan of the winner's run. statement : statement of the book. releases : charges of the whole tuning run. epsilon :
+    ε
+    of the whole tuning run.
     candidates : digest of each candidate's job, in order. model, findings : contents of model.json and findings.json.
-    flags : flags of all candidates. The choice compares all of them, so one candidate without a guarantee voids the winner's.
-    knots : {column: knots} that the winner's trial found.
+    flags : flags of all candidates. The choice compares all candidates, so one candidate without a guarantee voids the
+    winner's.
+    knots : {column: knots} that the winner's run found.
 
-    The certificate omits the heads of the parties' own books, whose numbers of entries would show if a loser's training failed.
+    The certificate omits the heads of the parties' own ledgers. Their numbers of entries would show if a loser's training
+    failed.
     """
     facts = planned(plan, flags)
     facts["reserved"] = tuple(releases)
@@ -99,14 +102,14 @@ def certify_selection(
 
 
 def seen(who: Mapping[str, str]) -> dict[str, str]:
-    """Return the table of who sees what in a tune, whose participants see the vectors of all candidates."""
+    """Return the table of who sees what in a tuning run, whose participants see the vectors of all candidates."""
     return {name: said + (SEEN if name != "outsider" else "") for name, said in who.items()}
 
 
 def fault_of(certificate: Certificate, plan: Plan | None) -> str:
-    """Return a contradiction between the events, the candidates and the winner of a certificate; '' if there is none.
+    """Return a contradiction between the certificate's events, candidates and winner; '' if there is no contradiction.
 
-    plan : plan of the winner's trial. It may spend at most the μ that the events state.
+    plan : plan of the winner's run. The winner may spend at most the μ that the events state.
     """
     stated = certificate.selection
     if not stated:

@@ -1,4 +1,4 @@
-"""Verification of a certificate: recompute all values that follow from the given inputs; list the checks that lack their input.
+"""Verification of a certificate: recompute all values that follow from the given inputs, and list checks that lack an input.
 
 Verification cannot show that the participants ran this software, or that the data set has no other ledger.
 """
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released
 
 TOLERANCE = {"gdp": 1e-9, "zcdp": 1e-9, "pld": 1e-6, "selection": 1e-6}
-"""Relative difference allowed for ε, since special functions differ between machines."""
+"""Relative difference allowed for ε, per accounting, since special functions differ between machines."""
 
 MARKS = {True: "ok", False: "FAIL", None: "--"}
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of a certificate. holds : None if its input was not given."""
+    """Outcome of one check of a certificate. holds : None if the input of the check was not given."""
 
     name: str
     holds: bool | None
@@ -59,14 +59,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Outcome of a verification. `ok` is True if no check failed; `checks` also lists those that lacked their input."""
+    """Outcome of a verification. `ok` is True if no check failed; `checks` also lists checks that lacked an input."""
 
     certificate: Certificate
     checks: tuple[Check, ...]
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """Failed checks."""
+        """Checks that failed."""
         return tuple(check for check in self.checks if check.holds is False)
 
     @property
@@ -76,12 +76,12 @@ class Report:
 
     @property
     def guarantee(self) -> tuple[str, str]:
-        """Guarantee and limits in two sentences without mathematics; raises like `require`."""
+        """Guarantee and limits, in two sentences without mathematics. Raises OutputError if a check failed."""
         self.require()
         return sentences(self.certificate)
 
     def require(self) -> None:
-        """Raise OutputError with all failed checks, if any."""
+        """Raise OutputError that names all failed checks, if a check failed."""
         if wrong := "; ".join(map(str, self.failed)):
             raise OutputError(f"the certificate does not hold: {wrong}; rely on neither it nor the model")
 
@@ -95,14 +95,14 @@ class Report:
 
 
 class _Mismatch(Exception):
-    """Raised by a check that fails, with the reason in words."""
+    """Raised by a check that fails. The message says why, in words."""
 
 
 NO_LOG = "not checked: there is no log of the run"
 
 
 class _Unsettled(Exception):
-    """Raised by a check that can neither hold nor fail, with the reason in words."""
+    """Raised by a check that can neither hold nor fail. The message says why, in words."""
 
 
 def verify(
@@ -118,12 +118,12 @@ def verify(
 ) -> Report:
     """Check the signature, compute ε again from the events, and compare the certificate with everything given.
 
-    The report names each check, its outcome, and each check that lacked its input. `Report.require` raises on a failure.
+    The report names each check and its outcome, and each check that lacked an input. `Report.require` raises on a failure.
 
     model, findings : contents of model.json and of findings.json; {} for a run that measured nothing.
-    plan : plan of the job for n records, which fixes the releases that the run must have reserved.
+    plan : plan of the job for n records. The plan fixes the releases that the run must have reserved.
     released : values that the first queries released, from the run's log.
-    ledger : path of the ledger that the run was charged to.
+    ledger : path of the ledger in which the run was charged.
     key : public key of the expected signer, as 64 hexadecimal digits or as the path of a PEM file.
     federation : `vfl.federation.file.Federation.stated` of the federation that the reader expects.
 
@@ -208,7 +208,7 @@ def _epsilon(certificate: Certificate) -> str | None:
     tolerance = TOLERANCE[certificate.accounting]
     found = recomputed(certificate.accounting, events, certificate.delta)
     if certificate.basis == "charged" and dict(certificate.events) != dict(certificate.reserved):
-        # A run that made fewer releases than it reserved was cut off, and has to state the ε of the reservation.
+        # A run that made fewer releases than it reserved was cut off. Its certificate has to state the ε of the reservation.
         planned = recomputed(certificate.accounting, certificate.reserved, certificate.delta)
         if found < planned * (1.0 - tolerance):
             raise _Mismatch(
@@ -226,7 +226,7 @@ def _epsilon(certificate: Certificate) -> str | None:
 
 
 def recomputed(accounting: str, events: Events, delta: float) -> float:
-    """Return the ε of events at δ under an accounting; 'gdp' is exact for Gaussian releases."""
+    """Return the ε of events at δ, computed by an accounting. 'gdp' is exact for Gaussian releases."""
     if accounting in FIXED:
         from vfl.privacy.accountants import choose_accountant
 
@@ -236,7 +236,7 @@ def recomputed(accounting: str, events: Events, delta: float) -> float:
 
 
 def _claims(certificate: Certificate) -> str:
-    """Compare `private` with the noise, the smoothness and the flags."""
+    """Compare the field `private` with the noise, the smoothness and the flags."""
     private = (
         certificate.basis != "none"
         and certificate.noise == CryptographicNoise.__name__
@@ -252,7 +252,7 @@ def _claims(certificate: Certificate) -> str:
 
 
 def _trust(certificate: Certificate) -> str:
-    """Check the threat model of training on shares within the certificate."""
+    """Check that the threat model of training on shares is consistent with the rest of the certificate."""
     if fault := _fault_of_trust(certificate):
         raise _Mismatch(fault)
     stated = certificate.trust
@@ -264,7 +264,7 @@ def _trust(certificate: Certificate) -> str:
 
 
 def _fault_of_trust(certificate: Certificate) -> str:
-    """Return a contradiction within the stated threat model, or between this model and the stated solver; '' if none.
+    """Return a contradiction within the stated threat model, or between that model and the stated solver; '' if there is none.
 
     Price, holders and contributors follow from the parties, the label party and the number that may collude. No file can show
     that participants were semi-honest.
@@ -299,7 +299,7 @@ def _fault_of_trust(certificate: Certificate) -> str:
 
 
 def _bits(*, by_products: bool) -> tuple[int, int]:
-    """Return the fewest and the most bits of an opened sum, or of an opened product of columns."""
+    """Return the smallest and the largest allowed number of bits of an opened sum, or of an opened product of columns."""
     if not by_products:
         return SMALLEST_TOTAL, LARGEST_TOTAL
     from vfl.secure.gram import LARGEST_BITS, SMALLEST_BITS  # loads compiled loops
@@ -371,7 +371,7 @@ def _job(certificate: Certificate, plan: Plan | None) -> str | None:
 
 
 def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
-    """Compare the certificate with the plan of the job, whose defaults may differ in another version of vfl."""
+    """Compare the certificate with the plan of the job. The plan's defaults may differ in another version of vfl."""
     if plan is None:
         return None
     missing = [flag for flag in flags_of(plan.job) if flag not in certificate.flags]
@@ -391,7 +391,7 @@ def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
 
 
 def _differing(certificate: Certificate, plan: Plan) -> list[str]:
-    """Return the names of the fields of a certificate that do not follow from a plan."""
+    """Return the names of the certificate's fields that do not follow from a plan."""
     expected = planned(plan, certificate.flags if _chosen(certificate) else ())
     del expected["job_digest"]  # compared by `_job`
     if _chosen(certificate):  # `_choice` compares the charges, which cover all candidates
@@ -402,7 +402,7 @@ def _differing(certificate: Certificate, plan: Plan) -> list[str]:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Return True if two fields are equal. Doubles may differ by 1e-9, since special functions differ between machines."""
+    """Return True if two fields are equal. Doubles may differ by a relative 1e-9: special functions depend on the machine."""
     if isinstance(one, Event) and isinstance(other, Event):
         return alike(_fields(one), _fields(other))
     if isinstance(one, float) and isinstance(other, float):
@@ -423,7 +423,7 @@ def _chosen(certificate: Certificate) -> bool:
 
 
 def _choice(certificate: Certificate, plan: Plan | None) -> str:
-    """Compare the charges of a private choice with its candidates, its winner and the winner's plan."""
+    """Compare the charges of a private choice with the choice's candidates and winner, and with the winner's plan."""
     if fault := fault_of(certificate, plan):
         raise _Mismatch(fault)
     stated = certificate.selection
@@ -469,15 +469,15 @@ def _why_no_ledger(certificate: Certificate) -> str:
 
 
 def charges(ledger: str | Path, run: str, *, before: float = math.inf) -> Counter[Event]:
-    """Return a run's charges from a ledger as {event: count}, after verifying the ledger's chain.
+    """Return a run's charges in a ledger as {event: count}, after verifying the ledger's hash chain.
 
-    before : count only rounds with a lower number.
+    before : count only charges of rounds with a number below this one.
     """
     return Counter(event for key, event in events_of(ledger, run).items() if key.round < before)
 
 
 def events_of(ledger: str | Path, run: str) -> dict[ReleaseKey, Event]:
-    """Return the event of each charge of a run, by its key, after verifying the ledger's chain."""
+    """Return {key of the charge: event} of a run's charges, after verifying the ledger's hash chain."""
     entries = json.loads(SqliteLedger(ledger, readonly=True).export())["entries"]
     return {
         ReleaseKey(entry["round"], entry["part"], entry["attempt"]): from_json(entry["body"])
@@ -487,7 +487,7 @@ def events_of(ledger: str | Path, run: str) -> dict[ReleaseKey, Event]:
 
 
 def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
-    """Verify the ledger's chain; compare the run's reservation, charges and settlement in it with the certificate."""
+    """Verify the ledger's hash chain; compare its reservation, charges and settlement of the run with the certificate."""
     if ledger is None:
         return None
     place = certificate.ledger
@@ -526,7 +526,7 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
 
 
 def _cap(certificate: Certificate, ledger: str | Path | None) -> str | None:
-    """Report changes of the data set's cap after releases. A change before the run's settlement needs a flag."""
+    """Report changes of the data set's cap on ε after releases. A change before the run's settlement needs a flag."""
     if ledger is None or not certificate.ledger:
         return None
     account, settled = certificate.ledger["account"], certificate.ledger["entries"]

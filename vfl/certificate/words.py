@@ -1,4 +1,4 @@
-"""Certificate in words: a short form with symbols, and two sentences for readers without that background."""
+"""Certificate in words: a short form with symbols, and two sentences for readers without mathematics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vfl.certificate.document import Certificate
 
 _LARGEST = 700.0
-"""ε above which the factor e^ε is not printed."""
+"""Largest ε for which the factor e^ε is printed."""
 _RAREST = 1e-15
 WHOLE = (
     "ε counts every planned release, made or not: earlier releases could decide how many were made, and only the ε of all "
@@ -20,7 +20,7 @@ UNPROTECTED = (
     "protection of anyone's data."
 )
 _SHOWN = 16
-"""Number of digits of a key to show; vfl verify compares and prints all."""
+"""Number of digits of a key to show. `vfl verify` compares and prints all digits."""
 
 
 def described(certificate: Certificate) -> str:
@@ -72,7 +72,8 @@ def described(certificate: Certificate) -> str:
 def sentences(certificate: Certificate) -> tuple[str, str]:
     """Return the guarantee and its limits, in two sentences without mathematics.
 
-    Verify the certificate before printing them. The sentences restate differential privacy: the probability of any conclusion
+    Verify the certificate before you print the sentences. They restate differential privacy: the probability of any
+    conclusion
     changes by at most a factor e^ε, plus δ (Dwork & Roth 2014, Def. 2.4).
     """
     if not certificate.private:

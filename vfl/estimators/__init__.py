@@ -1,7 +1,7 @@
 """scikit-learn estimators: each fit trains a job on one table, in this process or with Ray actors.
 
 Every fit is (ε, δ)-differentially private for every record unless `epsilon=None`. An estimator cannot know how the data were
-prepared or which other fits saw the same records: `certificate_.flags` and a `PrivacyWarning` state these limits.
+prepared, or which other fits used the same records: `certificate_.flags` and a `PrivacyWarning` state these limits.
 """
 
 from __future__ import annotations

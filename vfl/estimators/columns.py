@@ -1,4 +1,4 @@
-"""Owners and bounds of the columns of one table, from declarations alone and never from cells."""
+"""Owners and bounds of the columns of one table. They follow from declarations alone, never from cells."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NO_FACTORS: Mapping[str, Any] = MappingProxyType({})
 DEFAULT_BOUNDS = (-1.0, 1.0)
 
 Partitioned: TypeAlias = "FeaturePartition | Mapping[str, Sequence[str]] | int | None"
-"""Forms in which estimators accept the owners of the columns."""
+"""Forms in which estimators accept the owners of columns."""
 
 
 def column_names(partition: Partitioned, named: Sequence[str] | None, n_features: int) -> list[str]:
-    """Return the names (p,) of a table's columns: its own names, or the partition's features in order, or x0, x1, ..."""
+    """Return the names (p,) of a table's columns: those in the table; else the partition's features; else x0, x1, ..."""
     if named is not None:
         return list(named)
     if isinstance(partition, FeaturePartition):
@@ -42,11 +42,11 @@ def column_names(partition: Partitioned, named: Sequence[str] | None, n_features
 
 
 def partition_of(partition: Partitioned, names: Sequence[str]) -> FeaturePartition:
-    """Return the partition of the columns `names`.
+    """Return the partition that assigns the columns `names` to parties.
 
-    partition : None (one party), a number of parties that share consecutive columns evenly, {party: its columns}, or a
-        FeaturePartition. The last two name exactly these columns, in any order. The first party holds the label, unless a
-        FeaturePartition names another.
+    partition : None (one party), a number of parties that share consecutive columns evenly, {party: columns}, or a
+    FeaturePartition. The last two have to name exactly these columns, in any order. The first party holds the label, unless a
+    FeaturePartition names another party.
 
     Raises PartitionError.
     """
@@ -71,7 +71,7 @@ def partition_of(partition: Partitioned, names: Sequence[str]) -> FeaturePartiti
 
 
 def with_factor(partition: FeaturePartition, names: Sequence[str], role: str) -> FeaturePartition:
-    """Return the partition with a column of exposures or weights at the label's owner, unless the partition names one."""
+    """Return the partition with a column of exposures or weights. The label's owner gets the column if no party has one."""
     if getattr(partition, role) is not None:
         return partition
     taken = (*names, partition.label_column, *partition.factor_columns)
@@ -83,14 +83,14 @@ def _label(names: Sequence[str]) -> str:
 
 
 def _free(name: str, names: Sequence[str]) -> str:
-    """Return the name, with underscores appended until no column has it."""
+    """Return the name, with underscores appended until no column has the name."""
     while name in names:
         name += "_"
     return name
 
 
 def bounds_of(bounds: Any, names: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Return {column: (lo, hi)}.
+    """Return the bounds of the columns as {column: (lo, hi)}.
 
     bounds : None (−1 and 1), one pair (lo, hi) for all columns, p pairs in the order of `names`, or a mapping.
 
@@ -114,11 +114,11 @@ def bounds_of(bounds: Any, names: Sequence[str]) -> dict[str, tuple[float, float
 def sources_of(
     partition: FeaturePartition, names: Sequence[str], X: Any, y: Any = None, factors: Mapping[str, Any] = NO_FACTORS
 ) -> dict[str, Any]:
-    """Return {party: its part of X (n, p)}. The label party also gets y (n,) and the factors, exposure and weight (n,).
+    """Return {party: its columns of X}. The label party also gets y (n,) and the factors: exposure and weight, (n,) each.
 
-    A part of a dense X is {column: (n,) view}. A part of a sparse X is a CSC matrix with the columns in the partition's order;
-    at the label party, y and the factors are its last columns and have to be numeric. A label party without columns gets y and
-    the factors alone, as {column: (n,)}.
+    A dense part of X is {column: (n,) view}. A sparse part is a CSC matrix with the columns in the partition's order; at the
+    label party, y and the factors are the last columns of that matrix and have to be numeric. A label party that owns no
+    column of X gets y and the factors alone, as {column: (n,)}.
     """
     late = {} if y is None else {partition.label_column: y}
     late |= {getattr(partition, role): factors[role] for role in FACTORS if role in factors}

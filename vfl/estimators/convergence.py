@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from vfl.launch.run.result import Result
 
 TOLERANCE = 1e-5
-"""A model has converged if no move exceeds this share of the largest coefficient."""
+"""A model has converged if a full step would move no coordinate by more than this share of the largest coefficient."""
 
 
 def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> float:
-    """Return the largest change of a coordinate by one exact proximal gradient step, as a share of the largest coefficient.
+    """Return how far one exact proximal gradient step moves a coordinate at most, as a share of the largest coefficient.
 
-    Steps are 1/M_j on the scaled features. The change is 0 only at the optimum.
+    Steps are 1/M_j on the scaled features. The move is 0 only at the optimum.
 
-    features : {party: training data without the label}. labelled : the label party's source, with the label.
+    features : {party: training data without the label}. labelled : the label party's data, with the label.
     """
     job, loss = result.applied, loss_of(result.job.loss)
     y, offsets, weights = job.targets.parts(load(job.for_party(job.partition.label_party), labelled).labels())
@@ -55,7 +55,7 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
 
 
 def ran_out(result: Result, n_iter: int) -> bool:
-    """Return True if a solver with a stopping rule made all of its passes without meeting the rule."""
+    """Return True if a solver with a stopping rule made all of its passes and the rule was never met."""
     planned = plan(result.job, result.certificate.n_records)
     last = planned.solver.last_pass(planned.problem)
     return last is not None and n_iter >= last
@@ -64,12 +64,13 @@ def ran_out(result: Result, n_iter: int) -> bool:
 def warn_unless_converged(
     result: Result, features: Mapping[str, Any], labelled: Any, *, tol: float | None, n_iter: int
 ) -> None:
-    """Issue scikit-learn's ConvergenceWarning if a step would still move the model, or the stopping rule was never met.
+    """Issue scikit-learn's ConvergenceWarning if a step would still move the model, or if the stopping rule was never met.
 
     features, labelled : as for `next_move`.
-    tol : tolerance of the fit. Its unit differs from the unit of `next_move`, so a move up to ten times as large is accepted.
-    n_iter : number of passes made. A fit that made all passes is reported for any next move, since a model far from the optimum
-        hardly moves along nearly collinear columns.
+    tol : tolerance of the fit. The tolerance and `next_move` have different units, so a move up to ten times the tolerance is
+    accepted.
+    n_iter : number of passes made. For a fit that made all passes, any next move causes the warning, since a model far from
+    the optimum hardly moves along nearly collinear columns.
     """
     if ran_out(result, n_iter) or next_move(result, features, labelled) > max(TOLERANCE, 10.0 * (tol or 0.0)):
         warn(

@@ -1,4 +1,4 @@
-"""Logistic regression of two classes, or of more (multinomial)."""
+"""Logistic regression with two classes, or with more classes (multinomial)."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ ALL_CLASSES_READ = "the names and the number of the classes"
 class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignore[misc]
     """Logistic regression, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    The guarantee covers `coef_`, `intercept_` and everything computed from them alone, for the data that reach `fit`. It does
-    not cover earlier steps on the same records (a scaler in a pipeline), scores on them, or other fits: each fit of a
-    search spends an ε of its own. `certificate_` states the guarantee.
+    The guarantee covers `coef_`, `intercept_` and everything computed from them alone, for the data that reach `fit`. The
+    guarantee does not cover earlier steps on the same records (a scaler in a pipeline), scores on these records, or other
+    fits: each fit of a search spends an ε of its own. `certificate_` states the guarantee.
 
     The objective is scikit-learn's: mean logistic loss, weighted by class, + 1/(nC)·(l1_ratio·‖w‖₁ + (1 − l1_ratio)/2·‖w‖²).
-    Features are clamped to their bounds and mapped to [−1, 1]; with the default bounds these are the features themselves.
-    Without privacy and without bounds, X is used unchanged.
+    Features are clamped to their bounds and mapped to [−1, 1], which leaves them unchanged under the default bounds. Without
+    privacy and without bounds, X is used unchanged.
 
-    X may be a SciPy sparse matrix. Its columns are then scaled by a factor and neither shifted nor centred, so that zeros stay
-    zeros; their bounds must contain 0. `result_` then names the classes 0, 1 and so on.
+    X may be a SciPy sparse matrix. The columns of a sparse X are scaled, but neither shifted nor centred, so that zeros stay
+    zeros. The bounds of these columns must contain 0. For a sparse X, `result_` names the classes 0, 1 and so on.
 
     With more than two classes the model is multinomial (softmax), as in scikit-learn, and one ε covers all classes.
 
@@ -51,20 +51,20 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     ----------
     C : inverse strength of the penalty, λ = 1/(nC); inf for no penalty.
     l1_ratio : share of the L1 norm in the penalty; 0 is ridge, 1 is lasso.
-    class_weight : {label: weight}, declared; a label that is not named has weight 1. A record's loss is multiplied by its
-        label's weight. A private fit caps each record's contribution after weighting, so that the guarantee is the same.
-        'balanced' computes weights from the labels and `sample_weight`. A private fit refuses 'balanced': declare 1/(K·share)
-        for publicly known shares of K classes. With K > 2 the weights multiply `sample_weight`, whose limit becomes hi·(largest
-        class weight).
-    classes : the labels, from public knowledge; of two, the larger one is positive. Any other label in y is refused. None
-        reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its certificate says
-        so. Without privacy None issues no warning.
+    class_weight : {label: weight}, declared; a label without an entry has weight 1. A record's loss is multiplied by the
+        weight of the record's label. A private fit caps each record's contribution after weighting, so the guarantee is
+        unchanged. 'balanced' computes weights from the labels and `sample_weight`. A private fit refuses 'balanced': declare
+        1/(K·share) for publicly known shares of K classes. With K > 2 class weights multiply `sample_weight`, whose upper
+        limit becomes hi·(largest class weight).
+    classes : the labels, from public knowledge; of two classes, the larger label is positive. Any other label in y is
+        refused. None reads the labels from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and
+        `certificate_` says so. Without privacy None issues no warning.
     Other parameters : as for VerticalLinearRegression.
 
     Attributes
     ----------
     coef_ : (1, p) coefficients in the units and order of X, (K, p) with K > 2 classes. intercept_ : (1,) or (K,).
-    classes_ : (K,) labels, sorted; of two, the second is the positive one.
+    classes_ : (K,) labels, sorted; of two classes, the second is positive.
     certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : those of VerticalLinearRegression.
 
     Raises the errors of VerticalLinearRegression, all of them before any release.
@@ -82,7 +82,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to X (n, p), dense or sparse, and y (n,) of two or more classes; the model is (ε, δ)-DP for every record.
+        """Fit the model to X (n, p), dense or sparse, and classes y (n,). The fit is (ε, δ)-DP for every record.
 
         sample_weight : (n,) weights of the records, clamped to `weight_bounds`; None gives equal weights.
         """
@@ -114,7 +114,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         )
 
     def fitted(self, prepared: Prepared, result: Result, n_iter: int) -> Self:
-        """Set the attributes of a fit; `coef_` is (1, p) and `intercept_` (1,) for two classes."""
+        """Set the attributes of a finished fit; `coef_` is (1, p) and `intercept_` (1,) for two classes."""
         super().fitted(prepared, result, n_iter)
         self.coef_, self.intercept_ = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
         return self
@@ -124,7 +124,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return "logistic" if weights is None else ClassWeighted(negative=weights[0], positive=weights[1])
 
     def _with_class_weights(self, factors: dict[str, Given], codes: Integers) -> dict[str, Given]:
-        """Multiply the weights of records by the weights of their classes, and adapt the public limits.
+        """Multiply the records' weights by the weights of the records' classes, and adapt the public limits of the weights.
 
         The product is between 0 and (upper limit of record weights)·(largest class weight).
         """
@@ -136,9 +136,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return {**factors, "weight": Given(product, (0.0, high * float(weights.max())))}
 
     def _class_weights(self, codes: Integers, s: Vector | None) -> Vector | None:
-        """Return the weight of each class, (K,), as declared; None if all are 1.
+        """Return the declared weight of each class, (K,); None if all weights are 1.
 
-        'balanced' counts the labels, codes (n,), by the weights s of their records, and is refused for a private fit.
+        'balanced' counts the labels, codes (n,), by the weights s of the records. A private fit refuses 'balanced'.
         """
         if self.class_weight is None:
             return None
@@ -183,7 +183,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return declared
 
     def _classes_in(self, y: Any) -> Any:
-        """Return the labels (K,) of y, sorted, with a warning if the fit is to be private."""
+        """Return the labels (K,) found in y, sorted; issue a warning if the fit is to be private."""
         check_classification_targets(y)
         found = np.unique(y)
         if len(found) < 2:
@@ -216,15 +216,15 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
 
 def _plain(label: Any) -> str | int | float | bool:
-    """Return a label as a type that a job can hold."""
+    """Return a label as a type that a job file can hold."""
     value = label.item() if isinstance(label, np.generic) else label
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
 def _codes(y: Any, classes: Any) -> Any:
-    """Return the index of each label of y among the classes, (n,). Reading a label does not depend on other labels.
+    """Return the index of each label of y among the classes, (n,). How one label is read does not depend on other labels.
 
-    Labels are compared as text, as in a job (vfl.columns.canonical_category). DataError for any other label.
+    Labels are compared as text, as in a job (vfl.columns.canonical_category). Raises DataError for an unknown label.
     """
     code_of = {canonical_category(label): code for code, label in enumerate(classes)}
     labels, position = (y, None) if y.dtype == object else np.unique(y, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Regression of counts and amounts, whose mean is the exponential of the margin."""
+"""Regression of counts and amounts; the mean is the exponential of the margin."""
 
 from __future__ import annotations
 
@@ -23,42 +23,44 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 DEFAULT_LABELS = (0.0, 10.0)
-"""Default label bounds of a private fit."""
+"""Default bounds of the labels of a private fit."""
 
 SPREAD = 20.0
-"""Default ratio of the limits of the mean to the overall mean, and its inverse. The loss is linear beyond the limits."""
+"""By default the mean is limited to 1/SPREAD to SPREAD times the overall mean. The loss is linear beyond the limits."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VerticalPoissonRegressor(VerticalRegressor):
     """Poisson regression of counts, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    The guarantee covers `coef_`, `intercept_` and everything computed from them alone, for the data that reach `fit`. It does
-    not cover earlier steps on the same records, scores on them, or other fits. `certificate_` states the guarantee.
+    The guarantee covers `coef_`, `intercept_` and everything computed from them alone, for the data that reach `fit`. The
+    guarantee does not cover earlier steps on the same records, scores on these records, or other fits. `certificate_` states
+    the guarantee.
 
-    The objective is scikit-learn's in PoissonRegressor: half the mean deviance plus alpha/2·‖w‖², on features that are clamped
-    to their bounds and mapped to [−1, 1], and labels clamped to their bounds. Beyond the limits of the mean, the loss is linear
+    The objective is that of scikit-learn's PoissonRegressor: half the mean deviance plus alpha/2·‖w‖². Features are clamped
+    to
+    their bounds and mapped to [−1, 1]; labels are clamped to their bounds. Beyond the limits of the mean, the loss is linear
     (vfl.losses.Poisson).
 
-    With an exposure e_i, such as the years that a record was observed, its mean is e_i·exp(x_iᵀw). This is PoissonRegressor on
-    y/e with sample_weight=e. `predict` returns the rate, which is the mean for an exposure of 1.
+    With an exposure e_i, such as the years for which record i was observed, the record's mean is e_i·exp(x_iᵀw). This is
+    PoissonRegressor on y/e with sample_weight=e. `predict` returns the rate, which is the mean for an exposure of 1.
 
     Parameters
     ----------
     alpha : strength of the penalty, λ = alpha.
     label_bounds : public range (lo, hi) of y, lo ≥ 0. Values outside are clamped. None is (0, 10), with a warning
-        (vfl.PrivacyWarning): it is never taken from data. Without privacy None clamps nothing.
+        (vfl.PrivacyWarning): the range is never taken from data. Without privacy None clamps nothing.
     mean_bounds : public range (lo, hi) of plausible means, exposure included, lo > 0. Steps shrink as the range grows.
-        None is (h/400, h) for the upper label bound h. Without privacy None is (m/20, 20m) for the mean m of y.
+        None is (h/400, h), h being the upper label bound. Without privacy None is (m/20, 20m), m being the mean of y.
     exposure_bounds : public range (lo, hi) of the exposures, lo > 0. Values outside are clamped. A private fit with exposures
-        needs it; without privacy None clamps nothing.
+        needs this range; without privacy None clamps nothing.
     Other parameters : as for VerticalLinearRegression.
 
     Attributes
     ----------
     coef_, intercept_, certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : those of VerticalLinearRegression.
 
-    Raises the errors of VerticalLinearRegression; SpecificationError for exposures without public limits and for
+    Raises the errors of VerticalLinearRegression. Also raises SpecificationError for exposures without public limits and for
     malformed limits; without privacy, DataError for labels below 0 and for exposures that are not above 0.
     """
 
@@ -72,10 +74,10 @@ class VerticalPoissonRegressor(VerticalRegressor):
         return tags
 
     def fit(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to X (n, p), dense or sparse, and y (n,) of counts; the model is (ε, δ)-DP for every record.
+        """Fit the model to X (n, p), dense or sparse, and counts y (n,). The fit is (ε, δ)-DP for every record.
 
         exposure : (n,) exposures above 0; None is 1 for every record. sample_weight : (n,) weights of the records, clamped to
-            `weight_bounds`; None gives equal weights.
+        `weight_bounds`; None gives equal weights.
         """
         return self._fit(X, y, exposure=exposure, sample_weight=sample_weight)
 
@@ -96,7 +98,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         )
 
     def _limits_of_labels(self, y: Vector, declared: tuple[float, float] | None) -> tuple[float, float]:
-        """Return the bounds of the labels. Only a fit without privacy reads them from y."""
+        """Return the bounds of the labels. Only a fit without privacy may read the bounds from y."""
         if declared is None:
             if not (y >= 0.0).all():
                 raise DataError(
@@ -111,7 +113,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         return low, high
 
     def _exposure(self, exposure: Vector | None) -> dict[str, Given]:
-        """Return the exposures with their limits, as `_prepare` takes them; {} without exposures."""
+        """Return the exposures with their limits, in the form that `_prepare` takes; {} without exposures."""
         if exposure is None:
             return {}
         if self.exposure_bounds is not None:
@@ -126,7 +128,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         return {"exposure": Given(exposure, (low, high if high > low else math.nextafter(low, math.inf)))}
 
     def _means(self, y: Vector, largest: float) -> tuple[float, float]:
-        """Return the limits of the mean. Only a fit without privacy reads them from y."""
+        """Return the limits of the mean. Only a fit without privacy may read the limits from y."""
         if self.mean_bounds is not None:
             low, high = checked_bounds(tuple(self.mean_bounds))
             if not low > 0.0:
@@ -150,9 +152,9 @@ class VerticalPoissonRegressor(VerticalRegressor):
         return loss_of(self.result_.job.loss).response(margins)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return D², the fraction of the deviance that the model explains. A score on private records is NOT PRIVATE.
+        """Return D², the fraction of the deviance that the model explains. The score is NOT PRIVATE for private records.
 
-        After a fit with exposures, give the rates y/e and sample_weight=e, as for scikit-learn's PoissonRegressor.
+        After a fit with exposures e, give the rates y/e and sample_weight=e, as for scikit-learn's PoissonRegressor.
         """
         mean = self.predict(X)
         power = loss_of(self.result_.job.loss).power
@@ -173,7 +175,7 @@ class VerticalGammaRegressor(VerticalPoissonRegressor):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VerticalTweedieRegressor(VerticalPoissonRegressor):
-    """Tweedie regression of amounts, often 0, (ε, δ)-differentially private for every record (replace one) of each fit.
+    """Tweedie regression of amounts that are often 0, (ε, δ)-differentially private for every record (replace one) of each fit.
 
     The guarantee and the parameters are those of VerticalPoissonRegressor. The objective is that of scikit-learn's
     TweedieRegressor: the variance of an amount is proportional to the p-th power of its mean (vfl.losses.Tweedie).

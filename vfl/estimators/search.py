@@ -1,4 +1,4 @@
-"""A grid search that spends one ε, in the form of scikit-learn's GridSearchCV."""
+"""Grid search whose fits and scores together cost one ε, in the form of scikit-learn's GridSearchCV."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ SCORES = {
     "neg_mean_poisson_deviance": "deviance",
     "neg_mean_gamma_deviance": "deviance",
 }
-"""{name of a score in vfl or scikit-learn: its measure}."""
+"""Measure that each scoring name stands for; names are those of vfl and of scikit-learn."""
 POWERS = {"neg_mean_poisson_deviance": 1.0, "neg_mean_gamma_deviance": 2.0}
-"""{scikit-learn's name of a deviance: power of its variance}."""
+"""Power of the variance for which each of scikit-learn's names of a deviance is meant."""
 
 
 def _has(name: str) -> Callable[[VerticalGridSearch], bool]:
-    """Return a check for `available_if`. It raises AttributeError unless the estimator has the method."""
+    """Return a check for `available_if`, which raises AttributeError unless the searched estimator has the method."""
 
     def check(self: VerticalGridSearch) -> bool:
         getattr(self.best_estimator_ if hasattr(self, "best_estimator_") else self.estimator, name)
@@ -58,33 +58,34 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
     """Exhaustive search over parameters of an estimator: the whole search is (ε, δ)-differentially private for every record.
 
     The guarantee covers the fitted model, its parameters and `best_score_` together, with the ε and δ of the estimator. All
-    candidates are fitted once on a public part of the records and scored once, with noise, on the rest; a secret draw leaves
-    some of them out, and the best of the others is kept (docs/tuning.md). All else stays secret: `cv_results_` has no scores.
+    candidates are fitted once on a public part of the records and scored once, with noise, on the rest. A secret draw leaves
+    some candidates out, and the best of the others is kept (docs/tuning.md). All else stays secret: `cv_results_` has no
+    scores.
 
-    It replaces sklearn.model_selection.GridSearchCV, in which every fit spends its own ε. There is no `cv`, since folds would
-    spend more, and no `refit`, since the winner is not fitted again.
+    Use this class instead of sklearn.model_selection.GridSearchCV, in which every fit spends its own ε. There is no `cv`
+    parameter, since folds would spend more, and no `refit`, since the winner is not fitted again.
 
     Parameters
     ----------
     estimator : a vertical estimator with an epsilon, such as vfl.VerticalLogisticRegression(epsilon=1.0).
-    param_grid : {parameter: values}, or a list of these. The parameters may be C, alpha, l1_ratio, penalty, solver, max_iter
-        and fit_intercept, which leave data, bounds and guarantee alone. At least 2 and at most 64 combinations.
+    param_grid : {parameter: values}, or a list of such mappings. The parameters may be C, alpha, l1_ratio, penalty, solver,
+        max_iter and fit_intercept, which do not change data, bounds or guarantee. At least 2 and at most 64 combinations.
     scoring : 'neg_log_loss' (or 'loss') or 'accuracy' for classes; 'neg_mean_squared_error' ('mse') or
         'neg_mean_absolute_error' ('mae') for numbers. None is 'neg_log_loss' or 'neg_mean_squared_error'.
-        VerticalPoissonRegressor also has 'neg_mean_poisson_deviance', VerticalGammaRegressor 'neg_mean_gamma_deviance', and
-        these two and VerticalTweedieRegressor have 'deviance'. Losses, errors and deviances are clamped.
-    holdout : share of the records that only score the candidates.
-    inclusion : each candidate is considered with probability inclusion/(inclusion + 1).
+        VerticalPoissonRegressor also has 'neg_mean_poisson_deviance', VerticalGammaRegressor 'neg_mean_gamma_deviance'. These
+            two and VerticalTweedieRegressor have 'deviance'. Losses, errors and deviances are clamped.
+    holdout : share of the records used only to score the candidates.
+    inclusion : the secret draw considers each candidate with probability inclusion/(inclusion + 1).
 
     Attributes
     ----------
-    best_estimator_ : the fitted winner. best_params_, best_index_ : the winner's parameters, and their number in the grid.
-    best_score_ : the winner's noisy score; larger is better. It is optimistic, since the best scores win.
-    best_score_error_ : standard error of best_score_. Both are None if the winner's training failed.
+    best_estimator_ : the fitted winner. best_params_, best_index_ : the winner's parameters, and its number in the grid.
+    best_score_ : the winner's noisy score; larger is better. The score is optimistic, since the best score wins.
+    best_score_error_ : standard error of best_score_. Score and error are None if the winner's training failed.
     cv_results_ : {"params": all combinations}. certificate_ : vfl.Certificate of the whole search.
     classes_, n_features_in_, feature_names_in_ : attributes of the winner.
 
-    Raises vfl.errors, where possible before anything is charged, and scikit-learn's own errors for a bad X or y.
+    Raises vfl.errors, if possible before anything is charged, and scikit-learn's own errors for a bad X or y.
     """
 
     def __init__(
@@ -112,9 +113,9 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         return tags
 
     def fit(self, X: Any, y: Any, **given: Any) -> Self:
-        """Fit all candidates to X (n, p) and y (n,), and keep the best; the whole search is (ε, δ)-DP for every record.
+        """Fit all candidates to X (n, p) and y (n,), and keep the best. The whole search is (ε, δ)-DP for every record.
 
-        given : other arguments of the estimator's fit, such as sample_weight. Scores count every record once.
+        given : other arguments of the estimator's `fit`, such as sample_weight. Scores weight all records equally.
         """
         if not isinstance(self.estimator, VerticalModel):
             raise SpecificationError(
@@ -195,7 +196,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         return self.best_estimator_.decision_function(X)
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the winner's accuracy or R² on X and y, un-noised: no ε covers it."""
+        """Return the winner's accuracy or R² on X and y, without noise: no ε covers this score."""
         check_is_fitted(self)
         return float(self.best_estimator_.score(X, y))
 

@@ -1,4 +1,4 @@
-"""Base of all estimators: a job on one table, built from parameters that `clone` and joblib can copy."""
+"""Base classes of the estimators. An estimator builds a job on one table from parameters that `clone` and joblib can copy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SPARSE = ("csc", "csr", "coo")
-"""Sparse formats that stay as they are; scikit-learn converts others to the first of these."""
+"""Sparse formats that are not converted. scikit-learn converts other formats to the first of these."""
 
 RELEASED_FIRST = ("Moments", "Tally", "Unnoised")
 """Kinds of queries whose releases update no coordinate: statistics of columns or labels, and the objective."""
@@ -55,11 +55,11 @@ NOT_VOUCHED_FOR = (
 )
 
 DEFAULT_WEIGHTS = (0.0, 1.0)
-"""Default limits of weights."""
+"""Default limits of the records' weights."""
 
 
 class Given(NamedTuple):
-    """Per-record numbers besides the label, (n,), and their declared limits."""
+    """Exposures or weights of the records, (n,), and their declared limits."""
 
     values: Vector
     bounds: tuple[float, float]
@@ -75,12 +75,12 @@ class Prepared(NamedTuple):
 
 
 def per_record(values: Any, n_records: int, name: str) -> Vector:
-    """Return the per-record numbers (n,) in an array, or n copies of a single number.
+    """Return an array of per-record numbers, (n,); a single number is repeated n times.
 
-    Each cell is checked by itself, and no error shows its value, so no record decides how others are read. scikit-learn's own
-    check would refuse weights that are all zero.
+    Each cell is checked by itself, and no error shows a cell's value, so no record affects how other records are read.
+    scikit-learn's own check would refuse weights that are all zero.
 
-    Raises DataError for cells that are not numbers, NaN or infinite, and ValueError for another shape.
+    Raises DataError for cells that are not numbers, NaN or infinite, and ValueError for a wrong shape.
     """
     try:
         numbers = np.asarray(values, dtype=np.float64)
@@ -101,7 +101,7 @@ def per_record(values: Any, n_records: int, name: str) -> Vector:
 class VerticalModel(BaseEstimator):  # type: ignore[misc]
     """A generalised linear model, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    Base class of the estimators, which add a loss and a penalty and document the parameters. All parameters are public.
+    Base class of the estimators. Subclasses add a loss and a penalty and document the parameters. All parameters are public.
     """
 
     epsilon: float | None = 1.0
@@ -141,7 +141,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return X, y.astype(np.float64, copy=False) if y_numeric else y
 
     def _weights(self, sample_weight: Any, X: Any) -> dict[str, Given]:
-        """Return the weights of the records with their limits, as `_prepare` takes them; {} without weights."""
+        """Return the records' weights with their limits, in the form that `_prepare` takes; {} without weights."""
         if sample_weight is None:
             return {}
         s = per_record(sample_weight, X.shape[0], "sample_weight")
@@ -158,7 +158,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return {"weight": Given(s, (0.0, float(s.max())))}
 
     def _counted(self, n_records: int, factors: Mapping[str, Given]) -> tuple[float, float]:
-        """Return n·s_max, and the mean of s/s_max (1 for a private fit), from which penalties follow.
+        """Return n·s_max and the mean of s/s_max (1 for a private fit), for weights s up to s_max. Penalties follow from both.
 
         A job divides Σ s_i·ℓ_i by n·s_max. scikit-learn does not divide the sum (Ridge), or divides it by Σ s_i (Lasso).
         """
@@ -174,7 +174,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return self.fitted(prepared, *self._run(prepared.job, prepared.sources))
 
     def prepared(self, X: Any, y: Any, **given: Any) -> Prepared:
-        """Return the job that `fit` would run on these data, without a release. given : other arguments of `fit`."""
+        """Return the job that `fit` would run on these data; nothing is released. given : other arguments of `fit`."""
         raise NotImplementedError
 
     def _prepare(
@@ -191,8 +191,9 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     ) -> Prepared:
         """Return the job of a fit, with its data.
 
-        y : (n,) labels in the form that the job reads. read_from_data : declarations that were read from X or y, in words.
-        factors : {'exposure': ..., 'weight': ...} for the given factors.
+        y : (n,) labels in the form that the job reads. read_from_data : the declarations that were read from X or y, in
+        words.
+        factors : {'exposure': ..., 'weight': ...}, with the factors that were given to `fit`.
         """
         names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         partition = columns.partition_of(self.partition, names)
@@ -226,10 +227,11 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return Prepared(job, sources, names, X)
 
     def fitted(self, prepared: Prepared, result: Result, n_iter: int) -> Self:
-        """Set the attributes of a fit, from its result and its number of passes.
+        """Set the attributes of a fit, given the result and the number of passes.
 
-        `coef_` is (p,) in the order and units of X's columns, and (K, p) with K > 2 classes; with curves it has one entry per
-        name in `result_.feature_names`.
+        `coef_` is (p,) in the order and units of X's columns, and (K, p) with K > 2 classes. With curves `coef_` has one
+        entry
+        per name in `result_.feature_names`.
         """
         job, sources, names, X = prepared
         if job.privacy is None:
@@ -268,7 +270,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise, inference=self.inference)
 
     def _chosen_solver(self) -> Solver:
-        """Return the solver with `max_iter`, `tol`, and the seed of its blocks from `random_state`."""
+        """Return the solver with the estimator's `max_iter` and `tol`, and with blocks seeded by `random_state`."""
         solver: Any = SkGD() if self.solver is None else self.solver
         if type(solver) not in SOLVERS.values():
             raise SpecificationError(f"solver is None or a solver such as vfl.SkGD(...), not {solver!r}")
@@ -292,12 +294,12 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return chosen
 
     def _run(self, job: Job, sources: Mapping[str, Any]) -> tuple[Result, int]:
-        """Return the result and its number of passes."""
+        """Run the job; return the result and the number of passes made."""
         if (self.ledger is None) != (self.dataset is None):
             raise SpecificationError(
                 "ledger and dataset go together: the path of a ledger, and the name of a data set's account in it"
             )
-        # An actor has a different working directory.
+        # An actor has a different working directory, so relative paths would not work there.
         ledger = None if self.ledger is None else str(Path(self.ledger).expanduser().resolve())
         updates = 0
         with contextlib.closing(stream(job, sources, at=self.at, ledger=ledger)) as events:  # type: ignore[type-var]
@@ -324,7 +326,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return self.result_.confint(level)
 
     def _margins(self, X: Any) -> Vector:
-        """Return the margins (n,); values outside the bounds are clamped as in training."""
+        """Return the margins (n,). Values outside the bounds are clamped as in training."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, accept_sparse=SPARSE, reset=False)
         job = self.result_.job
@@ -336,7 +338,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VerticalRegressor(RegressorMixin, VerticalModel):  # type: ignore[misc]
-    """Base class of the regressors. A private fit clamps labels to declared bounds."""
+    """Base class of the regressors. A private fit clamps labels to the declared bounds."""
 
     label_bounds: Sequence[float] | None = None
 
@@ -347,7 +349,7 @@ class VerticalRegressor(RegressorMixin, VerticalModel):  # type: ignore[misc]
         return tags
 
     def _declared_label_bounds(self, default: tuple[float, float]) -> tuple[float, float] | None:
-        """Return the declared bounds, else the default with a warning for a private fit, else None."""
+        """Return the declared bounds of the labels; else the default, with a warning, for a private fit; else None."""
         if self.label_bounds is not None:
             return checked_bounds(tuple(self.label_bounds))
         if self.epsilon is None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class ClassOutcomes(CellsAndLoss):
     """Counts of wrong and right predictions per class, and the sum of clamped losses.
 
-    There are 2K cells: (wrong, right), class by class. A label outside the classes counts in the last class.
+    There are 2K cells: for each class, first its records that are predicted wrongly, then those predicted correctly. A label
+    outside the classes counts in the last class.
 
     classes : K.
     """
@@ -80,7 +81,7 @@ class HeldOutClasses(HeldOut):
             found["loss"] = replace(loss, baseline=constant_loss(exact, released, self.n_records))
 
     def explain(self) -> str:
-        """Return a sentence on the measures, the number of records, and the expected noise."""
+        """Return a sentence for the plan: the measures, the number of records, and the expected noise."""
         about = f"{self.n_records} records held out"
         outcomes, (event,) = self._outcomes, self._events
         if event is None:
@@ -94,12 +95,12 @@ class HeldOutClasses(HeldOut):
 
     @property
     def queries(self) -> int:
-        """Return the number of queries: one for the margins, one for the release, without noise one for the unclamped loss."""
+        """Return the number of queries: margins and release; without noise, also the unclamped loss."""
         return 3 if self.mu is None else 2
 
 
 def constant_loss(statistic: ClassOutcomes, released: Vector, n_records: int) -> float:
-    """Return the mean clamped loss of the model that predicts the share of each class, at least one record's share."""
+    """Return the mean clamped loss of a model that predicts each class's share of the records (at least one record's share)."""
     cells = estimates.on_simplex(released[:-1] / (statistic.steps[0] * GRID), n_records)
     shares = cells.reshape(-1, 2).sum(axis=1) / n_records
     least = np.maximum(shares, 1.0 / (n_records + shares.size))
@@ -109,7 +110,7 @@ def constant_loss(statistic: ClassOutcomes, released: Vector, n_records: int) ->
 def measured(
     released: Vector, statistic: ClassOutcomes, classes: tuple[str, ...], n_records: int, sigma: float
 ) -> dict[str, Estimate]:
-    """Return accuracy, mean clamped loss, and the recall of each class whose count exceeds its noise.
+    """Return accuracy, mean clamped loss, and the recall of each class whose number of records exceeds the noise.
 
     released : (2K + 1,) noisy sums. sigma : standard deviation of the noise of each sum; 0 without noise.
     """
@@ -117,7 +118,7 @@ def measured(
     noise, K = sigma / a, statistic.classes
     cells = estimates.on_simplex(released[:-1] / a, n_records).reshape(K, 2)
     shares, accuracy = cells.sum(axis=1) / n_records, float(cells[:, 1].sum()) / n_records
-    # Accuracy sums half of the cells. The public total halves the variance of their K noises.
+    # Accuracy sums half of the cells. The sum of all 2K cells is public, which halves the variance of the K noises.
     noise_of_mean = noise * math.sqrt(K / 2.0) / n_records
     error = estimates.share_error(accuracy, noise_of_mean, n_records)
     raw = estimates.centred(released[:-1] / a, n_records).reshape(K, 2)

@@ -1,7 +1,8 @@
 """Confusion matrix and measures at one threshold, computed from released counts. Post-processing costs no privacy.
 
-Every interval inverts a test, as in vfl.evaluation.estimates. If a threshold was chosen
-among m by its cost, its intervals hold for all m at once (Bonferroni), so the choice cannot make them too narrow.
+Every interval inverts a test, as in vfl.evaluation.estimates. If a threshold was chosen among m thresholds by its cost, the
+intervals at that threshold hold for all m thresholds at once (Bonferroni). So the choice cannot make the intervals too
+narrow.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ TN, FP, FN, TP = range(CELLS)
 ERROR = 0.05
 TWO = 0.26
 """Width added to each of two intervals so that both hold together. For every error probability α that `width_of` allows,
-Φ⁻¹(1 − α/4) exceeds the width of one interval by less than TWO."""
+Φ⁻¹(1 − α/4) exceeds the width of one interval by less than TWO.
+"""
 
 
 def width_of(tests: int) -> float:
@@ -52,10 +54,10 @@ def width_of(tests: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """Noisy counts by label and prediction. Their true sum, the number of records, is public.
+    """Noisy counts of records by label and prediction. The sum of the true counts is the number of records, which is public.
 
-    noisy : (4,) in the order of NAMES, with noise N(0, bins·sigma²). bins : (4,) number of released counts in each of the four
-        sums.
+    noisy : (4,) in the order of NAMES, with noise N(0, bins·sigma²). bins : (4,) number of released counts that each of the
+    four entries sums.
     width : half-width of an interval, in standard deviations.
     """
 
@@ -90,11 +92,11 @@ class Confusion:
         return self.sigma * math.sqrt(max(float(a * a @ k) - float(a @ k) ** 2 / float(k.sum()), 0.0))
 
     def share(self, *cells: int) -> Estimate:
-        """Return the share of all records that lie in these cells."""
+        """Return the share of all records that lie in the named cells."""
         return self.mean([float(k in cells) for k in range(CELLS)])
 
     def mean(self, weights: Sequence[float]) -> Estimate:
-        """Return the mean of a quantity that is weights[k], in [0, 1], for each record in cell k."""
+        """Return the mean of a quantity whose value is weights[k], in [0, 1], for each record in cell k."""
         a, n = np.array(weights), self.n_records
         value, noise = min(max(float(a @ self.possible) / n, 0.0), 1.0), self.noise(weights) / n
         within = mean_interval(float(a @ self.raw) / n, noise, n, width=self.width)
@@ -102,7 +104,7 @@ class Confusion:
         return Estimate(value, error, within=around(value, within))
 
     def rate(self, hits: int, misses: int) -> Estimate | None:
-        """Return the share hits/(hits + misses) of two cells; None if the noise hides their total count."""
+        """Return the share hits/(hits + misses) of two cells; None if the noise hides the number of records in both cells."""
         counts, raw = self.possible, self.raw
         count = float(counts[hits] + counts[misses])
         if not count > SEEN * self.noise([float(k in (hits, misses)) for k in range(CELLS)]):
@@ -118,7 +120,7 @@ class Confusion:
     def measures(self) -> dict[str, Estimate]:
         """Return accuracy, true and false positive rate, precision, and the share predicted positive.
 
-        A rate is left out if the noise hides its records.
+        A rate is left out if the noise hides the number of records that the rate refers to.
         """
         positive, flagged = self.share(FN, TP).value, self.share(FP, TP)
         found = {"accuracy": replace(self.share(TN, TP), baseline=max(positive, 1.0 - positive))}
@@ -131,16 +133,16 @@ class Confusion:
         return found | {"flagged": flagged}
 
     def cost(self, cost: Mapping[str, float]) -> Estimate:
-        """Return the mean cost of a decision. The baseline is the mean cost of the cheaper constant decision."""
+        """Return the mean cost of a decision. The baseline decides alike for all records, whichever way is cheaper."""
         missed, false_alarm = cost["missed"], cost["false_alarm"]
         unit, positive = max(missed, false_alarm), self.share(FN, TP).value
         mean = self.mean([0.0, false_alarm / unit, missed / unit, 0.0])
         return replace(scaled(mean, unit), baseline=min(missed * positive, false_alarm * (1.0 - positive)), best=0.0)
 
     def lift(self) -> Estimate | None:
-        """Return the precision divided by the share of positive records; None if the noise hides one of these.
+        """Return the lift, precision divided by the share of positive records; None if the noise hides either quantity.
 
-        The intervals of both hold together, so the interval of the quotient holds too.
+        The intervals of precision and share hold together, so the interval of the quotient holds too.
         """
         both = replace(self, width=self.width + TWO)
         precision, share = both.rate(TP, FP), both.share(FN, TP)
@@ -156,12 +158,12 @@ class Confusion:
 
 
 def cheapest(histogram: Histogram, edges: Sequence[int], cost: Mapping[str, float], n_records: int) -> int:
-    """Return the position of the edge with the smallest noisy cost; of several, the first."""
+    """Return the position of the edge with the smallest noisy cost; if several edges have that cost, the first of them."""
     return min(edges, key=lambda edge: Confusion.at(histogram, edge, n_records).cost(cost).value)
 
 
 def of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Confusion:
-    """Return the confusion matrix of the first release of an evaluation.
+    """Return the confusion matrix, computed from the first release of an evaluation.
 
     released : (5,) noisy sums. sigma : standard deviation of the noise of each sum; 0 without noise.
     """
@@ -170,7 +172,7 @@ def of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: fl
 
 
 def loss_of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Estimate:
-    """Return the mean clamped loss of the first release of an evaluation. Arguments as for `of_outcomes`."""
+    """Return the mean clamped loss, computed from the first release of an evaluation. Arguments as for `of_outcomes`."""
     b, positive = statistic.steps[1] * GRID, of_outcomes(released, statistic, n_records, sigma).share(FN, TP).value
     loss = bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
     return replace(loss, baseline=constant_loss(statistic, positive), best=0.0)

@@ -1,7 +1,7 @@
 """ROC, precision–recall, calibration and lift of a classifier, from released histograms. Post-processing costs no privacy.
 
-Each point is a threshold between two bins, so nothing is interpolated. Each interval of 95 % covers the noise and sampling
-of its own point. A rate is shown unless the noise hides its records.
+Each point is a threshold between two bins, so nothing is interpolated. The 95 % interval of a point covers the noise and
+the sampling error of that point alone. A rate is shown unless the noise hides the number of records that the rate refers to.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """One bin: predicted probabilities from `low` to `high`, and the observed share of positives.
+    """One bin of a calibration curve: predicted probabilities from `low` to `high`, and the observed share of positives.
 
-    records : noisy count.
+    records : noisy number of records in the bin.
     """
 
     low: float
@@ -33,13 +33,13 @@ class Calibrated:
 
     @property
     def agrees(self) -> bool:
-        """True if the interval of the share meets the predicted probabilities."""
+        """Return True if the interval of the observed share overlaps the range of predicted probabilities."""
         return self.share.interval[0] <= self.high and self.low <= self.share.interval[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Measures of the decisions at one threshold. A measure is None if the noise hides its records.
+    """Measures of the decisions at one threshold. A measure is None if the noise hides the measure's records.
 
     threshold : a probability if margins are log-odds, else a margin.
     tpr : share of the positives that are predicted positive, which is the recall and the height of the lift curve.
@@ -55,7 +55,7 @@ class Point:
 
 
 def calibration(histogram: Histogram, n_records: int) -> tuple[Calibrated, ...]:
-    """Return the bins that the noise does not hide, in order; () unless margins are log-odds."""
+    """Return the bins whose counts the noise does not hide, in order; () unless margins are log-odds."""
     if not histogram.logistic:
         return ()
     ends = (0.0, *map(histogram.shown, histogram.edges), 1.0)

@@ -1,12 +1,13 @@
-"""Distance d between the released model and the model without noise, as a separate inquiry.
+"""Distance d between the released model and the model without noise, as an inquiry (a release after training).
 
-Guarantee. The gradient of F at the released model is one Gaussian release on the training part. The release has the Δ of
-`Clip(Λ, p)`, with a cap Λ that no record's gradient exceeds in norm. If d follows from public facts, nothing is released.
+Guarantee. The gradient of F at the released model is one Gaussian release on the training part. The release has the
+sensitivity Δ of `Clip(Λ, p)`, with a cap Λ that no record's gradient exceeds in norm. If d follows from public facts,
+nothing is released.
 
 Let h* minimise F on the same records, where F is λ-strongly convex in all coordinates. Then ‖w − h*‖ ≤ ‖s‖/λ for every
 subgradient s of F at w. The noisy gradient ĝ = ∇F(w) + N(0, σ²) gives ‖ĝ‖²/σ² a noncentral χ² distribution with parameter
-‖∇F(w)‖²/σ². Inverting it bounds the norm from above with probability 1 − α, more tightly than ‖ĝ‖ plus a quantile of the
-length of the noise (docs/mathematics.md, "Fairness").
+‖∇F(w)‖²/σ². Inverting this distribution gives an upper bound on ‖∇F(w)‖ with probability 1 − α. The bound is tighter than
+‖ĝ‖ plus a quantile of the length of the noise (docs/mathematics.md, "Fairness").
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ if TYPE_CHECKING:
 ERROR = 0.05
 """ζ: each interval about the model without noise is wrong with at most this probability."""
 OF_DISTANCE = ERROR / 2
-"""Part of ζ for d; the rest is for the counts (vfl.evaluation.gaps)."""
+"""Part of ζ that the interval for d may use; the rest is for the intervals of the counts (vfl.evaluation.gaps)."""
 MEASURE = "distance"
 LOST = "not bounded, because a party or process was lost"
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedDerivative(Weighting):
-    """Weighting r_i = ℓ'(v_i, y_i), clamped to ±cap/reach; 0 for NaN.
+    """Weights r_i = ℓ'(v_i, y_i) of the records in the gradient, clamped to ±cap/reach; NaN counts as 0.
 
-    Contributions r_i x_i then have joint norm at most `cap` over all parties, for rows of norm at most `reach`. The declared
-    bounds give reach = √ΣB_j², so parties need not send the norms of rows. With cap = R·reach, for the largest |ℓ'| R, nothing
-    is clamped.
+    For rows of norm at most `reach`, the contributions r_i x_i then have joint norm at most `cap` over all parties. The
+    declared bounds B_j give reach = √ΣB_j², so parties need not send the norms of rows. If cap = R·reach, where R is the
+    largest |ℓ'|, nothing is clamped.
     """
 
     loss: Loss
@@ -67,7 +68,7 @@ class BoundedDerivative(Weighting):
 
 
 def why_none(problem: Problem) -> str:
-    """Return a sentence that says why no distance can be bounded, from public facts alone; '' if one can."""
+    """Return a sentence on why d cannot be bounded, from public facts alone; '' if d can be bounded."""
     if not (isinstance(problem.penalty, L2 | ElasticNet) and problem.penalty.convexity > 0):
         return "the penalty is not strongly convex: use vfl.L2 or vfl.ElasticNet with a positive strength"
     if problem.terms is not None:
@@ -80,25 +81,25 @@ def why_none(problem: Problem) -> str:
 
 
 def reach_of(problem: Problem) -> float:
-    """Return √ΣB_j² ≥ ‖x_i‖, rounded up."""
+    """Return √ΣB_j² ≥ ‖x_i‖ for the declared bounds B_j, rounded up."""
     return math.nextafter(
         math.sqrt(float(problem.reach @ problem.reach)) * (1.0 + problem.reach.size * 2.0**-52), math.inf
     )
 
 
 def lipschitz(problem: Problem) -> float:
-    """Return Λ = R√ΣB_j², an upper bound on the norm of a record's gradient."""
+    """Return Λ = R√ΣB_j², an upper bound on the norm of a record's gradient. R is the largest |ℓ'|."""
     return problem.loss.slope * reach_of(problem)
 
 
 def largest_distance(problem: Problem) -> float:
-    """Return √(2F(0)/λ) ≥ ‖h*‖. A larger distance says nothing about the model without noise."""
+    """Return √(2F(0)/λ) ≥ ‖h*‖. A distance d above this value says nothing about the model without noise."""
     start = float(problem.loss.value(np.zeros(2), np.array([-1.0, 1.0])).max())
     return math.sqrt(2.0 * start / problem.penalty.convexity)
 
 
 def subgradient(problem: Problem, w: Vector, gradient: Vector) -> tuple[Vector, bool]:
-    """Return the shortest subgradient of F at w, (p,), and True if the choice among subgradients did not depend on `gradient`.
+    """Return the shortest subgradient of F at w, (p,), and True if `gradient` did not affect the choice of the subgradient.
 
     gradient : (p,) gradient of f at w. ψ is L2 or ElasticNet, on all coordinates.
     """
@@ -112,9 +113,10 @@ def subgradient(problem: Problem, w: Vector, gradient: Vector) -> tuple[Vector, 
 def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
     """Return an upper bound on ‖v‖ that holds with probability 1 − chance, for noisy = v + N(0, σ² I).
 
-    free : False if v was chosen with knowledge of the noise. The triangle inequality then gives the bound; it is never tighter.
+    free : False if v was chosen with knowledge of the noise. The triangle inequality then gives the bound, never a tighter
+    one.
 
-    For ‖noisy‖² below the distribution's lower quantile the inversion has no solution and would return 0, as if the models
+    If ‖noisy‖² is below the distribution's lower quantile, the inversion has no solution and would return 0, as if the models
     were equal. So ‖noisy‖²/σ² is taken as at least p, which only raises the bound.
     """
     from scipy.special import chdtri, chndtr, chndtrinc
@@ -133,11 +135,11 @@ def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distance(Inquiry):
-    """Bound d on the distance from the released model to the minimiser of F on the same records, at probability 1 − ζ/2.
+    """Upper bound d on the distance from the released model to the minimiser of F on the same records, at probability 1 − ζ/2.
 
-    problem : problem of the training part, for which `why_none` returns ''.
-    mu : budget of the noisy gradient; None computes it without noise.
-    radius : d if d follows from public facts, as for output perturbation; None releases a gradient.
+    problem : problem of the training part; `why_none` must return '' for the problem.
+    mu : budget of the noisy gradient; None computes the gradient without noise.
+    radius : d if d follows from public facts, as for output perturbation; with None, the inquiry releases a gradient.
     """
 
     problem: Problem
@@ -163,7 +165,7 @@ class Distance(Inquiry):
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Ask for Xw and then for the gradient, unless d is public."""
+        """Query the margins Xw and then the gradient, unless d is public."""
         n, said = self.problem.n_records, f"holds with probability {1 - OF_DISTANCE:g}"
         if self.radius is not None:
             return Findings({MEASURE: Estimate(self.radius, 0.0)}, n, f"{said}; public, from the noise of the model")
@@ -198,7 +200,7 @@ class Distance(Inquiry):
 
     @property
     def expected(self) -> float:
-        """Return d for a model that is itself the minimiser: the smallest expected d of any model."""
+        """Return d for a released model that is itself the minimiser. No model has a smaller expected d."""
         if self.radius is not None:
             return self.radius
         event, p = self._event, self.problem.layout.n_coordinates
@@ -209,7 +211,7 @@ class Distance(Inquiry):
         return self._in_model(longest(noise, sigma, OF_DISTANCE, free=True))
 
     def explain(self) -> str:
-        """Return a sentence on d, with a warning if d is too large for useful bounds."""
+        """Return a sentence for the plan on d, with a warning if d is too large for useful bounds."""
         said = f"of the model from the model without noise, {'at most' if self.radius is not None else 'at best'} "
         said += f"{self.expected:.3g}" + (", from public facts" if self.radius is not None else "")
         most = largest_distance(self.problem)
@@ -222,5 +224,5 @@ class Distance(Inquiry):
 
     @property
     def queries(self) -> int:
-        """Return the number of queries: margins and gradient, or none if d is public."""
+        """Return the number of queries: margins and gradient; 0 if d is public."""
         return 0 if self.radius is not None else 2

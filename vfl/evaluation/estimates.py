@@ -1,9 +1,10 @@
 """Measures with intervals, computed from released sums. Post-processing costs no privacy.
 
-Each interval of 95 % holds the measure on the population in at least 0.95 of runs (tests/evaluation/test_coverage.py). Each
-interval inverts a test: a value is inside if the released sums lie within `WIDTH` standard deviations of the sums it implies.
-The variance is that of the noise plus that of sampling *at that value*. The interval therefore stays right where noise
-dominates and near the ends of a measure's range. For a quotient such as R² or a rate this is Fieller's interval.
+A 95 % interval contains the population's value of the measure in at least 0.95 of runs (tests/evaluation/test_coverage.py).
+Each interval inverts a test: a value is inside if the released sums lie within `WIDTH` standard deviations of the sums that
+the value implies. The variance is that of the noise plus that of sampling *at that value*. The interval therefore stays
+right where noise dominates and near the ends of a measure's range. For a quotient such as R² or a rate this is Fieller's
+interval.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 IN_A_LINE = 6
 """Largest number of measures per printed line."""
 SEEN = 3.0
-"""Noise hides a count that is at most this many of its standard deviations. With 2, intervals of the shown classes held 0.89
-of the true rates of small classes instead of 0.95."""
+"""Noise hides a count of at most this many standard deviations of the noise. With 2 instead of 3, intervals of the shown
+classes contained 0.89 of the true rates of small classes instead of 0.95.
+"""
 WIDTH = 2.0
 """Half-width of an interval of 95 %, in standard deviations."""
 
@@ -41,13 +43,15 @@ Interval: TypeAlias = tuple[float, float]
 class Estimate:
     """A measure with an interval of 95 % that covers both the noise and the sampling of the records.
 
-    error : standard error. For a measure that is a root or a quotient, a quarter of the interval's width.
+    error : standard error. For a measure that is a root or a quotient, `error` is a quarter of the interval's width.
     baseline : the measure of the best constant prediction, from released values. For the true and the false positive rate,
-        that of random predictions with the same share of positives. None if it is not known.
+    the
+    rate of random predictions with the same share of positives. None if the baseline is not known.
     best : the measure of a perfect model.
-    noiseless : interval for the measure of the model without noise. shift : interval for the measure without noise minus this
-        one. Both are None without a stated bound (vfl.evaluation.gaps).
-    within : the interval; None means the value ± two standard errors.
+    noiseless : interval for the measure of the model without noise. shift : interval for the measure of the model without
+    noise
+    minus this measure. Both are None if no bound was asked for (vfl.evaluation.gaps).
+    within : the interval; None means `value` ± two standard errors.
     """
 
     value: float
@@ -94,13 +98,13 @@ class Estimate:
 class Findings:
     """Measures that were released with the model.
 
-    measures : {name: estimate}, without measures that the noise hides. n_records : number of measured records.
+    measures : {name: estimate}, without the measures that noise hides. n_records : number of measured records.
     note : protection under which the measures were released, in words.
-    thresholds : {group: threshold on the margin}, if the job asks for them (vfl.Evaluation, vfl.Fairness). The group is
-        vfl.evaluation.thresholds.ALL where the model has one threshold.
-    histogram : released counts of scores, from which the area under the curve was computed; None without classes.
+    thresholds : {group: threshold on the margin}, if the job asks for thresholds (vfl.Evaluation, vfl.Fairness). The group is
+    vfl.evaluation.thresholds.ALL where the model has one threshold for all records.
+    histogram : released counts of scores, used for the area under the ROC curve; None without classes.
     confusion : numbers of true and false negatives and positives at the threshold; None without two classes.
-    selected : number of thresholds from which one was chosen on the same records; 0 if there was no choice.
+    selected : number of thresholds among which one was chosen on these records; 0 if no threshold was chosen.
     """
 
     measures: Mapping[str, Estimate]
@@ -147,7 +151,7 @@ class Findings:
         return markup.whole(made, note)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `from_dict` gives the findings back."""
+        """Return the findings as plain values, which `from_dict` reads."""
         plain = {"measures": _plain(self.measures), "n_records": self.n_records, "note": self.note}
         if self.confusion is not None:
             plain["confusion"] = _plain(self.confusion)
@@ -159,7 +163,7 @@ class Findings:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return the findings that `to_dict` wrote; raise KeyError, TypeError or ValueError for other values."""
+        """Return the findings that `to_dict` wrote; raise KeyError, TypeError or ValueError for any other input."""
         measures = _estimates(plain["measures"])
         confusion = _estimates(plain["confusion"]) if "confusion" in plain else None
         thresholds = plain.get("thresholds")
@@ -223,11 +227,11 @@ def share_interval(
 ) -> Interval:
     """Return Fieller's interval for hits/(hits + misses) of noisy counts, within [0, 1].
 
-    Let hits be the sum of k released counts, and hits + misses the sum of K. Under the rate r,
+    Let hits be the sum of k released counts, and hits + misses the sum of K released counts. If the true rate is r, then
     (1 − r)·hits − r·misses has mean 0, and variance
     σ²((1 − r)²k + r²(K − k) − (k − rK)²/cells) + count·r(1 − r).
 
-    sigma : standard deviation of the noise of each of `cells` counts, which were shifted to have their public sum.
+    sigma : standard deviation of the noise of each of `cells` counts, all shifted by one amount to have their public sum.
     bins : k and K − k.
     """
     count, z = hits + misses, width * width
@@ -240,7 +244,7 @@ def share_interval(
 
 
 def _solutions(a: float, b: float, c: float) -> Interval:
-    """Return the ends of {x: a x² + b x + c ≤ 0}; ±inf if a is not positive, or if rounding leaves no solution."""
+    """Return the ends of {x: a x² + b x + c ≤ 0}; ±inf if a ≤ 0, or if rounding leaves no solution."""
     if not a > 0.0:
         return -math.inf, math.inf
     root = math.sqrt(max(b * b - 4.0 * a * c, 0.0))
@@ -248,7 +252,7 @@ def _solutions(a: float, b: float, c: float) -> Interval:
 
 
 def share_error(share: float, noise: float, n: float) -> float:
-    """Return the standard error of a share of n records, from noise and from the sample."""
+    """Return the standard error of a share of n records, due to noise and sampling."""
     return math.hypot(noise, math.sqrt(max(share * (1.0 - share), 0.0) / n))
 
 
@@ -260,7 +264,7 @@ def share_of(hits: float, count: float, raw: tuple[float, float], sigma: float, 
 
 
 def around(value: float, within: Interval) -> Interval:
-    """Return the interval, extended to include the value: the projection onto possible counts may have moved it out."""
+    """Return an interval, extended to include the value, which the projection onto possible counts may have moved outside."""
     return min(within[0], value), max(within[1], value)
 
 
@@ -271,7 +275,7 @@ def scaled(estimate: Estimate, unit: float) -> Estimate:
 
 
 def root_of(square: Estimate) -> Estimate:
-    """Return the root of a mean square. The ends of its interval are the roots of the ends for the mean square."""
+    """Return the root of a mean square. Each end of the root's interval is the root of an end of the mean square's interval."""
     low, high = (math.sqrt(end) for end in square.interval)
     return Estimate(math.sqrt(square.value), (high - low) / (2.0 * WIDTH), within=(low, high))
 
@@ -292,8 +296,9 @@ def bounded_mean(mean: float, noise: float, n_records: int, unit: float = 1.0) -
 def constant_loss(statistic: Outcomes, share: float) -> float:
     """Return the mean clamped loss of the best constant margin, given the share of positive labels.
 
-    The best margin minimises the unclamped loss, as training does. Minimising the clamped loss would prefer a margin of −20 for
-    a rare class: its loss is 0 on negative labels and the cap on positive ones, where calibrated models lose nearly as much.
+    The best margin minimises the unclamped loss, as training does. Minimising the clamped loss would prefer a margin of −20
+    for a rare class. At −20 the loss is 0 on negative labels, and the cap on positive ones, where calibrated models lose
+    nearly as much.
     """
     margins = np.linspace(-20.0, 20.0, 4001)
     lost = [statistic.loss.value(margins, np.full(margins.size, y)) for y in (-1.0, 1.0)]
@@ -303,24 +308,24 @@ def constant_loss(statistic: Outcomes, share: float) -> float:
 
 
 def positives_of(released: Vector, statistic: Outcomes, n_records: int) -> float:
-    """Return the number of positive labels. The noise of the number is that of one cell, since the total is public."""
+    """Return the number of positive labels. The number has the noise of one cell, since the total is public."""
     return float(on_simplex(released[:CELLS] / (statistic.steps[0] * GRID), n_records)[2:].sum())
 
 
 def base_rate(positives: float, n_records: int) -> float:
-    """Return the share of positive labels, at least one record away from 0 and 1."""
+    """Return the share of positive labels, kept at least one record away from 0 and from 1."""
     return min(max(positives / n_records, 1.0 / (n_records + 1)), n_records / (n_records + 1.0))
 
 
 def scores(released: Vector, n_records: int, sigma: float, positives: float, noise: float) -> dict[str, Estimate]:
     """Return the area under the ROC curve: the probability that a positive record is in a higher bin than a negative one.
 
-    Ties count one half. The noisy counts are used unchanged, negative ones included, and divided by the class sizes released
-    before. The area is then nearly unbiased; counts projected onto possible ones would pull it towards ½.
+    Ties count one half. The noisy counts are used unchanged, negative ones included, and divided by the class sizes, which an
+    earlier release gave. The area is then nearly unbiased; counts projected onto possible ones would pull the area towards ½.
     The sampling error of the area is that of Hanley & McNeil 1982, eq. 2.
 
     released : noisy histograms, the negative class first. sigma : standard deviation of the noise of a bin.
-    positives, noise : number of positive records, from the release before, and the standard deviation of its noise.
+    positives, noise : number of positive records, from an earlier release, and the standard deviation of the number's noise.
     """
     negative, positive = released.reshape(2, -1)
     P, N = positives, n_records - positives
@@ -339,7 +344,7 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
 
 
 def _areas(A: float) -> list[float]:
-    """Return the areas to test for the interval around A, spaced more closely near A."""
+    """Return the areas to test for the interval around an area A, spaced more closely near A."""
     steps = [sign * 0.5 ** (k / 16.0) for k in range(1, 240) for sign in (-1.0, 1.0)]
     return [min(max(A + step, 0.0), 1.0) for step in steps]
 
@@ -356,15 +361,18 @@ def residuals(
 ) -> dict[str, Estimate]:
     """Return mean absolute error, root mean squared error and R² of clamped errors; with deviances, their clamped mean and D².
 
-    R² = 1 − A/B, where A and B are the mean squared errors of the model and of the constant. D² is the same ratio of mean
-    deviances: the fraction of the deviance that the model explains. The intervals of R² and D² are Fieller's (`_explained`).
-    The interval of the root mean squared error has the roots of the ends of the mean square's interval, since the delta method
-    fails for a mean that noise dominates. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is
-    also left out if the noise hides the sum of the constant, or if the interval of the quotient has no end.
+    R² = 1 − A/B, where A and B are the mean squared errors of the model and of a constant prediction. D² is the same ratio of
+    mean deviances: the fraction of the deviance that the model explains. The intervals of R² and D² are Fieller's
+    (`_explained`). The interval of the root mean squared error has the roots of the ends of the mean square's interval, since
+    the delta method fails for a mean that noise dominates. Without a constant there are no baselines, no R² and no D². A
+    baseline, R² or D² is also left out if the noise hides the sum of the constant's errors, or if the interval of the
+    quotient
+    has no end.
 
-    apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant is
-        worse than the mean by exactly their deviance from each other (a Bregman divergence). The lower ends of R² and D² are
-        lowered to allow for it.
+    apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant's
+    mean
+    error exceeds that of the labels' mean by exactly the deviance between both (a Bregman divergence). The lower ends of R²
+    and D² are lowered to allow for this excess.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records
@@ -384,7 +392,7 @@ def residuals(
 
 
 def _excess(statistic: Residuals, apart: float, name: str) -> float:
-    """Return by how much the constant's u² (or q, as in `Residuals`) can exceed that of the labels' mean, on average."""
+    """Return an upper bound on the constant's average u² (or q, as in `Residuals`) minus that of the labels' mean."""
     power = statistic.loss.power
     if name == "rmse" or power is None or statistic.constant is None or statistic.deviance_cap is None:
         return (apart / statistic.cap) ** 2
@@ -398,10 +406,10 @@ def _explained(
 ) -> Estimate | None:
     """Return 1 − A/B from noisy means A, B of quantities t, u in [0, 1], or None if its interval has no lower end.
 
-    Under the ratio ρ, A − ρB has mean 0 and variance σ_A² + ρ²σ_B² + E(t − ρu)²/n. The last term is at most (A + ρ²B)/n,
-    without a covariance that would lower it, and A = ρB. So ρ solves a quadratic inequality.
+    If ρ is the true ratio, A − ρB has mean 0 and variance σ_A² + ρ²σ_B² + E(t − ρu)²/n. The last term is at most
+    (A + ρ²B)/n, without a covariance that would lower the term, and A = ρB. So ρ solves a quadratic inequality.
 
-    excess : largest amount by which B may exceed the mean of the best constant.
+    excess : largest amount by which B may exceed the mean of the best constant prediction.
     """
     (A, noise), (B, base) = of_model, of_constant
     A, B, z = min(max(A, 0.0), 1.0), min(B, 1.0), WIDTH * WIDTH
@@ -419,7 +427,7 @@ def _explained(
 
 
 def _errors(shares: Vector, noise: Vector, statistic: Residuals, n_records: int) -> dict[str, Estimate]:
-    """Return both errors and the deviance of one model from the means of t, t² and s, and the noise of each mean."""
+    """Return both errors and the deviance of one model, given the means of t, t² and s and the noise of each mean."""
     square = bounded_mean(float(shares[1]), float(noise[1]), n_records)
     absolute = min(max(float(shares[0]), 0.0), 1.0)
     most = square.interval[1]
@@ -435,8 +443,8 @@ def _errors(shares: Vector, noise: Vector, statistic: Residuals, n_records: int)
 def area_error(bins: int, n_records: int, sigma: float, share: float) -> float:
     """Return the expected standard error of the area under the curve, noise and sampling together, for an area of ¾.
 
-    A bin's noise moves the area by (share of the other class below it − ½) / (records of its class). The mean square of
-    the bracket is 1/12 for scores that are uniform over the bins and ¼ for scores in one bin; 1/6 is taken.
+    A bin's noise moves the area by (share of the other class below the bin − ½) / (records of the bin's class). The mean
+    square of the bracket is 1/12 for scores that are uniform over the bins and ¼ for scores in one bin; 1/6 is used here.
 
     bins : number of bins of one class. sigma : standard deviation of the noise of a bin. share : share of positive labels.
     """
@@ -445,5 +453,5 @@ def area_error(bins: int, n_records: int, sigma: float, share: float) -> float:
 
 
 def area_noise(bins: int, P: float, N: float, sigma: float) -> float:
-    """Return the part of `area_error` that is due to noise, for P positive and N negative records."""
+    """Return the noise's part of `area_error`, for P positive and N negative records."""
     return sigma * math.sqrt(bins / 6.0 * (1.0 / P**2 + 1.0 / N**2))

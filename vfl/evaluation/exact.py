@@ -1,8 +1,9 @@
 """Measures without noise: means of unclamped losses, errors and deviances, and the area under the ROC curve.
 
-NOT PRIVATE: one record moves these sums without limit. These measures are used by `evaluate`, by runs without privacy, and for
-held-out records that were declared public. Terms are multiples of a grid, so sums up to 2¹⁷ caps do not depend on the order of
-the records.
+NOT PRIVATE: one record moves these sums without limit. These measures are used by `evaluate`, by runs without privacy, and
+for
+held-out records that were declared public. The terms are multiples of a grid step. So sums of up to 2¹⁷ caps do not depend
+on the order of the records.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 STEP = 2.0**-36
-"""Each quantity of a record is rounded to a multiple of this, in units of the quantity's cap."""
+"""Each record's loss, error or deviance is rounded to a multiple of this step, in units of the quantity's cap."""
 EDGES = 2**14
-"""Number of edges of the histogram from which the area is computed. Ties within a bin count one half. For scores spread
-over the edges the error of the area is below 1e-6."""
+"""Number of edges of the histogram from which the area under the ROC curve is computed. Ties within a bin count one half. For
+scores spread over the edges the error of the area is below 1e-6.
+"""
 FAR = 13
 """The outermost edges are 2^FAR times as far from the centre as the last edge of the histogram."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unclamped:
-    """Σ q and Σ qqᵀ over the records, un-noised.
+    """Sums Σ q and Σ qqᵀ over the records, without noise; q are the unclamped losses, errors and deviances of one record.
 
-    With classes, q is the record's loss. Without, q holds |e| and e² of the model's error, its deviance if the loss has one,
-    and the same for a constant model.
+    With classes, q is the record's loss. Without classes, q holds |e| and e² of the model's error e, the deviance if the loss
+    has one, and the same quantities for a constant model.
 
-    loss : loss of the model. cap, deviance_cap : units of a loss or an error, and of a deviance.
+    loss : loss of the model. cap : unit of losses and errors. deviance_cap : unit of deviances.
     constant : prediction of the constant model; None leaves that model out.
     """
 
@@ -50,7 +52,7 @@ class Unclamped:
 
     @property
     def each(self) -> int:
-        """Return the number of quantities of one model."""
+        """Return the number of quantities per model."""
         return 1 if self.loss.classification else 2 if self.loss.power is None else 3
 
     @property
@@ -77,7 +79,7 @@ class Unclamped:
 
 @np.errstate(all="ignore")
 def measures(sums: Vector, statistic: Unclamped, n_records: int) -> dict[str, Estimate]:
-    """Return the mean loss, or errors and deviances with R² and D², each with an interval for the sampling.
+    """Return the mean loss, or errors and deviances with R² and D². The interval of each covers the sampling alone.
 
     A measure that is not finite is left out, such as the deviance of a label that the loss does not allow.
     """
@@ -121,7 +123,7 @@ def _finite(found: dict[str, Estimate]) -> dict[str, Estimate]:
 def finer(edges: Vector, counts: Vector) -> Vector:
     """Return about `EDGES` edges, dividing each bin of a histogram in proportion to its share of the records.
 
-    edges : (m,) around a centre, the middle edge. counts : (m + 1,) records of both classes per bin.
+    edges : (m,), ascending; the middle edge is the centre. counts : (m + 1,) records of both classes per bin.
     """
     centre, reach = edges[edges.size // 2], edges[-1] - edges[edges.size // 2]
     outward = reach * 2.0 ** np.arange(1, FAR + 1)

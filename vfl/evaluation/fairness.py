@@ -1,7 +1,8 @@
-"""Fairness of the released model between groups of the held-out records, as a separate inquiry.
+"""Fairness of the released model between groups of the held-out records, as an inquiry (a release after training).
 
 Guarantee: all results follow from one Gaussian release on the held-out part (`GroupCells` or `GroupScores`), μ-GDP for each
-of these records. The coordinator sees their margins and groups and, for a bound, the norms of their rows.
+held-out record. The coordinator sees the margins and groups of these records. For a bound on the gaps of the model without
+noise, the coordinator also sees the norms of their rows.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 
 
 OF = " of "
-"""Separator between the notion and the group in the name of a gap."""
+"""Separator between the notion of fairness and the group in the name of a gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupColumn:
-    """A column of groups. party : owner of the column. categories : the groups, in the order of their codes."""
+    """Column that names each record's group. party : the column's owner. categories : the groups, in order of their codes."""
 
     name: str
     party: str
@@ -48,10 +49,10 @@ class GroupColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupFairness(Inquiry):
-    """Gaps between groups of held-out records with errors; with a bound, intervals for the gaps of the noise-free model.
+    """Gaps between groups of held-out records, with errors; on request, with bounds on the gaps of the model without noise.
 
     problem : problem of the training part. columns : the group columns. n_records : size of the held-out part.
-    mu : the budget; None counts without noise.
+    mu : budget of the counts; None counts without noise.
     why_unbounded : reason why a requested bound is missing; '' otherwise.
     """
 
@@ -66,7 +67,7 @@ class GroupFairness(Inquiry):
 
     @property
     def bounded(self) -> bool:
-        """True if records near the boundary are counted."""
+        """True if records near the decision boundary are counted separately, for the bound."""
         return self.spec.bound and not self.why_unbounded
 
     @property
@@ -90,7 +91,7 @@ class GroupFairness(Inquiry):
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Ask for margins, groups and norms, which stay at the coordinator, then for the counts.
+        """Query margins, groups and norms, which stay at the coordinator; then query the counts.
 
         found : findings of earlier inquiries, including the distance and the threshold of the model.
         """
@@ -214,7 +215,7 @@ class GroupFairness(Inquiry):
         return Findings(found, self.n_records, note + _left_out(unseen), thresholds)
 
     def explain(self) -> str:
-        """Return a sentence on the groups, the bound, and the noise of a gap for guessed shares."""
+        """Return a sentence for the plan on the groups, the bound, and the noise of a gap for guessed shares."""
         named = ", ".join(f"{column.name} ({len(column.categories)} groups)" for column in self.columns)
         event = self._event
         if event is None:
@@ -234,7 +235,7 @@ class GroupFairness(Inquiry):
         return said + ("; with bounds for the model without noise" if self.bounded else "")
 
     def guessed(self, size: int) -> float:
-        """Return the error of a gap if groups are equal, half of the labels are positive and 0.8 of predictions are right."""
+        """Return a gap's error for equal groups, if half of the labels are positive and 0.8 of the predictions are right."""
         nowhere = np.zeros(self.problem.layout.n_coordinates)
         event, statistic = self._event, self._statistic(nowhere, 0.0 if self.bounded else None)
         each = self.n_records / size / 2 / (2 if isinstance(statistic, GroupScores) else 1)

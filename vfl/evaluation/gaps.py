@@ -1,11 +1,12 @@
 """Gaps between groups with standard errors and intervals, from released counts. Post-processing costs no privacy.
 
-A notion compares rates r = A/B, where B are the records that it looks at and A ⊆ B those that it counts. The gap of group g is
+A notion of fairness compares rates r = A/B. B is a set of records, such as those with a positive label; A ⊆ B are the
+records in B that are counted, such as those predicted correctly. The gap of group g is
 
     F_g = (1 − π_g)(r_g − r_rest) = r_g − r,    π_g = share of g in B.
 
-It is positive if the model favours g. Raw counts are used, negative ones included: projecting counts onto possible ones would
-pull those of small groups upwards.
+A positive gap means that the model favours g. Raw counts are used, negative ones included: projecting counts onto possible
+ones would pull the counts of small groups upwards.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ if TYPE_CHECKING:
     Interval = tuple[float, float]
 
 SEEN = 5.0
-"""A group is compared if its noisy count, and that of all other groups together, exceed this many standard deviations of the
-noise. At 2 the intervals cover 0.84 to 0.93 of the true values instead of 0.95."""
+"""A group is compared only if its noisy count, and that of all other groups together, exceed this many standard deviations of
+the noise. With 2 instead of 5, intervals cover 0.84 to 0.93 of the true values instead of 0.95.
+"""
 _NOISE, _SAMPLING = 0.5, 0.5
-"""Shares of the error probability ζ, after the part for the distance (vfl.evaluation.distance): for the noise of the counts,
-and for the sampling of the records."""
+"""Shares of the error probability ζ for the noise of the counts and for the sampling of the records. Both are shares of what
+the distance leaves of ζ (vfl.evaluation.distance).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Notion:
-    """One comparison between groups.
+    """One notion of fairness: the rate A/B that is compared between groups.
 
     label : label of the records in B, 0 or 1; None for both. correct : True if A holds the records that are predicted
         correctly; False if it holds those that are predicted positive.
@@ -62,7 +65,7 @@ class Notion:
 
 
 def notions_of(names: Sequence[str]) -> tuple[Notion, ...]:
-    """Return the comparisons of the named notions. Equalized odds compare both labels; opportunity compares positive ones."""
+    """Return the comparisons that the named notions need: one per label for equalized odds, one for any other notion."""
     found = []
     if "opportunity" in names:
         found.append(Notion("opportunity", 1, correct=True))
@@ -79,9 +82,9 @@ def notions_of(names: Sequence[str]) -> tuple[Notion, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Noisy counts of one group column.
+    """Noisy counts of records by group, for one group column.
 
-    counts : (G, 2, 2) by group, label and prediction; (G, 2, 2, 2) with `near` last.
+    counts : (G, 2, 2) by group, label and prediction; (G, 2, 2, 2) if records are also counted by `near`, the last axis.
     cells : number of released counts in each entry of `counts`, of the same shape.
     sigma : standard deviation of the noise of one released count; 0 without noise.
     """
@@ -91,7 +94,7 @@ class Table:
     sigma: float
 
     def total(self, group: int, chosen: npt.NDArray[np.bool_], near: int | None = None, *, rest: bool = False) -> Count:
-        """Return the number of records of a group, or of all others, in the chosen cells (label, prediction).
+        """Return the number of records, in the chosen cells (label, prediction), of one group or of all other groups.
 
         near : 0 or 1; None for both.
         """
@@ -107,7 +110,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A noisy number of records. noise : standard deviation of its Gaussian noise."""
+    """Noisy number of records. noise : standard deviation of the count's Gaussian noise."""
 
     value: float
     noise: float
@@ -117,15 +120,15 @@ class Count:
 
     @property
     def seen(self) -> bool:
-        """True if noise alone cannot explain the count, and the count is at least one record."""
+        """True if noise alone cannot explain the count, and the count is at least one."""
         return self.value > SEEN * self.noise and self.value >= 0.5
 
 
 def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
-    """Return F_g with its standard error by the delta method over all counts; None if the noise hides a count.
+    """Return the gap F_g with a standard error by the delta method over all counts; None if the noise hides a count.
 
-    The variance is σ²Σ(∂F/∂count)² + Σ count·(∂F/∂count)². The second term is the multinomial sampling of the records. Its
-    mean part vanishes, because F does not change when all counts are multiplied by one factor.
+    The variance is σ²Σ(∂F/∂count)² + Σ count·(∂F/∂count)². The second term is the multinomial sampling of the records. The
+    mean part of that term vanishes, because F does not change when all counts are multiplied by one factor.
     """
     A, missed = notion.counted, notion.looked_at & ~notion.counted
     parts = [table.total(group, chosen, rest=rest) for rest in (False, True) for chosen in (A, missed)]
@@ -141,9 +144,9 @@ def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
 
 
 class _Bounds:
-    """One-sided bounds on probabilities. The bounds share the part of ζ that the distance leaves (Bonferroni).
+    """One-sided bounds on probabilities, which hold together: they share what the distance leaves of ζ (Bonferroni).
 
-    pairs : number of bounds. Each bound is one Clopper–Pearson limit at two rounded noisy counts.
+    pairs : number of bounds. Each bound is one Clopper–Pearson limit, computed from two rounded noisy counts.
     """
 
     def __init__(self, pairs: int, *, noisy: bool) -> None:
@@ -157,7 +160,7 @@ class _Bounds:
         return max(count.value - side * count.noise * float(ndtri(self._noise)), 0.0)
 
     def most(self, hits: Count, misses: Count) -> float:
-        """Return an upper bound on the probability of a hit: Clopper–Pearson at rounded counts, in which it is monotone."""
+        """Return an upper bound on the probability of a hit: Clopper–Pearson, monotone in the counts, at rounded counts."""
         from scipy.special import betaincinv
 
         k, f = self._rounded(hits, 1.0), self._rounded(misses, -1.0)
@@ -169,9 +172,9 @@ class _Bounds:
 
 
 def shift(table: Table, notion: Notion, group: int) -> Interval:
-    """Return an interval for F_g(h*) − F_g(h) of the population: h is the released model, h* the one without noise.
+    """Return an interval for F_g(h*) − F_g(h) on the population. h is the released model, h* the model without noise.
 
-    The two models differ on near records only. With probability 1 − ζ, F_g(h*) − F_g(h) lies between
+    The two models differ only on records near the decision boundary. With probability 1 − ζ, F_g(h*) − F_g(h) lies between
 
         −(1 − π_g)(P(A near | g) + P(B∖A near | rest))   and   (1 − π_g)(P(B∖A near | g) + P(A near | rest)).
     """

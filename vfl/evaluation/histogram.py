@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Released counts of margins for each class, in one bin more than there are edges. Every count has noise N(0, sigma²).
+    """Released counts of margins per class. Bins lie between edges, so there is one bin more than edges.
 
-    edges : (m,) in ascending order; a margin at an edge lies below it. negative, positive : (m + 1,).
+    edges : (m,) ascending; a margin at an edge counts below the edge. negative, positive : (m + 1,) counts, each with noise
+    N(0, sigma²).
     logistic : True if margins are log-odds.
     """
 
@@ -31,7 +32,7 @@ class Histogram:
 
     @classmethod
     def of(cls, edges: Vector, counts: Vector, sigma: float, *, logistic: bool) -> Self:
-        """Return the histogram of released counts (2(m + 1),), the negative class first."""
+        """Return the histogram for released counts (2(m + 1),), the negative class first."""
         negative, positive = counts.reshape(2, -1).tolist()
         return cls(tuple(edges.tolist()), tuple(negative), tuple(positive), float(sigma), logistic)
 
@@ -40,16 +41,16 @@ class Histogram:
         return threshold_of(margin, log_odds=self.logistic)
 
     def nearest(self, margins: Sequence[float] | Vector) -> list[int]:
-        """Return the positions of the edges nearest to the margins, in ascending order without repeats."""
+        """Return the positions of the edges nearest to the margins, ascending and without repeats."""
         return sorted({int(np.argmin(abs(np.array(self.edges) - margin))) for margin in margins})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `from_dict` gives the histogram back."""
+        """Return the histogram as plain values, which `from_dict` reads."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return the histogram that `to_dict` wrote; raise KeyError, TypeError or ValueError for other values."""
+        """Return the histogram that `to_dict` wrote; raise KeyError, TypeError or ValueError for any other input."""
         edges, negative, positive = (tuple(map(float, plain[name])) for name in ("edges", "negative", "positive"))
         if not len(negative) == len(positive) == len(edges) + 1:
             raise ValueError("a histogram has one bin more than edges")

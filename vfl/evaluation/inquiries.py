@@ -1,6 +1,7 @@
-"""Inquiries: releases besides the model, made after the last step of training. Each inquiry has a schedule.
+"""Inquiries: releases besides the model, made after the last step of training, such as measures on held-out records.
 
-Inquiries run through the executor of the solver, which charges each inquiry before its release, logs it and can resume it.
+The solver's executor runs each inquiry's queries. The executor charges an inquiry before its release, logs it and can
+resume it.
 """
 
 from __future__ import annotations
@@ -42,34 +43,38 @@ PUBLIC = "un-noised and uncharged: the held-out records were declared public"
 UNNOISED = "un-noised and uncharged: NOT PRIVATE"
 NOISED = "with noise, charged"
 SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
-"""Shares of an evaluation's budget μ², with classes."""
+"""Shares of an evaluation's budget μ², with classes: for counts of outcomes, clamped losses, and histograms of scores."""
 DECIDING = {"cells": 0.1, "loss": 0.2, "scores": 0.7}
 """Shares of μ² if decisions are measured at several thresholds. The measures of decisions then come from the histograms of
-scores."""
+scores, which get the largest share.
+"""
 CUTS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Thresholds on both sides of the centre, in the unit of EDGES. With the centre and the best threshold of a calibrated model
-there are 16."""
+"""Distances of thresholds from the centre, on both sides, in the unit of EDGES. With the centre and the best threshold of a
+calibrated model there are 16 thresholds.
+"""
 OF_NUMBERS = {"mean": 0.1, "errors": 0.6, "constant": 0.3}
 """Shares of μ² without classes, for the labels' mean, the model's errors, and the errors of predicting this mean."""
 EDGES = (0.125, 0.25, 0.5, 1.0, 2.0)
-"""Edges of the scores' histogram on both sides of its centre, in units of the margins' spread for columns that are uniform
-within their bounds. For eight models of breast cancer and adult, from nearly constant to nearly unpenalised, these bins
-lowered the area under the curve by at most 0.014, and by 0.003 at the median."""
+"""Distances of the edges of the scores' histogram from its centre, on both sides. The unit is the margins' spread for columns
+that are uniform within their bounds. For eight models of breast cancer and adult, from nearly constant to nearly
+unpenalised, these bins lowered the area under the curve by at most 0.014, and by 0.003 at the median.
+"""
 FINER = (1, 2, 4, 8, 16)
-"""Numbers of bins into which each bin between two edges may be divided; see `HeldOut._finer`."""
+"""Possible numbers of parts into which each bin between two edges is divided; see `HeldOut._finer`."""
 LOWERED = 0.009
-"""Twice the usual amount by which undivided bins lower the area. Dividing each bin into f bins divides this amount by f²."""
+"""Twice the amount by which undivided bins usually lower the area under the curve. With f parts per bin, divide by f²."""
 FINE = 400
-"""Number of edges for runs without noise."""
+"""Number of edges of the scores' histogram for runs without noise."""
 DEVIANCE_CAP = 8.0
-"""Cap on a deviance if the label's bounds imply none. Under Gamma loss, labels of 0.007 and of 7 times the mean have
-this deviance."""
+"""Cap on a deviance if the label's bounds imply no cap. Under Gamma loss, labels of 0.007 and of 7 times the mean have
+this deviance.
+"""
 LARGEST_MULTIPLIER = 2.0**26
 """Largest σ/Δ that exact sums can hold."""
 
 
 class Inquiry(ABC):
-    """Base class of releases besides the model. The fields of an inquiry are public."""
+    """Base class of inquiries: releases besides the model. All fields of an inquiry are public."""
 
     __slots__ = ()
     name: ClassVar[str]
@@ -116,13 +121,13 @@ def event_of(statistic: Statistic, mu: float | None) -> Gaussian | None:
 
 
 def moved(problem: Problem, w: Vector) -> dict[str, tuple[Block, Vector]]:
-    """Return each party's block with its part of w. Parties whose part is 0, such as a lost party, are left out."""
+    """Return each party's block with the party's part of w. Parties whose part is 0, such as a lost party, are left out."""
     whole = {q: (block, w[block.coordinates]) for q, block in problem.layout.whole().items()}
     return {q: own for q, own in whole.items() if own[1].any()} or whole
 
 
 def spread_of(problem: Problem, w: Vector) -> float:
-    """Return the margins' standard deviation for columns that are uniform within their bounds; 1 if it is not finite."""
+    """Return the margins' standard deviation if all columns were uniform within their bounds; 1 if it is not finite."""
     kept = np.array([name != INTERCEPT for name in problem.layout.names])
     reach = np.where(np.isfinite(problem.reach), problem.reach, 1.0)
     spread = float(np.linalg.norm((w * reach)[kept])) / math.sqrt(3.0)
@@ -130,30 +135,32 @@ def spread_of(problem: Problem, w: Vector) -> float:
 
 
 def label_mean(problem: Problem) -> LabelMean:
-    """Return the statistic of the labels' mean within their declared bounds."""
+    """Return the statistic for the labels' mean within the declared bounds."""
     return LabelMean(problem.label_low, problem.label_low + problem.label_range)
 
 
 def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
-    """Return the query for a statistic with the noise of an event; None asks for no noise."""
+    """Return the query for a statistic, with the noise of an event; event None asks for no noise."""
     return Unnoised(statistic, None, side) if event is None else Tally(statistic, event, side)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOut(Inquiry):
-    """Measures of the model. Their releases are μ-GDP for each held-out record and do not depend on other records.
+    """Measures of the model on held-out records. Their releases are μ-GDP for each held-out record and use no other records.
 
-    The coordinator sees the margins of these records, as in training, and releases sums only, with noise
-    (vfl.evaluation.statistics). With classes it first releases counts of outcomes and clamped losses, then histograms of
+    The coordinator sees the margins of these records, as in training, and releases only noisy sums
+    (vfl.evaluation.statistics).
+    With classes, the first release holds counts of outcomes and the sum of clamped losses; the second holds histograms of
     scores. The histograms are centred at the margin that a calibrated logistic model has at the released base rate. The edges
-    depend on released values only. Without classes it first releases the mean of the labels within their declared bounds, then
-    the clamped errors of the model and of the constant model that predicts the released mean, and the clamped deviances of both
-    for losses of counts and amounts. Without bounds for the label there is neither a constant model nor a deviance.
+    depend on released values only. Without classes, the first release is the mean of the labels within their declared bounds.
+    The second holds the clamped errors of the model and of a constant model, which predicts the released mean. For losses of
+    counts and amounts, the second also holds the clamped deviances of both models. Without bounds for the label there is
+    neither a constant model nor a deviance.
 
-    Decisions are measured at one threshold: the given one, or the one with the smallest cost by the released histograms.
+    Decisions are measured at one threshold: the given one, or the one that costs least according to the released histograms.
 
-    problem : problem of the training part. n_records : size of the held-out part. mu : the budget; None for no noise.
-    threshold : margin of the threshold of a finished model, which is kept; None takes the threshold of `spec`.
+    problem : problem of the training part. n_records : size of the held-out part. mu : budget; None adds no noise.
+    threshold : margin of the threshold of a finished model, used as it is; None takes the threshold of `spec`.
     """
 
     problem: Problem
@@ -166,7 +173,7 @@ class HeldOut(Inquiry):
 
     @property
     def _fixed(self) -> float | None:
-        """The margin at which decisions are measured; None if the job asks for a choice by its cost."""
+        """The margin at which decisions are measured; None if the job asks to choose the threshold by its cost."""
         if self.threshold is not None:
             return self.threshold
         given = self.spec.thresholds
@@ -180,7 +187,7 @@ class HeldOut(Inquiry):
         return self._fixed is None or (self.threshold is None and len(self.spec.thresholds or ()) > 1)
 
     def _cuts(self, spread: float, centre: float) -> Vector:
-        """Return the margins of the thresholds (m,), in ascending order; they follow from public and released values."""
+        """Return the margins of the thresholds (m,), ascending; they follow from public and released values."""
         if self.spec.thresholds is not None:
             return np.array([margin_of(t, self.problem.loss) for t in self.spec.thresholds])
         if self.spec.cost is None:
@@ -213,7 +220,7 @@ class HeldOut(Inquiry):
 
     @property
     def _in_two(self) -> bool:
-        """True if there are two releases and the second depends on the first."""
+        """True if there are two releases and the second release depends on the first."""
         return self.problem.loss.classification or math.isfinite(self.problem.label_range)
 
     @property
@@ -245,7 +252,7 @@ class HeldOut(Inquiry):
         return 4.0 * float(self.problem.loss.value(np.zeros(2), np.array([-1.0, 1.0])).max())
 
     def error_cap(self) -> float:
-        """Return the cap on a record's error; SpecificationError if nothing declares one."""
+        """Return the cap on a record's error; raise SpecificationError if neither the job nor the label's bounds give a cap."""
         cap = self.spec.error_cap or self.problem.label_range
         if self.mu is None and not math.isfinite(cap):
             return 1.0  # a unit: nothing is clamped
@@ -284,7 +291,7 @@ class HeldOut(Inquiry):
         return Scores(np.sort(np.concatenate([edges, cuts])))
 
     def _second_event(self) -> Gaussian | None:
-        """Return the event of the second release, if there is one. Its size and Δ do not depend on the first release."""
+        """Return the event of the second release, if there is one. Size and Δ of that release do not depend on the first."""
         if not self._in_two:
             return None
         if not self.problem.loss.classification:
@@ -298,8 +305,9 @@ class HeldOut(Inquiry):
     def _finer(self) -> int:
         """Number of parts into which each bin of the scores is divided; computed from public numbers alone.
 
-        Few bins lower the area; many bins add noise. The choice minimises the sum of squares of both errors. The first error
-        counts twice, since no interval covers it.
+        Few bins lower the area under the curve; many bins add noise. The choice minimises the sum of squares of both errors.
+        The
+        error from few bins counts twice, since no interval covers it.
         """
         if self.mu is None:
             return 1
@@ -319,7 +327,7 @@ class HeldOut(Inquiry):
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Ask for the margins, which stay at the coordinator, then for the sums."""
+        """Query the margins, which stay at the coordinator; then query the sums."""
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         measured: dict[str, Estimate] = {}
         note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
@@ -353,7 +361,7 @@ class HeldOut(Inquiry):
     def _measure(
         self, w: Vector, found: dict[str, Estimate], further: dict[str, Any]
     ) -> Generator[Query, Released, None]:
-        """Ask for the sums. found : measures, filled in place. further : fields of the findings, filled in place."""
+        """Query the sums. Fill `found` with measures, and `further` with other fields of the findings, both in place."""
         first, event = self._first, self._first_event
         if event is None and isinstance(first, Residuals):
             found |= yield from self._exact(None)
@@ -412,7 +420,7 @@ class HeldOut(Inquiry):
             }
 
     def _decided(self, confusion: Confusion) -> dict[str, Estimate]:
-        """Return the measures of the decisions at one threshold, with their cost if it is given."""
+        """Return the measures of the decisions at one threshold. Include their mean cost if the job gives costs."""
         found = confusion.measures()
         cost = {} if self.spec.cost is None else {"cost": confusion.cost(self.spec.cost)}
         return {name: e for name, e in (found | cost).items() if name in self._measures}
@@ -422,7 +430,7 @@ class HeldOut(Inquiry):
         return math.log(rate / (1.0 - rate)) if self.problem.loss.log_odds else 0.0
 
     def _exact(self, constant: float | None) -> Generator[Query, Released, dict[str, Estimate]]:
-        """Return the measures of unclamped losses or errors, un-noised."""
+        """Return the measures of unclamped losses or errors, without noise."""
         classes = self.problem.loss.classification
         cap = self.loss_cap() if classes else self.error_cap()
         statistic = Unclamped(self.problem.loss, cap, constant, self.deviance_cap() or 1.0)
@@ -430,7 +438,7 @@ class HeldOut(Inquiry):
         return measures(sums, statistic, self.n_records)
 
     def explain(self) -> str:
-        """Return a sentence on the measures, the number of records, and the expected noise."""
+        """Return a sentence for the plan: the measures, the number of records, and the expected noise."""
         about = f"{self.n_records} records held out"
         event, first, second = self._first_event, self._first, self._second_event()
         if event is None:
@@ -457,7 +465,7 @@ class HeldOut(Inquiry):
 
     @property
     def queries(self) -> int:
-        """Return the number of queries: margins and releases; without noise, those of `_exact` and `finer`, too."""
+        """Return the number of queries: margins and releases; without noise, also the queries for `_exact` and `finer`."""
         if self.mu is None and self.problem.loss.classification:
             return 5
         return 3 if self._in_two else 2
@@ -465,9 +473,9 @@ class HeldOut(Inquiry):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassBalance(Inquiry):
-    """Number of positive labels in the training part: a count of sensitivity 1, μ-GDP, paid with a share of μ².
+    """Number of positive labels in the training part: a count of sensitivity 1, released with μ-GDP.
 
-    n_records : size of the training part. mu : the budget; None counts without noise.
+    n_records : size of the training part. mu : budget, a share of the training's; None counts without noise.
     """
 
     n_records: int
@@ -484,7 +492,7 @@ class ClassBalance(Inquiry):
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Ask for the count."""
+        """Query the count."""
         (event,) = self._events
         note = NOISED if event is not None else UNNOISED
         try:
@@ -496,7 +504,7 @@ class ClassBalance(Inquiry):
         return Findings({"positive": Estimate(share, noise)}, self.n_records, note)
 
     def explain(self) -> str:
-        """Return a sentence on the expected noise."""
+        """Return a sentence for the plan on the expected noise."""
         (event,) = self._events
         noise = "none" if event is None else f"{event.sigma / self.n_records:.2g}"
         return f"share of positive labels; noise {noise}"
@@ -504,7 +512,7 @@ class ClassBalance(Inquiry):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Diagnosis(Inquiry):
-    """F(w) at the end, un-noised and uncharged: NOT PRIVATE, on request only."""
+    """Objective F(w) at the end of training, without noise or charge. NOT PRIVATE, so only on request."""
 
     problem: Problem
 
@@ -515,7 +523,7 @@ class Diagnosis(Inquiry):
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Ask for Xw at the final w, then for the mean loss."""
+        """Query Xw at the final w, then the mean loss."""
         problem = self.problem
         yield Forward(moved(problem, w), into="reset")
         ((total,),) = yield Unnoised(Losses(problem.loss), None)

@@ -1,4 +1,4 @@
-"""Score of a candidate of a tune: one clamped measure on the held-out records, released with the whole budget."""
+"""Score of one candidate in hyperparameter tuning: one clamped measure on held-out records, which takes the whole budget."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ NAME = "score"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Score(Inquiry):
-    """One measure of the model. The release is μ-GDP for each held-out record and does not depend on other records.
+    """One measure of the model on held-out records. The release is μ-GDP for each of them and uses no other records.
 
-    A record loses t between 0 and 1, so the sum of all t has Δ = 1, and the noise of their mean is 1/(μn). For
-    `accuracy`, t is 1 where the prediction is wrong.
+    Each record contributes t between 0 and 1, so the sum of all t has Δ = 1, and the noise of their mean is 1/(μn). For
+    `accuracy`, t is 1 if the prediction is wrong.
 
     problem : problem of the training part. n_records : size of the held-out part. mu : budget.
     """
@@ -74,7 +74,7 @@ class Score(Inquiry):
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Ask for the margins, which stay at the coordinator, then for the sum."""
+        """Query the margins, which stay at the coordinator; then query the sum."""
         del found, gone
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         lost, event = self._lost, self._event
@@ -95,14 +95,14 @@ class Score(Inquiry):
         return self._event.sigma / (self._lost.steps * self._lost.grid) / self.n_records
 
     def explain(self) -> str:
-        """Return a sentence on the measure, the number of records, and the expected noise."""
+        """Return a sentence for the plan: the measure, the number of records, and the expected noise."""
         lost = self._lost
         clamped = "" if self._measure == "accuracy" else f" (clamped at {lost.unit:.4g})"
         return f"{self.n_records} records held out; noise of the {self._measure} {self._noise * lost.unit:.2g}{clamped}"
 
 
 def lower_is_better(measure: str) -> bool:
-    """Return False for accuracy."""
+    """Return True if a lower value of the measure is better; False only for accuracy."""
     return measure != "accuracy"
 
 

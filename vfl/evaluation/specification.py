@@ -19,14 +19,15 @@ MOST_COLUMNS = 8
 """Largest number of group columns for which the sum of the codes is exact."""
 MOST_THRESHOLDS = 32
 SCORES = ("loss", "accuracy", "mae", "mse", "deviance")
-"""Measures of which one can be released without the others: the first two for classes, the next two for numbers. Counts and
-amounts have these two and deviance."""
+"""Measures that can be released alone: loss and accuracy with classes, mae and mse without. Losses of counts and amounts have
+mae, mse and deviance.
+"""
 NOTIONS = ("opportunity", "odds", "parity", "accuracy")
 """Notions of fairness. Each compares a share of a group's records with the same share of all records."""
 
 
 def scores_of(loss: Loss) -> tuple[str, ...]:
-    """Return the measures of which one can be released without the others under this loss."""
+    """Return the measures that can be released alone under this loss."""
     if loss.classification:
         return SCORES[:2]
     return SCORES[2:4] if loss.power is None else SCORES[2:]
@@ -34,30 +35,33 @@ def scores_of(loss: Loss) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Measures of the trained model on the records that `holdout` keeps out of training, released once, with noise.
+    """Measures of the trained model on the records that `holdout` keeps out of training. They are released once, with noise.
 
     With classes these are accuracy, true and false positive rate, area under the ROC curve, and mean clamped loss. Without
     classes they are mean absolute and root mean squared error, and R², of clamped errors. Poisson, Gamma and Tweedie loss add
-    the mean clamped deviance and D², the fraction of the deviance that the model explains. Each measure has an interval of
-    95 %, and the value of a model without features as baseline. Without classes, R², deviances and the baselines need bounds
-    for the label.
+    the mean clamped deviance and D², the fraction of the deviance that the model explains. Each measure has a 95 % interval,
+    and as baseline the measure of a model without features. Without classes, R², deviances and the baselines need bounds for
+    the label.
 
     epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run
-        costs the larger of the two and not their sum (vfl.holdout). A smaller value adds noise and does not lower the run's ε.
+    costs the larger of both parts' ε, not the sum (vfl.holdout). A smaller epsilon adds noise and does not lower the run's ε.
     loss_cap : cap on a record's loss; None is four times the loss at margin 0.
     error_cap : cap on a record's error, without classes; None is the width of the label's bounds.
     deviance_cap : cap on a record's deviance, for Poisson, Gamma and Tweedie loss. None is the larger of the deviances of the
         label's two bounds under a mean midway between them, or 8 where that is infinite (Gamma loss and labels from 0).
-    score : the one measure to release, with the whole budget, instead of all: 'loss' or 'accuracy' with classes, 'mae' or 'mse'
-        (mean absolute or mean squared clamped error) without, or 'deviance' (mean clamped deviance) for Poisson, Gamma and
-        Tweedie loss. None releases all.
-    thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, margins with other losses
-        of two classes. A single threshold is the model's. None measures at 0.5 (margin 0), or with `cost` at 16 thresholds.
+    score : the only measure to release, with the whole budget: 'loss' or 'accuracy' with classes; without classes 'mae' or
+    'mse'
+    (mean absolute or mean squared clamped error); 'deviance' (mean clamped deviance) for Poisson, Gamma and Tweedie loss.
+    None
+    releases all measures.
+    thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, margins with other
+    losses
+    of two classes. A single threshold becomes the model's. None measures at 0.5 (margin 0); with `cost`, at 16 thresholds.
     cost : {"missed": cost of a positive record that is predicted negative, "false_alarm": cost of the opposite error}. The
-        threshold with the smallest noisy cost becomes the model's (Result.threshold). Measures at this threshold have intervals
-        that hold for all the thresholds at once, and so in spite of the choice.
-    public : True declares the held-out records public. Measures are then un-noised and uncharged, these records have no
-        protection, and the certificate says NOT PRIVATE.
+    threshold with the smallest noisy cost becomes the model's (Result.threshold). The intervals of measures at this threshold
+    hold for all candidate thresholds at once, and so in spite of the choice.
+    public : True declares the held-out records public. Measures are then released without noise or charge, these records have
+    no protection, and the certificate says NOT PRIVATE.
     """
 
     epsilon: float | None = None
@@ -117,8 +121,9 @@ class Fairness:
     """Fairness of the released model between groups, measured on the held-out records with noise, and charged.
 
     Guarantee: the counts behind all measures are one Gaussian release on the held-out part, paid with a share of the
-    evaluation's μ². The distance to the model without noise is one Gaussian release on the training part, paid with a share of
-    the training's μ², or follows from public facts. A run costs the larger of its two parts (vfl.holdout).
+    evaluation's μ². For `bound`, the distance to the model without noise follows from public facts, or is one Gaussian
+    release
+    on the training part, paid with a share of the training's μ². A run costs the larger of its two parts' ε (vfl.holdout).
 
     Each notion compares a group's share of records with the same share of all records (docs/fairness.md):
 
@@ -130,12 +135,12 @@ class Fairness:
     group : the column that names the groups, or several columns, compared one by one. Each must be a Categorical or Boolean
         column of any party: a feature, or a column that the partition lists in `groups`.
     notions : the notions to measure.
-    bound : True also states where each measure of the model without noise lies (vfl.evaluation.distance). The bound needs a
-        strongly convex objective that penalises every coordinate; without one the plan says that there is no bound.
+    bound : True also bounds each measure of the model without noise (vfl.evaluation.distance). This needs a strongly convex
+    objective that penalises every coordinate; for any other objective the plan says that there is no bound.
     thresholds : True chooses a threshold for each group on half of the held-out records and measures on the other half.
-        Predicting with them needs each record's group. Needs `bound=False` and one column.
-    share : share of the evaluation's μ², for the counts. distance_share : share of the training's μ², for a bound that needs a
-        release.
+    Predicting with these thresholds needs each record's group. Needs `bound=False` and one column.
+    share : share of the evaluation's μ² for the counts. distance_share : share of the training's μ² for the distance, if the
+    distance needs a release.
     """
 
     group: str | Sequence[str]
@@ -180,5 +185,5 @@ class Fairness:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The group columns."""
+        """Return the names of the group columns."""
         return (self.group,) if isinstance(self.group, str) else tuple(self.group)

@@ -1,7 +1,7 @@
-"""Sums of bounded contributions of records, from which measures are computed. Each sum derives its sensitivity.
+"""Sums over records of bounded contributions, from which measures are computed. Each sum derives its own sensitivity.
 
 Every contribution is a vector of whole numbers, in steps of GRID, so sums are exact and independent of order. Replacing a
-record may change its margin and label arbitrarily, but no other contribution.
+record may change the record's margin and label arbitrarily, but no other record's contribution.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ CELLS = 4
 
 
 def weight(share: float, square: float) -> int:
-    """Return the weight, in steps of GRID, with which a part of squared sensitivity `square` has this share of the joint Δ²."""
+    """Return the weight, in steps of GRID, that gives a part of squared sensitivity `square` this share of the joint Δ²."""
     return max(1, round(math.sqrt(share / square) / GRID))
 
 
 def root(square: int) -> float:
-    """Return √square steps of GRID as a double, rounded up."""
+    """Return √square, in steps of GRID, as a double rounded up."""
     whole = math.isqrt(square)
     return math.nextafter((whole + (whole * whole < square)) * GRID, math.inf)
 
@@ -68,11 +68,12 @@ def errors_of(
     constant: float | None = None,
     deviance_cap: float | None = None,
 ) -> list[Vector]:
-    """Return |e|/C and e²/C² of the model's errors e = response − label, then the same of a constant, (n,) each, unclamped.
+    """Return |e|/C and e²/C², (n,) each, unclamped, for the model's errors e = response − label; then for those of a constant.
 
-    With a cap D on deviances d, each model also has d/D, after its errors.
+    With a cap D on deviances d, also return d/D for each model, after the model's errors.
 
-    cap : C. constant : prediction of the constant model; None leaves it out. deviance_cap : D; None leaves deviances out.
+    cap : C. constant : prediction of the constant model; None leaves that model out. deviance_cap : D; None leaves deviances
+    out.
     """
     found: list[Vector] = []
     with np.errstate(all="ignore"):
@@ -87,13 +88,14 @@ def errors_of(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellsAndLoss(ABC):
-    """Counts of records per cell, and the sum of clamped losses.
+    """Counts of records per cell, and the sum of clamped losses, released together.
 
-    A record is in one cell. Replacing it lowers one cell by one and raises another, which moves the counts by at most √2.
-    Its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b², attained
-    when cell and loss both change. Counts and sum are released jointly, as one Gaussian vector.
+    A record is in one cell. Replacing the record lowers one cell by one and raises another, which moves the counts by at most
+    √2. The record's loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² +
+    b²,
+    attained when cell and loss both change. Counts and sum are released jointly, as one Gaussian vector.
 
-    loss, cap : loss to sum, and its cap. steps : a, b in units of GRID.
+    loss, cap : loss to sum, and the cap on a record's loss. steps : a, b in units of GRID.
     """
 
     loss: Loss
@@ -124,7 +126,8 @@ class CellsAndLoss(ABC):
 class Outcomes(CellsAndLoss):
     """Counts of the four cells (label, prediction) of two classes, and the sum of clamped losses.
 
-    threshold : margin above which a record is predicted positive. The threshold is public or released, so no record decides it.
+    threshold : margin above which a record is predicted positive. The threshold is public or released, so no record affects
+    it.
     """
 
     threshold: float = 0.0
@@ -138,9 +141,9 @@ class Outcomes(CellsAndLoss):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Histograms of the margins per class, the negative class first, each with one bin more than edges.
+    """Histograms of the margins per class, the negative class first. Each histogram has one bin more than edges.
 
-    Replacing a record lowers one bin by one and raises another: Δ = √2. A margin at an edge is not above it.
+    Replacing a record lowers one bin by one and raises another: Δ = √2. A margin at an edge counts below the edge.
 
     edges : (m,) in ascending order, public.
     """
@@ -165,24 +168,29 @@ class Scores:
         return root(2 * round(1.0 / GRID) ** 2)
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return the counts, in steps."""
+        """Return the counts, in steps of GRID."""
         bins = np.searchsorted(self.edges, margins, side="left") + self.bins * (labels > 0)
         return np.bincount(bins, minlength=self.dimension).astype(np.int64) * round(1.0 / GRID)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residuals:
-    """Σ |e|/C and Σ e²/C² of errors e = response − label, clamped to [−C, C], for the model and for a constant.
+    """Sums Σ |e|/C and Σ e²/C² of errors e = response − label, clamped to [−C, C], for the model and for a constant model.
 
-    With t = |e|/C in [0, 1] a record contributes (a·t, b·t²). Replacing it moves the sum by at most √(a² + b²), attained when
-    its error changes from 0 to C. A constant k with u = |k − label|/C adds (c·u, d·u²): Δ² = a² + b² + c² + d², attained when
-    both errors change from 0 to C. The model and k are released values. All sums are released jointly, as one Gaussian vector.
+    With t = |e|/C in [0, 1] a record contributes (a·t, b·t²). Replacing the record moves the sum by at most √(a² + b²),
+    attained
+    when the error changes from 0 to C. A constant prediction k with u = |k − label|/C adds (c·u, d·u²): Δ² = a² + b² + c² +
+    d²,
+    attained when both errors change from 0 to C. The model and k are released values. All sums are released jointly, as one
+    Gaussian vector.
 
-    With a cap D on deviances, each of the two models also has Σ d/D, where the records' deviances d are clamped to [0, D] and
-    NaN counts as D. For any margin and label, a record adds (e·s, f·q) with s, q in [0, 1], so Δ² grows by e² + f².
+    With a cap D on deviances, there is also a sum of d/D for each of the two models. The records' deviances d are clamped to
+    [0, D], and NaN counts as D. Call these terms s for the model and q for the constant. For any margin and label, a record
+    adds (e·s, f·q) with weights e, f and s, q in [0, 1], so Δ² grows by e² + f².
 
-    cap : C. steps : weights in units of GRID: a, b, and with a constant c, d; with deviances a, b, e, c, d, f.
-    constant : k; None leaves it out. deviance_cap : D, for losses of counts and amounts; None leaves deviances out.
+    cap : C. steps : weights in units of GRID: a, b; with a constant also c, d; with deviances a, b, e, c, d, f.
+    constant : k; None leaves the constant model out. deviance_cap : D, for losses of counts and amounts; None leaves
+    deviances out.
     """
 
     loss: Loss
@@ -201,12 +209,12 @@ class Residuals:
 
     @property
     def each(self) -> int:
-        """Return the number of sums of one model: 2, or 3 with deviances."""
+        """Return the number of sums per model: 2, or 3 with deviances."""
         return 2 if self.deviance_cap is None else 3
 
     @property
     def dimension(self) -> int:
-        """Return the number of sums of the model, and of the constant if there is one."""
+        """Return the number of sums of the model and of the constant, if there is one, together."""
         return self.each if self.constant is None else 2 * self.each
 
     @property
@@ -215,17 +223,18 @@ class Residuals:
         return root(sum(step * step for step in self.steps))
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return (Σ a·t, Σ b·t², Σ c·u, Σ d·u²) in steps; with deviances (Σ a·t, Σ b·t², Σ e·s, Σ c·u, Σ d·u², Σ f·q)."""
+        """Return (Σ a·t, Σ b·t², Σ c·u, Σ d·u²) in GRID steps; with deviances (Σ a·t, Σ b·t², Σ e·s, Σ c·u, Σ d·u², Σ f·q)."""
         sums = errors_of(self.loss, margins, labels, self.cap, self.constant, self.deviance_cap)
         return np.array([steps_of(part, step) for part, step in zip(sums, self.steps, strict=True)], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
-    """Σ t over the records, where a record loses t between 0 and 1. Replacing it moves the sum by at most 1: Δ = 1.
+    """Sum of t over the records, where t in [0, 1] is a record's loss or error. Replacing a record moves the sum by at most 1.
 
-    measure : 'loss', t = loss/cap; 'accuracy', t = 1 for a wrong prediction; 'mae', t = |e|/cap and 'mse', t = (e/cap)² of the
-        error e = response − label; 'deviance', t = deviance/cap; all clamped to [0, 1], with NaN as 1.
+    measure : 'loss', t = loss/cap; 'accuracy', t = 1 for a wrong prediction; 'mae', t = |e|/cap and 'mse', t = (e/cap)² of
+    the
+    error e = response − label; 'deviance', t = deviance/cap. Every t is clamped to [0, 1], and NaN counts as 1. So Δ = 1.
     cap : cap on a loss, an error or a deviance. steps : weight in units of GRID.
     """
 
@@ -244,11 +253,11 @@ class Lost:
 
     @property
     def unit(self) -> float:
-        """Return the measure's value at t = 1."""
+        """Return the measure's value if every record has t = 1."""
         return {"accuracy": 1.0, "mse": self.cap * self.cap}.get(self.measure, self.cap)
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return Σ t, in steps."""
+        """Return Σ t, in steps of GRID."""
         with np.errstate(all="ignore"):
             if self.measure == "loss":
                 t = self.loss.value(margins, labels) / self.cap
@@ -263,7 +272,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Positives:
-    """Number of positive labels. Replacing a record moves it by at most 1."""
+    """Number of positive labels. Replacing a record moves the number by at most 1."""
 
     labels_only: ClassVar[bool] = True
     grid: ClassVar[float] = GRID
@@ -271,7 +280,7 @@ class Positives:
     sensitivity: ClassVar[float] = 1.0
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return the count, in steps."""
+        """Return the count, in steps of GRID."""
         return np.array([int((labels > 0).sum()) * round(1.0 / GRID)], dtype=np.int64)
 
 
@@ -279,7 +288,7 @@ class Positives:
 class LabelMean:
     """Sum of the labels, scaled to 0 at the low end of the declared range and to 1 at its high end.
 
-    A record adds between 0 and 1, so replacing it moves the sum by at most Δ = 1. NaN counts as 0.
+    A record adds between 0 and 1, so replacing the record moves the sum by at most Δ = 1. NaN counts as 0.
 
     low, high : the declared range.
     """
@@ -314,14 +323,14 @@ class Losses:
     weighed: ClassVar[bool] = True
 
     def __call__(self, margins: Vector, labels: Vector, weights: Vector | None = None) -> Vector:
-        """Return the sum."""
+        """Return the sum of the losses."""
         return np.array([float(weighed(self.loss.value(margins, labels), weights).sum())])
 
 
 def codes_of(groups: Vector, sizes: tuple[int, ...]) -> list[Integers]:
-    """Return for each column the codes (m,) of the groups, from sums of stride·code over columns (vfl.messages.Groups).
+    """Return, for each column, the records' group codes (m,). groups : Σ stride·code over columns (vfl.messages.Groups).
 
-    Values that no party can have sent get the code `sizes[k]`, which belongs to no group.
+    A value that no party can have sent gets the code `sizes[k]`, which belongs to no group.
 
     sizes : number of categories of each column.
     """
@@ -333,7 +342,7 @@ def codes_of(groups: Vector, sizes: tuple[int, ...]) -> list[Integers]:
 
 
 def strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the stride of each column's codes in the sum that `codes_of` decodes."""
+    """Return the stride (place value) of each column's code in the sum that `codes_of` decodes."""
     return tuple(math.prod(size + 1 for size in sizes[:k]) for k in range(len(sizes)))
 
 
@@ -341,15 +350,17 @@ def strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
 class GroupCells:
     """Counts of records in the cells (group, label, prediction, near) of one or more group columns.
 
-    A record is predicted positive if xᵀw > t. A record is near if another model at Euclidean distance at most d from this one
-    could predict otherwise: |xᵀw − t| ≤ d‖x‖. Margin, label, group and norm of a replaced record may all change, and all other
-    records stay in their cells, because w, d and t are released values and no record decides them. A record is in at most one
-    cell per column. Replacing it lowers one count by one and raises another in each of the K columns, which moves the counts by
-    at most √2 per column: Δ = √(2K), attained when the record changes its cell in every column. All counts are released
-    jointly, as one Gaussian vector.
+    A record is predicted positive if xᵀw > t. A record is near if another model, at Euclidean distance at most d from the
+    released one, could predict otherwise: |xᵀw − t| ≤ d‖x‖. Margin, label, group and norm of a replaced record may all
+    change.
+    All other records stay in their cells, because w, d and t are released values that no record affects. A record is in at
+    most one cell per column. Replacing a record lowers one count by one and raises another in each of the K columns, which
+    moves the counts by at most √2 per column: Δ = √(2K), attained when the record changes its cell in every column. All
+    counts
+    are released jointly, as one Gaussian vector.
 
-    sizes : number of groups of each column. distance : d; None drops the distinction near or far, which leaves 4 cells per
-        group instead of 8. threshold : t.
+    sizes : number of groups of each column. distance : d; None does not distinguish near from far, which leaves 4 cells per
+    group instead of 8. threshold : t.
     """
 
     sizes: tuple[int, ...]
@@ -360,7 +371,7 @@ class GroupCells:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Names of the vectors that the statistic takes besides margins and labels."""
+        """Names of the vectors that the statistic takes in addition to margins and labels."""
         return (HELD_GROUPS,) if self.distance is None else (HELD_GROUPS, HELD_NORMS)
 
     @property
@@ -379,9 +390,9 @@ class GroupCells:
         return root(2 * len(self.sizes) * round(1.0 / GRID) ** 2)
 
     def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
-        """Return the counts in steps, ordered by column, group, label, prediction, and finally near, if it is counted.
+        """Return the counts in steps of GRID, by column, group, label, prediction and, if d is given, near or far.
 
-        kept : the groups as `codes_of` reads them, (m,), and ‖x‖² (m,) if records near the boundary are counted.
+        kept : the groups as `codes_of` reads them, (m,); with d also ‖x‖², (m,).
         """
         cells = 2 * (labels > 0) + (margins > self.threshold)
         if self.distance is not None:
@@ -404,10 +415,10 @@ def is_near(margins: Vector, squares: Vector, distance: float) -> npt.NDArray[np
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupScores:
-    """Histograms of the margins, by half of the held-out records, group and label.
+    """Histograms of the margins, one per half of the held-out records, group and label.
 
     A record's half follows from its position among the held-out records, which does not change when the record is replaced.
-    A record is in at most one bin of one half. Replacing it lowers one bin by one and raises another: Δ = √2.
+    A record is in at most one bin of one half. Replacing the record lowers one bin by one and raises another: Δ = √2.
 
     size : number of groups. edges : (m,) increasing, public.
     """
@@ -434,7 +445,7 @@ class GroupScores:
         return root(2 * round(1.0 / GRID) ** 2)
 
     def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
-        """Return the counts in steps, in the order (half, group, label, bin).
+        """Return the counts in steps of GRID, in the order (half, group, label, bin).
 
         kept : the groups as `codes_of` reads them, (m,), and the positions of the records, (m,).
         """

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 ALLOWED = 0.02
-"""Largest gap between groups that is not penalised. Beyond it a unit of gap costs as much as a unit of accuracy."""
+"""Largest gap between groups that is not penalised. Beyond it, one unit of gap costs as much as one unit of accuracy."""
 OUTWARD = (0.05, 0.12, 0.2, 0.32, 0.5, 0.75, 1.1)
-"""Edges on both sides of 0, in units of the margins' spread for columns that are uniform within their bounds: 16 bins."""
+"""Distances of the edges from 0, on both sides, in units of the margins' spread for uniform columns (`spread_of`): 16 bins."""
 
 
 ALL = "all records"
-"""Key in `Findings.thresholds` of the one threshold that applies to all records."""
+"""Key in `Findings.thresholds` for a single threshold that applies to all records."""
 
 
 def margin_of(threshold: float, loss: Loss) -> float:
@@ -34,7 +34,7 @@ def margin_of(threshold: float, loss: Loss) -> float:
 
     threshold : a probability with logistic loss, a margin with other losses of two classes.
 
-    Raises SpecificationError for a threshold outside its scale, and for a loss without two classes.
+    Raises SpecificationError for a threshold that is not on this scale, and for a loss without two classes.
     """
     if not loss.classification or loss.multinomial:
         raise SpecificationError(
@@ -52,7 +52,7 @@ def margin_of(threshold: float, loss: Loss) -> float:
 
 
 def threshold_of(margin: float, *, log_odds: bool) -> float:
-    """Return the threshold of a margin, on the scale of `margin_of`. log_odds : True if margins are log-odds."""
+    """Return the threshold for a margin, on the scale of `margin_of`. log_odds : True if margins are log-odds."""
     return float(0.5 * (1.0 + math.tanh(0.5 * margin))) if log_odds else float(margin)
 
 
@@ -73,10 +73,11 @@ def cut(histograms: Vector, thresholds: Integers) -> tuple[Vector, Vector]:
 
 
 def chosen(histograms: Vector, notion: Notion, *, seen: npt.NDArray[np.bool_]) -> Integers:
-    """Return the thresholds (G,), as positions among the edges, that maximise accuracy − max(0, gap − ALLOWED).
+    """Return the groups' thresholds (G,), as positions among the edges, that maximise accuracy − max(0, gap − ALLOWED).
 
-    gap : largest difference of the notion's rate between groups. The search is exhaustive: for every pair of a lowest and a
-    highest rate, each group takes its most accurate threshold between them.
+    gap : largest difference, between groups, of the rate that the notion compares. The search is exhaustive: for every pair
+    of
+    a lowest and a highest rate, each group takes the group's most accurate threshold with a rate between them.
 
     histograms : (G, 2, bins), noisy. seen : (G,) False for a group whose counts the noise hides; such a group keeps the
         threshold 0.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 STEP = 1e-4
 """Half the step of the difference quotient of ∂ℓ/∂v, in units of a margin. The quotient's relative error is about STEP²."""
 ALIKE = 1e-10
-"""Least eigenvalue of the scaled curvature, per column. The records do not determine directions with smaller eigenvalues."""
+"""Smallest eigenvalue of the scaled curvature, per column, that counts as determined by the records."""
 
 
 def sandwich(
@@ -25,7 +25,7 @@ def sandwich(
     weights: Vector | None = None,
     ridge: Vector | None = None,
 ) -> Vector:
-    """Return H⁺ J H⁺, (k, k), with H = Σ s ℓ'' x xᵀ + ridge and J = Σ (s ℓ')² x xᵀ. For least squares this is HC0.
+    """Return the sandwich H⁺ J H⁺, (k, k), with H = Σ s ℓ'' x xᵀ + ridge and J = Σ (s ℓ')² x xᵀ; for least squares, HC0.
 
     Directions that the records do not determine get variance 0. Differences of one-hot levels keep their variance.
 

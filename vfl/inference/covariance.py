@@ -1,8 +1,8 @@
 """Covariance of a run's coefficients, computed from its releases alone.
 
-V = noise_covariance + H⁻¹ J H⁻¹, with H = Σ h_i z_i z_iᵀ and J = Σ ρ_i² z_i z_iᵀ from vfl.solvers.releases.products. The first
-term is due to the noise of privacy (vfl.inference.recursion). The second is due to sampling: the sandwich covariance of an
-M-estimator (Huber 1967; White 1980), which is valid for misspecified models too.
+V = noise_covariance + H⁻¹ J H⁻¹. The released H = Σ h_i z_i z_iᵀ and J = Σ ρ_i² z_i z_iᵀ are those of
+vfl.solvers.releases.products. The first term is due to the noise of privacy (vfl.inference.recursion). The second term is due
+to sampling: the sandwich covariance of an M-estimator (Huber 1967; White 1980), which is valid for misspecified models too.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 DRAWS = 16
-"""Number of draws of H and J, from a public seed. Covariances are averages over the draws."""
+"""Number of draws of the matrices H and J, from a public seed. Covariances are averages over the draws."""
 
 
 def observed(plan: Plan, released: Sequence[Released | None]) -> Observed | None:
-    """Replay a run's schedule on its releases. Return the updates and the released matrices; None if a release was lost.
+    """Replay a run's schedule on the run's releases; return the updates and the released matrices. None if a release was lost.
 
-    released : released values of all queries, in order; None for a query that was refused.
+    released : released values of all queries, in order; None in place of a query that was refused.
     """
     schedule, seen = plan.solver.schedule(plan.problem), Observed()
     try:
@@ -49,7 +49,7 @@ def observed(plan: Plan, released: Sequence[Released | None]) -> Observed | None
 
 
 def inference_of(plan: Plan, released: Sequence[Released | None], original: dict[str, float]) -> Inference | None:
-    """Return estimates and covariance of a finished run; None if the run lost a party, or released no curvature.
+    """Return estimates and covariance of a finished run. None if the run lost a party or released no curvature.
 
     original : coefficients in original units, as in `Result.original`.
     """
@@ -73,10 +73,10 @@ def inference_of(plan: Plan, released: Sequence[Released | None], original: dict
 
 
 def covariances(problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noisy) -> tuple[Vector, Vector]:
-    """Return the covariance due to privacy noise and the total covariance, (p, p), in units of the scaled columns.
+    """Return two covariances, (p, p) in units of the scaled columns: the part due to privacy noise, and the total.
 
-    Under a log link both covariances contain b bᵀ, with b the bias due to noise, so that intervals cover the coefficients in
-    spite of it.
+    Under a log link, noise gives the coefficients a bias b. Both covariances then contain b bᵀ, so that intervals cover the
+    coefficients in spite of the bias.
     """
     rng, draws = np.random.default_rng(0), DRAWS if H.sigma or J.sigma else 1
     Hs, Js = H.drawn(draws, rng), J.drawn(draws, rng)
@@ -93,7 +93,7 @@ def covariances(problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noi
 
 
 def _to_original(plan: Plan, seen: Observed) -> Vector:
-    """Return the matrix (k, p) that maps scaled and centred coordinates of the layout to `Result.original`."""
+    """Return the matrix (k, p) that maps scaled and centred coordinates to the original units of `Result.original`."""
     job, names = plan.job, plan.problem.layout.names
     scaling = job.scaling_of(job.partition.features)
     features = job.schema.features(job.partition.features)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def full_sets(schema: Schema, columns: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the full sets: coordinates of one column that add up to 1 on every record (levels, bins, splines, buckets)."""
+    """Return the full sets: coordinates of one column, such as levels, bins or buckets, whose sum is 1 on every record."""
     found = []
     for column in columns:
         declared = schema[column]
@@ -31,7 +31,7 @@ def full_sets(schema: Schema, columns: Sequence[str]) -> tuple[tuple[str, ...], 
         else:
             full = isinstance(declared, Binned | Spline) or (isinstance(declared, Hashed) and not declared.signed)
         if full:
-            # A missing cell without a fill is in no level, so the indicator of missing cells completes the set.
+            # A missing cell without a fill value is in no level, so the indicator of missing cells completes the set.
             found.append(names if declared.fill is not None else (*names, *indicators(column, declared.missing)))
     return tuple(found)
 
@@ -40,12 +40,12 @@ def full_sets(schema: Schema, columns: Sequence[str]) -> tuple[tuple[str, ...], 
 class Estimates:
     """Linear combinations of a run's coefficients that the records determine, in original units.
 
-    A full set of levels adds up to 1 on every record, as does the intercept. Adding a number to all levels and subtracting it
-    from the intercept changes no prediction, so neither the levels nor the intercept have standard errors of their own. Levels
-    are therefore reported as differences from the first level of their set. The intercept is reported for a record with the
-    first level of every set.
+    The levels of a full set add up to 1 on every record, as does the intercept. Adding a number to the coefficients of all
+    levels and subtracting it from the intercept changes no prediction. So neither the levels nor the intercept have standard
+    errors of their own. Levels are therefore reported as differences from the first level of their set. The intercept is
+    reported for a record that is in the first level of every set.
 
-    names : (m,) expressions in the coefficients, which `wald` reads. weights : (m, k) weights of the coefficients.
+    names : (m,) expressions in the coefficients, in the syntax of `wald`. weights : (m, k) weights of the coefficients.
     sets : (s, k) indicators: one row for the intercept, then one per full set.
     """
 
@@ -56,7 +56,7 @@ class Estimates:
 
     @classmethod
     def of(cls, inference: Inference, levels: Sequence[Sequence[str]]) -> Estimates:
-        """Return the combinations for a model with these full sets of levels."""
+        """Return the combinations for a model whose full sets of levels are `levels`."""
         at = {name: j for j, name in enumerate(inference.names)}
         unit = np.eye(len(at))
         ones = [[at[name] for name in own] for own in ([INTERCEPT], *levels) if all(name in at for name in own)]
@@ -93,14 +93,14 @@ class Estimates:
 
     @property
     def privacy_shares(self) -> Vector:
-        """(m,) share of each variance due to the noise of privacy; 0 where the variance is 0, NaN if it is not known."""
+        """(m,) share of each variance due to the noise of privacy; 0 for a variance of 0, NaN where the share is unknown."""
         if self.inference.noise_covariance is None:
             return np.full(len(self.names), np.nan)
         whole, noise = self.errors**2, errors_of(self.inference.noise_covariance, self.weights) ** 2
         return np.clip(np.divide(noise, whole, out=np.zeros_like(whole), where=whole > 0.0), 0.0, 1.0)
 
     def weights_of(self, terms: Mapping[str, float]) -> Vector:
-        """Return (k,) weights of a combination. Raises SpecificationError if the records do not determine it."""
+        """Return the weights (k,) of a combination. SpecificationError if the records do not determine the combination."""
         row = np.array([float(terms.get(name, 0.0)) for name in self.inference.names])
         sums = self.sets @ row
         for own, total in zip(self.sets, sums, strict=True):
@@ -114,6 +114,6 @@ class Estimates:
 
 
 def errors_of(covariance: Vector, weights: Vector) -> Vector:
-    """Return (m,) standard deviations of the combinations with weights (m, k)."""
+    """Return the standard deviations (m,) of the combinations with weights (m, k)."""
     variances: Vector = ((weights @ covariance) * weights).sum(axis=1)
     return np.sqrt(np.maximum(variances, 0.0))

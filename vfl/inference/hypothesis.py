@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from vfl.inference.estimates import Estimates
 
 Hypothesis: TypeAlias = str | Mapping[str, float] | Sequence[str | Mapping[str, float]]
-"""'age = 0', 'age = income', 'age = 0, income = 0' (both hold), {'age': 1, 'income': -1} (the sum is 0), or a list of these."""
+"""A hypothesis: 'age = 0', 'age = income', 'age = 0, income = 0' (both), {'age': 1, 'income': -1} (sum 0), or a list."""
 
 _NUMBER = re.compile(r"\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?")
 _REPEATED = 1e-10
-"""Least eigenvalue of the correlation matrix of hypotheses. A smaller one means that hypotheses repeat one another."""
+"""Smallest eigenvalue of the correlation matrix of the hypotheses. Below it, some hypotheses repeat others."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaldTest:
-    """Wald test of a linear hypothesis. A small p-value speaks against it.
+    """Wald test of a linear hypothesis. A small p-value is evidence against the hypothesis.
 
     hypothesis : text of the hypothesis, Rθ = q for the coefficients θ.
-    statistic : (Rθ − q)ᵀ(R V Rᵀ)⁻¹(Rθ − q), which is χ² with `df` degrees of freedom if the hypothesis holds. The covariance V
-        covers sampling and the noise of privacy.
-    error_df : None for χ². Where V is estimated with ν degrees of freedom, the statistic is Hotelling's T², multiplied by
-        (ν − df + 1)/(ν·df), which is F with df and error_df = ν − df + 1 degrees of freedom.
+    statistic : (Rθ − q)ᵀ(R V Rᵀ)⁻¹(Rθ − q). The statistic is χ² with `df` degrees of freedom if the hypothesis holds. The
+    covariance V includes sampling and the noise of privacy.
+    error_df : None for χ². If V is estimated with ν degrees of freedom, the statistic is Hotelling's T² times
+    (ν − df + 1)/(ν·df), which is F with df and error_df = ν − df + 1 degrees of freedom.
     """
 
     hypothesis: str
@@ -55,7 +55,7 @@ def shown_p(p: float) -> str:
 
 
 def wald(estimates: Estimates, hypothesis: Hypothesis) -> WaldTest:
-    """Return the Wald test of a hypothesis; it costs no privacy.
+    """Return the Wald test of a hypothesis. The test costs no privacy.
 
     Raises SpecificationError for unknown coefficients, for combinations that the records do not determine, and for hypotheses
     that repeat or contradict one another.
@@ -88,7 +88,7 @@ def wald(estimates: Estimates, hypothesis: Hypothesis) -> WaldTest:
 
 
 Read: TypeAlias = list[tuple[dict[str, float], float]]
-"""[(weights of coefficients, value of the weighted sum)], one pair per hypothesis."""
+"""One pair per hypothesis: (weights of the coefficients, value of their weighted sum)."""
 
 
 def _read(hypothesis: Hypothesis, names: Sequence[str]) -> Read:
@@ -110,7 +110,7 @@ def _read(hypothesis: Hypothesis, names: Sequence[str]) -> Read:
 
 
 class _Reader:
-    """Parser of 'a*x + b*y = c, ...'. It tries the longest coefficient names first, because names may contain signs."""
+    """Parser of 'a*x + b*y = c, ...'. The parser tries the longest coefficient names first, because names may contain signs."""
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
         self._text, self._at = text, 0

@@ -20,17 +20,17 @@ SUBSAMPLED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inference:
-    """Estimates of a run with their covariance, from sampling and from the noise of privacy together.
+    """Estimates of a run with their covariance, which includes both sampling and the noise of privacy.
 
-    All values are released or post-processed, so tests and intervals cost no further privacy. Coefficients are approximately
-    normal around those of the capped regression on infinitely many records.
+    All values are released or post-processed, so tests and intervals cost no further privacy. The estimates are approximately
+    normal around the coefficients of the capped regression on infinitely many records.
 
     names : coordinates as in `Result.original`: features in their order, then '(intercept)'.
     estimates : (k,) coefficients in original units.
     covariance : (k, k) covariance of the estimates.
-    noise_covariance : (k, k) part of `covariance` due to the noise of privacy; None if it is not known separately.
+    noise_covariance : (k, k) part of `covariance` due to the noise of privacy; None if that part is not known separately.
     df : degrees of freedom of `covariance`, for Student's t; None for the normal distribution.
-    conservative : True if intervals are expected to be wider than their level needs, because the released curvature is noisy.
+    conservative : True if intervals are expected to be too wide for their level, because the released curvature is noisy.
     notes : caveats to show with the intervals.
     """
 
@@ -53,11 +53,11 @@ class Inference:
 
     @classmethod
     def between(cls, names: Sequence[str], fits: Vector) -> Self:
-        """Return the mean of m independent fits (m, k), with its covariance, of m − 1 degrees of freedom.
+        """Return the mean of m independent fits, (m, k), with the covariance of the mean, which has m − 1 degrees of freedom.
 
         The covariance of the mean is the covariance of the fits, divided by m. Each fit has its own records, equal in number,
         and its own noise. The spread of the fits therefore shows sampling and noise together, for any model (random groups:
-        Wolter 2007, ch. 2). The mean keeps the bias of a fit, which for m times fewer records may be m times as large.
+        Wolter 2007, ch. 2). The mean has the same bias as one fit, which may be m times the bias of a fit to all records.
         """
         m, k = fits.shape
         away = fits - fits.mean(axis=0)
@@ -65,7 +65,7 @@ class Inference:
         return cls(tuple(names), fits.mean(axis=0), covariance.reshape(k, k), None, notes=(SUBSAMPLED,), df=m - 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, which `from_dict` reads."""
+        """Return the inference as plain values, which `from_dict` reads."""
         return {
             "names": list(self.names),
             "estimates": self.estimates.tolist(),
@@ -78,7 +78,7 @@ class Inference:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Self:
-        """Return the inference that `to_dict` wrote. Raises KeyError, TypeError or ValueError for other values."""
+        """Return the inference that `to_dict` wrote. Raises KeyError, TypeError or ValueError for any other input."""
         estimates, both = (np.array(plain[name], dtype=np.float64) for name in ("estimates", "covariance"))
         noise = plain["noise_covariance"]
         noise = None if noise is None else np.array(noise, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Released matrices of products, and posterior draws of the matrices before noise."""
+"""Released matrices of products of columns, and draws from the posterior of these matrices before noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 FLOOR = 0.03
-"""Least eigenvalue of a draw, as a share of the mean diagonal entry."""
+"""Smallest allowed eigenvalue of a drawn matrix, as a share of the mean diagonal entry."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,16 +26,18 @@ class Noisy:
 
     @property
     def clearness(self) -> float:
-        """Mean diagonal entry divided by σ√(2p), the norm of the noise matrix; inf without noise."""
+        """Mean diagonal entry divided by σ√(2p), which is the norm of the noise matrix; inf without noise."""
         p = len(self.matrix)
         return float(np.trace(self.matrix) / p / (self.sigma * np.sqrt(2.0 * p))) if self.sigma else np.inf
 
     def drawn(self, count: int, rng: np.random.Generator) -> Vector:
-        """Return (count, p, p) positive definite draws from the posterior of the matrix before noise, for normal entries.
+        """Return (count, p, p) positive definite draws from the posterior of the matrix before noise, taking entries as normal.
 
-        Off-diagonal entries are shrunk towards 0, and diagonal entries towards their mean, by the share of their spread that is
-        due to noise. Noise in a matrix inflates its inverse, so standard errors from the released matrix would be wrong in an
-        unknown direction. The mean of covariances over draws avoids this.
+        Draws shrink off-diagonal entries towards 0, and diagonal entries towards their mean, by the share of the entries'
+        spread
+        that is due to noise. Noise in a matrix inflates the inverse, so standard errors from the released matrix would be
+        wrong
+        in an unknown direction. The mean of the covariances over the draws avoids this error.
         """
         p = len(self.matrix)
         rows, columns = np.tril_indices(p, -1)
@@ -52,7 +54,7 @@ class Noisy:
 
 
 def _posterior(found: Vector, centre: float, variance: float, count: int, rng: np.random.Generator) -> Vector:
-    """Return (count, k) posterior draws of k normal values about a centre, observed with noise of this variance."""
+    """Return (count, k) posterior draws of k normal values around a centre, which were observed with noise of `variance`."""
     spread = float(((found - centre) ** 2).mean()) - variance if found.size > 1 else np.inf
     kept = 1.0 if not variance or spread == np.inf else max(0.0, spread) / (max(0.0, spread) + variance)
     shrunk = centre + kept * (found - centre)

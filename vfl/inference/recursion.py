@@ -1,14 +1,14 @@
-"""Covariance of the averaged model due to the noise of the run's releases, by a linear recursion.
+"""Covariance of the averaged model that is due to the noise of the run's releases, by a linear recursion.
 
-A block update moves the error e = φ − φ*, in units of the scaled columns, by
+An update of block S moves the error e = φ − φ* of the iterate φ, in units of the scaled columns, by
 
     e_S ← d (e_S − a (H_S e + ξ)),   ξ ~ N(0, σ² I),
 
-with the curvature H of the sum over records, the gain a = γ/(βn) of steps of relative size γ when β columns move at once, and
+H is the curvature of the sum over records. The gain is a = γ/(βn) for steps of relative size γ when β columns move at once.
 d = 1/(1 + sλ) for an L2 penalty λ and steps of length s. The returned model is the mean of the iterates after the first
-updates. `noise_covariance` takes the derivative of this mean with respect to each ξ, backwards through all updates of blocks.
-The result is exact for squared loss if noise does not change which records the cap cuts. Otherwise it is a linearisation at the
-returned model.
+updates. `noise_covariance` takes the derivative of this mean with respect to each noise ξ, backwards through all updates of
+blocks. The result is exact for squared loss if noise does not change which records the cap cuts. Otherwise the result is a
+linearisation at the returned model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def noise_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vector:
-    """Return the covariances (m, p, p) of the mean of all iterates after the first `skipped` updates.
+    """Return the covariances (m, p, p), due to noise, of the mean of all iterates after the first `skipped` updates.
 
     updates : in the order of the run. H : (m, p, p) curvatures of the sum, one per draw.
     """
@@ -50,7 +50,7 @@ def noise_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vect
 
 
 def iterate_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vector:
-    """Return the covariance (p, p) of an iterate due to noise, averaged over the iterates after the first `skipped` updates.
+    """Return the mean covariance (p, p), due to noise, of one iterate after the first `skipped` updates.
 
     updates : as in `noise_covariance`. H : (p, p) curvature of the sum.
     """
@@ -65,16 +65,17 @@ def iterate_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Ve
 
 
 def noise_bias(S: Vector, H: Vector, power: float, at: int, unit: float) -> Vector:
-    """Return the bias (p,) of the mean of all iterates that noise causes under a loss with a log link.
+    """Return the bias (p,) that noise causes in the mean of all iterates under a loss with a log link.
 
     Iterates φ + δ with δ ~ (0, S) have the mean gradient Σ z (ℓ′ + ½ ℓ‴ zᵀSz), up to higher orders. The run converges to the
     point where this mean vanishes, so φ is off by −½ H⁻¹ Σ ℓ‴ z zᵀSz. At the mean of the labels ℓ‴ = (3 − 2·power) ℓ″, so the
-    intercept's component of the sum is (3 − 2·power)·unit·tr(SH). The others are third moments of the columns, which no run
-    releases; they are 0 for independent columns that are symmetric around their centres in the weights ℓ″. With Poisson loss at
-    ε = 1 the intercept was off by −0.39 ± 0.07 standard errors in 200 runs and, under a cap 1.5 times as wide, by −0.61 ± 0.12
-    in 60. The formula gives −0.38 and −0.62.
+    intercept's component of the sum is (3 − 2·power)·unit·tr(SH). The other components are third moments of the columns,
+    which
+    no run releases. They are 0 for independent columns that are symmetric around their centres under the weights ℓ″. With
+    Poisson loss at ε = 1 the intercept was off by −0.39 ± 0.07 standard errors in 200 runs; under a cap 1.5 times as wide, by
+    −0.61 ± 0.12 in 60 runs. The formula gives −0.38 and −0.62.
 
-    at, unit : coordinate of the intercept, and its scale.
+    at, unit : index of the intercept among the coordinates, and the intercept's scale.
     """
     bent = np.zeros(len(H))
     bent[at] = (3.0 - 2.0 * power) * unit * np.trace(S @ H)

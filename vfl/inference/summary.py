@@ -27,7 +27,7 @@ USUAL = {
     "numbers": "if errors are symmetric given the columns. Skewed errors shift the intercept, and so predicted means; also "
     "slopes, if the errors' spread follows a column",
 }
-"""Continuation of CAPPED, by the kind of loss: when the target is the usual regression, and how it differs otherwise."""
+"""End of the sentence CAPPED, by kind of loss: when the coefficients are those of the usual regression, and when not."""
 SELECTED = (
     "selection is not accounted for: intervals and p-values are too optimistic if tuning, or a look at several fits of these "
     "records, chose this model"
@@ -42,9 +42,9 @@ ROBUST = (
 class Row:
     """One coefficient in original units.
 
-    name : name of the coefficient, or an expression in several coefficients, which `Result.test` reads.
-    z : ratio of coefficient to standard error, normal or Student's t (`Summary.df`).
-    privacy : share of the variance due to the noise of privacy; the rest is due to sampling. None if the share is not known.
+    name : name of the coefficient, or an expression in several coefficients, in the syntax of `Result.test`.
+    z : ratio of coefficient to standard error. The ratio is normal or Student's t (`Summary.df`).
+    privacy : share of the variance that is due to the noise of privacy; the rest is due to sampling. None if not known.
     """
 
     name: str
@@ -59,9 +59,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary:
-    """Coefficients with standard errors, tests and intervals, the intercept first. A summary costs no privacy.
+    """Table of the coefficients with standard errors, tests and intervals, the intercept first. The table costs no privacy.
 
-    title : model and job. facts : {name: value} for the heading. level : level of the intervals. notes : assumptions.
+    title : model and job. facts : {name: value} above the table. level : level of the intervals. notes : assumptions.
     df : degrees of freedom of Student's t; None for the normal distribution.
     """
 
@@ -74,7 +74,7 @@ class Summary:
 
     @property
     def statistic(self) -> str:
-        """Name of the ratio of a coefficient to its standard error: 't' if there are degrees of freedom, else 'z'."""
+        """Name of the ratio of a coefficient to its standard error: 't' if `df` is given, else 'z'."""
         return "z" if self.df is None else "t"
 
     @property
@@ -114,7 +114,7 @@ class Summary:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the table as plain values, for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "df" or value is not None}
 
     def to_frame(self) -> Any:
@@ -128,7 +128,7 @@ class Summary:
 
 
 def cells_of(row: Row) -> tuple[str, ...]:
-    """Return the numbers of a row as text."""
+    """Return the numbers of a table row as text."""
     ends = f"{row.low:.4g}", f"{row.high:.4g}"
     return (
         f"{row.coefficient:.4g}",
@@ -141,7 +141,7 @@ def cells_of(row: Row) -> tuple[str, ...]:
 
 
 def quantile(level: float, df: int | None = None) -> float:
-    """Return the z of intervals estimate ± z·error at a level: normal, or Student's t with df degrees of freedom.
+    """Return z for intervals estimate ± z·error of this level: a normal quantile, or Student's t with df degrees of freedom.
 
     Raises SpecificationError for a level outside (0, 1).
     """

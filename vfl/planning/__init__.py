@@ -1,4 +1,4 @@
-"""The plan of a run: everything that public facts decide, before any data are read."""
+"""Plan of a run: everything that follows from public facts, decided before any data are read."""
 
 from __future__ import annotations
 

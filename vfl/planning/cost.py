@@ -1,4 +1,4 @@
-"""Memory, bytes and time of each node of a run, predicted from public facts and the constants of a machine."""
+"""Memory, bytes and time that each node of a run needs, predicted from public facts and the constants of a machine."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 DOUBLE = 8
 PARTY_VECTORS = 6
-"""n-vectors at a party besides columns: labels, limits and bounds of residuals, margins, a copy of the margins, X_S Δ."""
+"""Number of n-vectors that a party holds besides columns: labels, limits and bounds of residuals, margins and a copy, X_S Δ."""
 MARGIN_VECTORS = 6
 """Number of n-vectors that the coordinator holds: margins, labels, norms, limits, a reply, and the new margins."""
 STORE_VECTORS = 4
 """Number of n-vectors in the object store of a machine: labels, limits, margins and a reply."""
 FIRST_READING = 2.0
-"""Cost of computing a column's norms and bounds at its first visit, in units of one coordinate update."""
+"""Time to compute a column's norms and bounds at its first visit, in units of one coordinate update."""
 USABLE = 0.8
 """Share of a machine's memory that a run may use. Ray kills processes beyond 0.95, and other programs need some memory."""
 MESSAGE_WARMUP = 3.0
-"""Cost of the first messages to a process, which load the message classes, in units of `Machine.warmup_seconds`."""
+"""Time of the first messages to a process, which load the message classes, in units of `Machine.warmup_seconds`."""
 VISIT_CALLS = 4
-"""Number of calls to each shard per visit, besides one per step: begin, end, margins before and margins after."""
+"""Number of calls to each shard per visit, besides one call per step: begin, end, margins before and margins after."""
 INPROCESS, RAY, CLUSTER, FEDERATION = "inprocess", "ray", "cluster", "federation"
 TRANSPORTS = (INPROCESS, RAY, CLUSTER, FEDERATION)
 APART = (CLUSTER, FEDERATION)
-"""Transports with one machine per participant."""
+"""Transports in which every participant has a machine of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Sizes:
 
     n_records : n. widths : {party: number of its columns}.
     updates, releases : number of coordinate updates and of releases in the whole run.
-    visits : number of visits. A visit sends a vector to a party and one back; with K margins per record it counts K times.
+    visits : number of visits. A visit sends one vector to a party and one back. With K margins per record, it counts K times.
     messages : number of messages whose answer the coordinator awaits.
     received, sent : bytes of the vectors that all parties together receive and send.
     itemsize : bytes per stored value. entry : bytes per margin in a visit.
@@ -93,12 +93,12 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Return the time of all rounds: the sum of the parts, since the parties of a sweep compute one after another."""
+        """Return the time of all rounds: the sum of the parts, since the parties of a pass compute one after another."""
         return sum(self.parts.values())
 
     @property
     def memory(self) -> float:
-        """Return the bytes that the largest machine needs: all processes on one machine, or the largest node."""
+        """Return the bytes that the most loaded machine needs. On one machine, these are the bytes of all processes."""
         if self.transport in APART:
             return max(node.memory for node in self.nodes)
         return sum(node.count * node.memory for node in self.nodes)
@@ -113,7 +113,7 @@ def cost_of(
     threads: int = 1,
     processes: int | None = None,
 ) -> Cost:
-    """Return the cost of a run.
+    """Return the predicted cost of a run.
 
     The time of a run is the sum of
         warmup    processes · MESSAGE_WARMUP · warmup_seconds, once; in one process warmup_seconds
@@ -124,12 +124,15 @@ def cost_of(
         messages  messages · trip_seconds
         calls     (releases + VISIT_CALLS · messages) · S · call_seconds, or · trip_seconds between machines, with shards
         releases  releases · release_seconds
-    On one machine the shards share its threads: read n/S as n, and divide vectors and margins by the smaller of S and threads.
+    On one machine the shards share the machine's threads. Then replace n/S by n, and divide the times of vectors and margins
+    by
+    the smaller of S and threads.
 
     transport : 'inprocess'; 'ray', all processes on this machine; 'cluster', a machine per party and shard; or 'federation', a
         machine per organisation, which exchange vectors over gRPC and TLS.
-    shards : S, number of ranges into which the rows of every party and the margins are divided; on a cluster, each range has a
-        machine of its own.
+    shards : S, number of ranges into which the rows of every party and the margins are divided. On a cluster, each range has
+    a
+    machine of its own.
     threads : number of threads that compute at the same time, for one party or several.
     processes : number of processes that the parties share on one machine; None means one per party.
     """
@@ -148,7 +151,7 @@ def cost_of(
         trip, rate = machine.organisation_trip_seconds, machine.organisation_bytes_a_second
     apart = transport != INPROCESS
     workers = processes or parties
-    # On one machine, shards share its threads.
+    # On one machine, shards share the machine's threads.
     together = shards if transport == RAY else 1
     started = workers + 1 if together == 1 else (parties + 1) * (together + 1)
     each = together / min(together, threads)
@@ -186,7 +189,7 @@ def cost_of(
 
 
 def sizes_of(plan: Plan) -> Sizes:
-    """Return the sizes of a planned run. Without privacy they count the largest number of passes, which a run seldom makes."""
+    """Return the sizes of a planned run. Without privacy, passes count up to their limit, which a run seldom reaches."""
     problem, solver = plan.problem, plan.solver
     layout = problem.layout
     widths = {party: block.stop - block.start for party, block in layout.whole().items()}
@@ -216,7 +219,7 @@ def sizes_of(plan: Plan) -> Sizes:
 
 
 def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
-    """Return sentences that recommend a placement if the job needs more memory than `machine` has; () if it fits."""
+    """Return sentences that recommend where to run the job, if the job needs more memory than `machine` has; else ()."""
     room = USABLE * machine.memory
     here = cost_of(sizes, machine).memory
     if here <= room:

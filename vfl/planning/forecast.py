@@ -1,7 +1,8 @@
 """Forecast of the quality of a model, from public facts and declared guesses, before any budget is spent.
 
-`vfl.planning.quality` has the formulas. If the guesses are right, nine of ten runs lie in the forecast range. docs/choosing.md
-compares forecasts and outcomes on problems to which the rule was not fitted.
+`vfl.planning.quality` has the formulas. If the guesses are right, nine of ten runs lie in the forecast range.
+docs/choosing.md
+compares forecasts with outcomes on problems to which the formulas were not fitted.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
 
 SIGNALS = {"AUC": (0.65, 0.95), "R²": (0.1, 0.7)}
-"""Default guesses of AUC and R² of the best linear model: a weak and a strong signal."""
+"""Default guesses of the AUC or R² that the best linear model reaches: a weak and a strong signal."""
 ENOUGH = 0.1
-"""Largest share of the explainable effect that a model may miss with enough records."""
+"""Share of the explainable effect that a model may miss if the number of records is called enough."""
 NOISE = 0.7
-"""Share of the explainable effect beyond which a forecast calls the model noise.
+"""Share of the explainable effect above which a forecast calls the model noise: that share is expected to be missed.
 
-Of 190 runs that were expected to miss more than this share, one in 14 missed less than half.
+Of 190 runs that were expected to miss more than this share, one in 14 missed less than half of the effect.
 """
 MOST = 10**9
 
@@ -40,13 +41,14 @@ MOST = 10**9
 class Forecast:
     """Expected quality of a job's model, computed from public facts and guesses without reading data.
 
-    A signal is the AUC or R² of the best linear model. A forecast covers a weak and a strong guess of the signal.
+    The signal is the AUC or R² of the best linear model. A forecast has a weak and a strong guess of the signal.
 
     n_records : number of training records. epsilon : ε of the job; None without privacy.
-    measures : {"auc" | "r2" | "loss": range over both guesses of the signal}; {} for losses without a rule.
-    missed : expected shares of the explainable effect that the model misses, for the strong and the weak guess.
-    needed : numbers of training records for which the model misses a tenth, for both guesses; None if no number is enough.
-    positives : guessed share of positive labels; None without classes. signal : (weak, strong) guess; None without a rule.
+    measures : {"auc" | "r2" | "loss": range over both guesses of the signal}; {} for a loss that has no forecast.
+    missed : shares of the explainable effect that the model is expected to miss, for the strong and the weak guess.
+    needed : numbers of training records with which the model misses a tenth, for both guesses; None if no number is enough.
+    positives : guessed share of positive labels; None without classes. signal : (weak, strong) guess; None without a
+    forecast.
     guessed : names of the guesses that the caller did not give.
     by_signal : {signal: measures}, the stronger guess first. widths : {signal: width of intervals}; {} without intervals.
     """
@@ -69,7 +71,7 @@ class Forecast:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Sentences of the forecast."""
+        """Return the sentences of the forecast."""
         words = []
         if self.noise:
             of = "" if self.signal is None else f" for a signal of {self._kind} {self.signal[1]:.3g} or less"
@@ -124,7 +126,7 @@ class Forecast:
         return markup.whole(markup.line(title, strong=True), *map(markup.line, self.lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the forecast as plain values, for JSON."""
         return {
             "n_records": self.n_records,
             "epsilon": self.epsilon,
@@ -147,15 +149,16 @@ def _plain(measures: Mapping[str, Range]) -> dict[str, dict[str, float]]:
 def forecast(
     job: Job, n_records: int, *, positives: float | None = None, signal: float | tuple[float, float] | None = None
 ) -> Forecast:
-    """Return the expected quality of a job's model at n records. Reads no data and spends no budget.
+    """Return the expected quality of a job's model, trained on n records. Reads no data and spends no budget.
 
     n_records : n, held-out records included.
     positives : guess of the share of positive labels; None is ½.
-    signal : guess of the AUC (classes) or R² (numbers) that the best linear model reaches without noise on these columns, or
-        a weak and a strong guess; None is 0.65 to 0.95 for AUC, 0.1 to 0.7 for R². Guess from public knowledge: a guess that
-        was read from the records is not private.
+    signal : guess of the AUC (classes) or R² (numbers) that the best linear model reaches without noise on these columns; or
+    a
+    pair of a weak and a strong guess. None is 0.65 to 0.95 for AUC, 0.1 to 0.7 for R². Guess from public knowledge: a guess
+    that was read from the records is not private.
 
-    Raises SpecificationError.
+    Raises SpecificationError for guesses that do not fit the loss.
     """
     problem = problem_of(job, n_records)
     share = _share(positives) if problem.loss.classification else None
@@ -210,7 +213,7 @@ def _share(positives: float | None) -> float:
 
 
 def _signals(loss: Loss, signal: float | tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return a weak and a strong signal; None for losses without a rule."""
+    """Return a weak and a strong signal; None for a loss that has no forecast."""
     measure = "AUC" if loss.log_odds else "R²" if loss.quadratic else None
     if measure is None:
         if signal is not None:
@@ -236,7 +239,7 @@ def expected(job: Job, n_records: int, signal: float, positives: float | None) -
 
 
 def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
-    """Return {measure: union of its ranges}, with the best and constant values of the first range, whose signal is stronger."""
+    """Return {measure: union of its ranges}, with the best and constant values of the first range (stronger signal)."""
     if not each:
         return {}
     ends = {name: ([one[name].low for one in each], [one[name].high for one in each]) for name in each[0]}
@@ -247,7 +250,7 @@ def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
 
 
 def _least(enough: Any) -> int | None:
-    """Return the smallest n for which `enough` is true, to within 5 %; None if it is false at MOST."""
+    """Return the smallest n for which `enough` is true, to within 5 %; None if `enough` is false even at n = MOST."""
     if not enough(MOST):
         return None
     low, high = 1, MOST

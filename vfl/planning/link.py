@@ -1,8 +1,10 @@
 """Upper bounds on messages, bytes and time of a run whose participants reach the coordinator over a network link.
 
-A run in which no message is lost waits for at most `rounds` answers one after another. At most `n_bytes` pass the coordinator's
-link, both directions together. The time assumes that all bytes pass one after another, and that each direction begins every
-round with TCP's initial window (RFC 6928) and doubles it per round trip. Computing and loading are left out.
+A run in which no message is lost waits for at most `rounds` answers one after another. At most `n_bytes` pass the
+coordinator's
+link, both directions together. The time assumes that all bytes pass one after another. It also assumes that each direction
+begins every round with TCP's initial window (RFC 6928) and doubles the window per round trip. Computing and loading are left
+out.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ HEAD = 4096
 PER_COORDINATE = 128
 """Upper bound on the bytes per coordinate in a message and its answer: block, centre, scale, step, cap, noisy sum."""
 JOINING = 12
-"""Number of messages in sequence besides the rounds: keys, greeting, loading, books, labels, and the notices at the end."""
+"""Number of messages in sequence besides the rounds: keys, greeting, loading, ledgers, labels, and the notices at the end."""
 _UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Connection of each participant to the coordinator.
+    """Network connection of each participant to the coordinator.
 
-    bits_a_second : rate. trip_seconds : time of a round trip.
+    bits_a_second : rate in bits per second. trip_seconds : time of a round trip.
     """
 
     bits_a_second: float
@@ -41,7 +43,7 @@ class Link:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Return the link that a text such as '100Mbit/20ms' describes; SpecificationError for other texts."""
+        """Return the link that a text such as '100Mbit/20ms' describes. Raises SpecificationError for any other text."""
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMG])bit(?:/s)?\s*/\s*(\d+(?:\.\d+)?)\s*ms\s*", text)
         if found is None or not float(found[1]):
             raise SpecificationError(
@@ -55,28 +57,28 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Upper bounds on one stage of a run: number of messages in sequence, and bytes over the coordinator's link."""
+    """Upper bounds on one stage of a run: the number of messages in sequence, and the bytes over the coordinator's link."""
 
     rounds: int
     n_bytes: int
 
     def seconds(self, link: Link) -> float:
-        """Return an upper bound on the time that messages and bytes take on a link that loses no message."""
+        """Return an upper bound on the time of the stage's messages and bytes, on a link that loses no message."""
         pipe = link.bits_a_second * link.trip_seconds / 8.0
-        # The logarithm is concave, so equal rounds take longest.
+        # The time per round is a concave function of its bytes (a logarithm), so equal rounds take longest.
         doublings = math.log2(1.0 + min(self.n_bytes / self.rounds, pipe) / WINDOW)
         return self.rounds * link.trip_seconds * (1.0 + 2.0 * doublings) + 8.0 * self.n_bytes / link.bits_a_second
 
 
 def transfers(plan: Plan) -> dict[str, Transfer]:
-    """Return the bounds of each stage: 'training', and 'alignment' for a job with ids.
+    """Return the upper bounds of each stage: 'training', and 'alignment' for a job with ids.
 
-    The alignment assumes that no party holds ids beyond the n aligned ones.
+    The bounds on alignment assume that no party holds ids beyond the n aligned ones.
     """
     found = {"training": _secure(plan) if plan.sharing is not None else _trusted(plan)}
     parties = len(plan.job.ids)
     if parties:
-        # Each set of ids passes the coordinator on its way to every other party, and ends at the coordinator.
+        # Each set of ids passes the coordinator on the way to every other party, and ends at the coordinator.
         sets, positions = SIZE * parties * (2 * parties - 1), 8 * parties
         messages = 8 * parties * parties
         found["alignment"] = Transfer(3 * parties + 6, plan.n_records * (sets + positions) + messages * HEAD)
@@ -92,8 +94,9 @@ def _trusted(plan: Plan) -> Transfer:
 def _secure(plan: Plan) -> Transfer:
     """Return the bounds of a run on shares, in which each sealed message passes the coordinator's link twice.
 
-    Each model takes four requests: terms and angles, rows, the check of the rows, and residuals. So does each opening of sums:
-    columns in two steps, contributions to the noise, and the dealer's words. All products of columns take one opening.
+    Each model takes four requests: terms and angles, rows, the check of the rows, and residuals. Opening sums also takes four
+    requests: columns in two steps, contributions to the noise, and the dealer's words. All products of columns together take
+    one opening.
     """
     parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
     openings = (

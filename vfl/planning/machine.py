@@ -1,6 +1,6 @@
-"""Constants of a machine, from which costs are predicted. `vfl doctor --measure` measures and stores them.
+"""Constants of a machine, from which costs are predicted. `vfl doctor --measure` measures and stores the constants.
 
-The file is `vfl/machine.json` under $XDG_STATE_HOME or ~/.local/state. The constants describe hardware and software, not data.
+They are stored in `vfl/machine.json` under $XDG_STATE_HOME or ~/.local/state, and describe hardware and software, not data.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from vfl.writing import write_whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Cost constants. The presets were measured on two cores of a server of 2024 with Ray 2.60.
+    """Constants of a machine for predicting costs. The presets were measured on two cores of a server of 2024 with Ray 2.60.
 
     cores : number of cores. memory : bytes.
     update_seconds : time of one coordinate update per record, on one core.
-    release_seconds : time to charge, noise and log one release.
+    release_seconds : time to charge one release, draw the noise, and write the log.
     warmup_seconds : extra processor time of the first queries to a process, which load compiled kernels.
-    copy_bytes_a_second : memory traffic per second, reads and writes, of adding two vectors.
-    trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : rate at which vectors travel with such a
-        call, through memory that the processes of one machine share (vfl.shards.lending).
-    link_trip_seconds, link_bytes_a_second : the same between nodes. One machine alone cannot measure them.
-    organisation_trip_seconds, organisation_bytes_a_second : the same between organisations, over gRPC and TLS, measured as
-        processor time of both ends on one machine. A slow network takes longer.
+    copy_bytes_a_second : bytes per second of memory traffic, read and written, while two vectors are added.
+    trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : bytes of vectors per second in such a
+    round
+    trip, through memory that the processes of one machine share (vfl.shards.lending).
+    link_trip_seconds, link_bytes_a_second : the same quantities between nodes. One machine alone cannot measure them.
+    organisation_trip_seconds, organisation_bytes_a_second : the same quantities between organisations, over gRPC and TLS,
+    measured as processor time of both ends on one machine. A slow network takes longer.
     call_seconds : processor time of both ends for a call to a shard on the same machine.
-    worker_bytes : memory of a worker process that holds a few records.
+    worker_bytes : memory of a worker process that holds only a few records.
     worker_seconds : processor time of a worker process until it has loaded its records.
     start_seconds : time to start Ray.
     measured : version of vfl that measured the machine; "" for the presets.
@@ -63,12 +64,12 @@ class Machine:
 
     @classmethod
     def here(cls) -> Self:
-        """Return the constants that were measured on this machine, or the presets with its cores and memory."""
+        """Return the constants that were measured on this machine; else the presets, with this machine's cores and memory."""
         try:
             kept: Any = read_json(stored_at())
             return cls(**kept)
         except (OSError, ValueError, TypeError, SpecificationError):
-            # The file is missing, damaged or of another version; `vfl doctor --measure` writes it.
+            # The file is missing, damaged or of another version; `vfl doctor --measure` writes a new file.
             return cls(cores=os.cpu_count() or 1, memory=memory_here())
 
     def store(self) -> Path:

@@ -1,4 +1,4 @@
-"""Public problem of a job: objective, layout and budget for a number of records, derived before any data are read."""
+"""Public problem of a job: objective, layout and budget for a number of records. No data are read for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def layout_of(job: Job) -> Layout:
-    """Return the layout of the coordinates. Explicit blocks keep their order; the intercept comes last at the label party."""
+    """Return the layout of the coordinates. Explicit blocks keep their order; the label party's intercept comes last."""
     partition = job.partition
     features = job.schema.features
     intercept = {partition.label_party: (INTERCEPT,)} if job.intercept else {}
@@ -42,7 +42,7 @@ def layout_of(job: Job) -> Layout:
 
 
 def problem_of(job: Job, n_records: int) -> Problem:
-    """Return the public problem for n records, held-out records included; δ defaults to 1/n²."""
+    """Return the public problem for n records, including held-out records. The default of δ is 1/n²."""
     require_job(job)
     require_count("n_records", n_records)
     layout = layout_of(job)
@@ -115,7 +115,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
 
 
 def _require_subsampled(job: Job) -> None:
-    """Raise SpecificationError for a job on subsamples that asks for further releases on all records."""
+    """Raise SpecificationError if a job on subsamples also asks for releases on all records."""
     privacy = job.privacy
     curved = any(isinstance(own, Curve) and own.knots is None for own in job.columns.values())
     for asked, what, remedy in (
@@ -137,7 +137,7 @@ def _require_subsampled(job: Job) -> None:
 
 
 def _terms(job: Job, layout: Layout) -> ColumnTerms | None:
-    """Return the penalties and limits that columns add to the objective, or None. SpecificationError if they do not fit."""
+    """Return penalties and limits that columns add to the objective, or None. SpecificationError if they do not fit."""
     at = {name: j for j, name in enumerate(layout.names)}
     low, high, penalties = np.full(layout.n_coordinates, -np.inf), np.full(layout.n_coordinates, np.inf), []
     for column in job.partition.features:
@@ -153,7 +153,7 @@ def _terms(job: Job, layout: Layout) -> ColumnTerms | None:
 
 
 def _why_no_terms(job: Job) -> str | None:
-    """Return the reason why a job cannot have curves with a smoothness or a shape; None if it can."""
+    """Return the reason why a job cannot have curves with a smoothness or a shape; None if the job can have them."""
     if not job.solver.takes_terms:
         return f"{job.solver.name} has no steps by coordinates: use SkGD or CD, or leave them out"
     if job.multinomial:
@@ -168,7 +168,7 @@ def _why_no_terms(job: Job) -> str | None:
 
 
 def _start(job: Job, layout: Layout) -> Vector | None:
-    """Return the scaled coefficients (p,) from which training starts, in the layout's order; None for a job without a start."""
+    """Return the scaled coefficients (p,) from which training starts, in the layout's order; None if the job names no start."""
     if job.start is None:
         return None
     given, classes = job.start.coefficients, job.class_names
@@ -183,7 +183,7 @@ def _start(job: Job, layout: Layout) -> Vector | None:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Budgets μ on the training records: of the solver's releases, and of each other release, None for one not made."""
+    """Budgets μ on the training records, of the solver's releases and of each other release; None for a release not made."""
 
     solver: float
     knots: float | None = None
@@ -192,12 +192,12 @@ class Budgets:
 
     @property
     def besides(self) -> Fraction:
-        """Exact sum of μ² over the releases besides the solver's."""
+        """Exact sum of μ² over the releases that are not the solver's."""
         return sum((Fraction(mu) ** 2 for mu in (self.knots, self.class_balance, self.distance) if mu), Fraction(0))
 
 
 def budgets_of(job: Job, problem: Problem) -> Budgets:
-    """Return the budgets of a private job. `problem` has the job's δ, and decides if fairness can be bounded."""
+    """Return the budgets of a private job. `problem` has the job's δ and decides if the unfairness can be bounded."""
     privacy = job.privacy
     if privacy is None or problem.delta is None:
         raise PrivacyError("a job without privacy has no budget to divide")
@@ -218,7 +218,7 @@ def budgets_of(job: Job, problem: Problem) -> Budgets:
 
 
 def knots_of(job: Job, problem: Problem) -> Knots | None:
-    """Return the release of the knots of a job's curves; None if all curves have declared knots."""
+    """Return the release that chooses the knots of a job's curves; None if all curves have declared knots."""
     found = _knots(job, problem)
     if found is None or job.privacy is None or not found.bent:
         return found
@@ -227,7 +227,7 @@ def knots_of(job: Job, problem: Problem) -> Knots | None:
 
 
 def _knots(job: Job, problem: Problem) -> Knots | None:
-    """Return the curves whose knots the run finds, with the numbers of their pieces, but without the event to charge."""
+    """Return the curves whose knots the run chooses, with numbers of pieces, but without the event to charge."""
     partition, privacy, curves = job.partition, job.privacy, {}
     for party in partition.parties:
         named = ((column, job.schema[column]) for column in partition.canonical_columns(party))
@@ -244,5 +244,5 @@ def _knots(job: Job, problem: Problem) -> Knots | None:
 
 
 def bounds_fairness(job: Job, problem: Problem) -> bool:
-    """Return True if the job asks for a bound on the fairness of the noise-free model, and public facts allow one."""
+    """Return True if the job asks to bound the unfairness of the noise-free model and public facts allow a bound."""
     return job.fairness is not None and job.fairness.bound and not distances.why_none(problem)

@@ -1,18 +1,23 @@
-"""Expected measures of a linear model for a given signal. Their ranges contain nine of ten runs, and need public facts alone.
+"""Ranges of measures expected of a linear model for a given signal, from public facts alone. Nine of ten runs lie in a range.
 
-A run's margins are those of the best linear model plus an error. Let T be the variance of this error, in units of that of the
-best margins, and z = Φ⁻¹(AUC of the best model). If scores are normal, the margins of a class have variance 2z², and
+A run's margins are those of the best linear model plus an error. Let T be the variance of this error, in units of the
+variance
+of the best model's margins, and z = Φ⁻¹(AUC of the best model). If scores are normal, the margins of a class have variance
+2z², and
 
     AUC = Φ(c·z)       c = (1 + k√T·g) / √((1 + k√T·g)² + T·(1 − 1/√p))       k = CHANCE / p^¼
     loss = H − (1 − left)·G       R² = (1 − left)·R²_best
 
-g is −1, 0 and 1 for the low end, the middle and the high end of the range. k√T is the part of the error along the best
-direction: since columns are correlated, a random direction overlaps the best one as if there were √p independent columns. H is
-the entropy of the labels, G the gain of the best model over a constant one, and `left` the share of G that the run misses. T
-and `left` are powers of ρ = μn/p and of the signal (`Power`).
+g is −1, 0 and 1 for the low end, the middle and the high end of the range. k√T is the part of the error along the direction
+of
+the best model: since columns are correlated, a random direction overlaps this direction as if there were √p independent
+columns. H is the entropy of the labels, G the gain of the best model over a constant model, and `left` the share of G that
+the
+run misses. T and `left` are powers of ρ = μn/p and of the signal (`Power`).
 
-The constants nearly minimise the mean interval score of 90 % ranges, over real and simulated records with ε from 0.1 to 10 and
-n from 30 to 10,000. `python -m tests.benchmarks.forecast` compares forecasts and outcomes on held-out problems.
+The constants nearly minimise the mean interval score of 90 % ranges, over real and simulated records with ε from 0.1 to 10
+and
+n from 30 to 10,000. `python -m tests.benchmarks.forecast` compares forecasts with outcomes on held-out problems.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ class Power:
     g: float
 
     def at(self, ratio: float, signal: float) -> float:
-        """Return the value; 0 without noise, where ρ is infinite."""
+        """Return the value of the power law; 0 without noise, where ρ is infinite."""
         return 0.0 if math.isinf(ratio) else self.a * ratio**-self.b * signal**-self.g
 
 
@@ -59,12 +64,13 @@ LOSS = Power(7.4, 2.55, -0.35), Power(0.55, 0.95, 1.8)
 R2 = Ends(Power(1.6, 1.56, -0.45), Power(17.0, 1.9, 0.0), Power(4.45, 0.75, 0.0))
 CHANCE = 1.3
 FLOORS = {"auc": 0.01, "loss": 0.005, "r2": 0.01}
-"""Smallest half-width of a range."""
+"""Smallest half-width of a range, per measure."""
 GAIN_LOW, GAIN_HIGH = 0.97, 1.1
-"""Range of the gain G, in units of the gain for normal scores."""
+"""Range of the gain G of the best model, in units of the gain for normal scores."""
 WORSE = {"loss": (0.09, 2.25), "r2": (0.1, 18.8)}
-"""(a, b) in a + (b/μn)², the most by which a model is worse than a constant one: for the loss in nats, for the squared error in
-units of the labels' variance. b accounts for the noise in the mean of the labels."""
+"""Most by which a model is worse than a constant model: a + (b/μn)² for (a, b). Units: nats for the loss, the labels' variance
+for the squared error. b stands for the noise in the mean of the labels.
+"""
 WORST = {"loss": 0.7, "r2": 4.0}
 
 _normal = NormalDist()
@@ -73,7 +79,7 @@ _nodes, _weights = np.polynomial.hermite_e.hermegauss(60)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Range of a measure, with the best possible value and the value of a constant model."""
+    """Range of a measure, with the best possible value and the value that a constant model has."""
 
     low: float
     high: float
@@ -86,7 +92,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Public facts behind a forecast. ratio : ρ = μn/p. clear : μn. factor : error of the solver over the error of SkGD."""
+    """Public facts for a forecast. ratio : ρ = μn/p. clear : μn. factor : error of the solver divided by SkGD's error."""
 
     n: int
     p: int
@@ -102,19 +108,19 @@ class Facts:
         return cls(problem.n_records, problem.layout.n_coordinates, signal_to_noise(problem), clear(problem), factor)
 
     def noise(self, power: Power, signal: float) -> float:
-        """Return the error due to noise, steps and the cap."""
+        """Return the error that is due to noise, to the number of steps and to the cap."""
         return self.factor * power.at(self.ratio, signal)
 
 
 def descent(problem: Problem, solver: str) -> float:
-    """Return the error, from 0 to 1, that `vfl.recommend` expects of this solver, or of the best one if it has no rule."""
+    """Return the error in [0, 1] that `vfl.recommend` expects of this solver; without a rule, that of the best solver."""
     candidates = recommendation(problem).candidates
     name = "SkGD" if solver == "CD" else solver
     return next((c.left for c in candidates if c.solver == name), candidates[0].left)
 
 
 def gain_of(auc: float, share: float) -> tuple[float, float]:
-    """Return (H, G): the loss of a constant model, and the gain of the best model if scores are normal in both classes."""
+    """Return (H, G): the loss of a constant model, and the best model's gain over it for normal scores in both classes."""
     margins, weights = margins_of(auc, share)
     losses = np.logaddexp(0.0, np.repeat([-1.0, 1.0], len(_nodes)) * margins)
     entropy = -share * math.log(share) - (1.0 - share) * math.log1p(-share)
@@ -122,7 +128,7 @@ def gain_of(auc: float, share: float) -> tuple[float, float]:
 
 
 def margins_of(auc: float, share: float) -> tuple[Vector, Vector]:
-    """Return margins of the best model if scores are normal in both classes, and their probabilities, which add up to 1."""
+    """Return margins of the best model for normal scores in both classes, and the margins' probabilities, which add up to 1."""
     z = _normal.inv_cdf(auc)
     base, half, spread = math.log(share / (1.0 - share)), z * z, math.sqrt(2.0) * z
     margins = np.concatenate([base + half + spread * _nodes, base - half + spread * _nodes])
@@ -130,7 +136,7 @@ def margins_of(auc: float, share: float) -> tuple[Vector, Vector]:
 
 
 def missed(facts: Facts, signal: float, share: float | None) -> float:
-    """Return the share, from 0 to 1, of the effect that the columns can explain and that a model is expected to miss.
+    """Return the share, from 0 to 1, of the explainable effect that a model is expected to miss.
 
     signal : AUC or R² of the best linear model. share : share of positive labels; None without classes.
     """
@@ -143,7 +149,7 @@ def missed(facts: Facts, signal: float, share: float | None) -> float:
 
 
 def ranges(facts: Facts, signal: float, share: float | None) -> dict[str, Range]:
-    """Return the ranges of the measures; arguments as for `missed`."""
+    """Return the range of each measure. Arguments as for `missed`."""
     if share is None:
         return {"r2": _r2(facts, signal)}
     entropy, gain = gain_of(signal, share)
@@ -161,7 +167,7 @@ def _auc(facts: Facts, signal: float, gain: float) -> Range:
 
 
 def _aligned(error: float, p: int, chance: int) -> float:
-    """Return c, the correlation of a run's margins with the best ones, for T = error."""
+    """Return c, the correlation of a run's margins with the best model's margins, if T = error."""
     free = math.sqrt(p)
     along = 1.0 + chance * CHANCE * math.sqrt(error / free)
     across = error * (1.0 - 1.0 / free)

@@ -1,4 +1,4 @@
-"""The plan of a run: everything that public facts decide, before any data are read."""
+"""Plan of a run: everything that follows from public facts, decided before any data are read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MANY = 10**9
-"""A number of records larger than that of any job."""
+"""Number of records that is larger than in any job."""
 THRESHOLDS = (
     "thresholds per group: predicting with them needs each record's group and treats equal records of two groups "
     "differently, which law may forbid; leave fairness.thresholds out to measure only"
@@ -67,7 +67,7 @@ def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int
     """Return the largest μ of a Gaussian release on the held-out part that fits under (ε, δ).
 
     trained : the solver's releases, which decide the accounting. Gaussian releases are composed exactly, mixed releases by
-        ρ = μ²/2, and plans with secret samples by their privacy loss distribution, which loses less than a thousandth.
+    ρ = μ²/2, and plans with secret samples by their privacy loss distribution, whose rounding costs less than a thousandth.
     """
     kinds = {type(event) for event, _ in trained}
     if PoissonSubsampledGaussian in kinds:
@@ -80,7 +80,7 @@ def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int
 def inquiries_of(
     job: Job, problem: Problem, n_records: int, solver: Solver, trained: tuple[tuple[Event, int], ...]
 ) -> tuple[Inquiry, ...]:
-    """Return the evaluation queries planned after training, in order; `trained` are the releases of the resolved solver."""
+    """Return the inquiries (releases planned after training), in order. trained : releases of the resolved solver."""
     asked: list[Inquiry] = []
     privacy, delta = job.privacy, problem.delta
     if job.evaluation is not None:
@@ -106,7 +106,7 @@ def inquiries_of(
 
 
 def _comparisons(job: Job, problem: Problem, solver: Solver, n_records: int, mu: float | None) -> list[Inquiry]:
-    """Return the evaluation queries on fairness: the distance to the noise-free model if there is a bound, then the groups."""
+    """Return the inquiries on fairness: the distance to the noise-free model for a bound, if possible; then the counts."""
     spec, partition, asked = job.fairness, job.partition, []
     if spec is None:
         return []
@@ -120,11 +120,11 @@ def _comparisons(job: Job, problem: Problem, solver: Solver, n_records: int, mu:
 
 
 WEAK = 50.0
-"""ε above which a guarantee is called weak. Usual values are at most 10 (Ponomareva et al. 2023, section 5.2.1)."""
+"""ε above which a guarantee counts as weak. Usual values are at most 10 (Ponomareva et al. 2023, section 5.2.1)."""
 
 
 def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]:
-    """Return warnings for an ε too large to protect, and a δ too large for n (Dwork & Roth 2014, section 2.3)."""
+    """Return warnings if ε is too large to protect, or δ too large for n (Dwork & Roth 2014, section 2.3)."""
     odds = (
         f"ε = {epsilon:.4g} protects next to nothing: one record may change the odds of an outcome by a factor of "
         f"e^{epsilon:.3g}; give ε of 10 or less"
@@ -140,7 +140,7 @@ def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]
 
 
 class Trained(NamedTuple):
-    """Result of a plan's schedule: model w (p,), {query: findings} of the evaluation, {column: knots}, w of each subsample."""
+    """Result of a plan's schedule: model w (p,), {inquiry: findings}, {column: knots}, and w of each subsample."""
 
     w: Vector
     findings: Mapping[str, Findings]
@@ -151,7 +151,7 @@ class Trained(NamedTuple):
 def _noting(
     schedule: Generator[Query, Released, T], gone: set[str], placed: Placed | None, subsample: int | None = None
 ) -> Generator[Query, Released, T]:
-    """Run a schedule. Its queries get the placed knots and the subsample; parties that are lost are added to `gone`."""
+    """Run a schedule with the knots and the subsample set in every query. Add the parties that are lost to `gone`."""
     try:
         query = next(schedule)
         while True:
@@ -173,16 +173,16 @@ def _noting(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """A job with every open option decided.
+    """Plan of a job, with every open option decided.
 
     problem : public problem of the training records. n_records : n, held-out records included.
     releases : all charges of the run, as (event, count); () without privacy.
-    inquiries : evaluation queries after training.
-    split : name of the public split of the records, None without a hold-out.
+    inquiries : releases planned after training, such as measures.
+    split : name of the public split of the records; None without a hold-out.
     sharing : roles, bits and traffic of a run on shares; None for other runs.
-    knots : first release of a run whose curves have no declared knots; None for other runs.
+    knots : first release of the run, which chooses knots of curves; None if all knots are declared.
     link : network link on which the time of messages is bounded; None leaves the bound out.
-    subsamples : disjoint subsamples that the run trains on one after another; None if it trains on all records at once.
+    subsamples : disjoint subsamples on which the run trains one model each, in turn; None for a run on all records at once.
     """
 
     job: Job
@@ -199,16 +199,16 @@ class Plan:
 
     @property
     def division(self) -> Split | Subsample | None:
-        """The public division of the records with which training begins; None if it uses all of them."""
+        """The public division of the records with which training begins; None if training uses all records."""
         return self.job.split if self.subsamples is None else self.subsamples[0]
 
     @property
     def n_fits(self) -> int:
-        """Number of models that the run trains one after another: one per subsample, or 1 without subsamples."""
+        """Number of models that the run trains, one after another: one per subsample, or 1 without subsamples."""
         return self.problem.subsamples
 
     def schedule(self) -> Generator[Query, Released, Trained]:
-        """Place the knots, train, then run the evaluation queries. With subsamples, w is the mean of their models."""
+        """Choose the knots, train, then run the inquiries. With subsamples, w is the mean of the models."""
         if self.subsamples is not None:
             fits: list[Vector] = []
             for k in range(self.n_fits):
@@ -224,7 +224,7 @@ class Plan:
         return Trained(w, found, {} if self.knots is None or placed is None else self.knots.by_column(placed))
 
     def _place(self, knots: Knots, gone: set[str]) -> Generator[Query, Released, Placed]:
-        """Release the histograms and place the knots. If a party is lost meanwhile, the run fits straight lines."""
+        """Release the histograms and choose the knots from them. If a party is lost meanwhile, the run fits straight lines."""
         if not knots.bent:
             return knots.lines()
         try:
@@ -236,12 +236,12 @@ class Plan:
 
     @property
     def n_before(self) -> int:
-        """Number of queries before the first one of the solver: 1 if the run releases histograms for knots."""
+        """Number of queries before the solver's first query: 1 if the run releases histograms for knots, else 0."""
         return int(self.knots is not None and bool(self.knots.bent))
 
     @property
     def committed(self) -> bool:
-        """True if the cost is valid only for exactly these releases. This holds for plans that sample records secretly."""
+        """True if the stated cost is valid only for exactly these releases, as in plans that sample records secretly."""
         return any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in self.releases)
 
     @property
@@ -254,7 +254,7 @@ class Plan:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Flags of this plan's certificate: data-dependent values that are not charged, in words."""
+        """Flags of the certificate that follow from the plan: sentences on data-dependent values that are not charged."""
         return flags_of(self.job)
 
     @cached_property
@@ -270,9 +270,10 @@ class Plan:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Bytes of per-record vectors that parties receive and send in queries, each summed over the parties.
+        """Bytes of per-record vectors that parties receive in queries, and bytes that they send, each summed over the parties.
 
-        The single transfer of labels to the coordinator is not included. Without privacy the sum assumes the largest number of
+        The single transfer of labels to the coordinator is not included. Without privacy, the sums assume the largest number
+        of
         passes.
         """
         if self.sharing is not None:
@@ -286,7 +287,7 @@ class Plan:
 
     @cached_property
     def vectors(self) -> Vectors:
-        """Per-record vectors sent in training. Counting may iterate over all steps of the solver."""
+        """Number of per-record vectors sent in training. Counting may iterate over all steps of the solver."""
         return self.solver.vectors(self.problem)
 
     @property
@@ -296,12 +297,12 @@ class Plan:
 
     @property
     def alignment_seconds(self) -> float:
-        """Expected time of the alignment on one core if all ids are common to all parties; 0.0 without alignment."""
+        """Expected time of the alignment on one core, if all parties have the same ids; 0.0 without alignment."""
         return psi.seconds([self.n_records] * len(self.job.ids), 1) if self.job.ids else 0.0
 
     @property
     def seconds(self) -> float:
-        """Rough estimate of the time of the rounds on one idle, typical machine with running actors."""
+        """Rough estimate of the time of the rounds on one idle, typical machine, once all actors run."""
         machine = Machine()
         releases = sum(count for _, count in self.releases)
         updates = sum(count * getattr(event, "dimension", 1) for event, count in self.releases)
@@ -314,7 +315,7 @@ class Plan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about suspicious plans, each with its remedy, from public facts alone."""
+        """Warnings about questionable options, each with a remedy, from public facts alone."""
         fairness = self.job.fairness
         chosen = (THRESHOLDS,) if fairness is not None and fairness.thresholds else ()
         if self.problem.delta is None or self.job.privacy is None:
@@ -330,7 +331,7 @@ class Plan:
         return words.html(words.title(self), words.outline(self))
 
     def outline(self, expected: Forecast) -> str:
-        """Return the plan as text, with a forecast from guesses of the caller (vfl.forecast)."""
+        """Return the plan as text, with a forecast from the caller's guesses (vfl.forecast)."""
         return words.text(words.title(self), words.outline(self, expected))
 
     def explain(self) -> str:
@@ -339,9 +340,9 @@ class Plan:
 
 
 def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
-    """Decide every open option of a job from public facts; SpecificationError if the job cannot run.
+    """Decide every open option of a job from public facts. Raises SpecificationError if the job cannot run.
 
-    n_records : n, the number of aligned records. link : rate and round trip of the participants' connections, such as
+    n_records : n, the number of aligned records. link : rate and round trip of the participants' network connections, such as
         '100Mbit/20ms', to bound the time of messages and bytes.
     """
     over = None if link is None else Link.of(link)
@@ -375,9 +376,9 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
 
 
 def check(job: Job) -> Plan:
-    """Raise an error if `plan` refuses the job for every number of records; for use before an alignment finds n.
+    """Raise an error if `plan` refuses the job for every number of records. Use `check` before an alignment finds n.
 
-    Return the plan of training alone for the largest n that works.
+    Return the plan, for training alone, at the largest n that works.
     """
     for n_records in (MANY, 10**6, 10**3):
         try:
@@ -388,9 +389,10 @@ def check(job: Job) -> Plan:
 
 
 def cheapest(job: Job) -> Plan | None:
-    """Return a training plan that needs no more budget than the plan for any other n; None if no such plan is known.
+    """Return a plan for training alone that needs the least budget over all n; None if no such plan is known.
 
-    As n grows, δ = 1/n² and the budget that a plan needs fall. With secret samples the budget depends on n in other ways.
+    As n grows, δ = 1/n² falls, and so does the budget that a plan needs. With secret samples the budget depends on n
+    differently.
     """
     largest = check(job)
     sampled = any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in largest.releases)
@@ -398,7 +400,7 @@ def cheapest(job: Job) -> Plan | None:
 
 
 def recommend(job: Job, n_records: int) -> Recommendation:
-    """Return the solvers ranked by their expected error on this job. The solver that the job names does not matter.
+    """Return all solvers, ranked by their expected error on this job. The solver that the job names does not matter.
 
     n_records : n, the number of aligned records.
     """

@@ -1,4 +1,4 @@
-"""Public facts of a run with trust='secure': roles, bits, bias and traffic."""
+"""Public facts of a run with trust='secure' (on shares): roles, bits, bias and traffic."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Solver
 
 SLACK = 1.001
-"""Safety factor on 2C, the sensitivity of a sum that is clipped at C, for the rounding of values to a grid."""
+"""Safety factor on the sensitivity 2C of a sum that is clipped at C. The factor covers the rounding of values to a grid."""
 TYPICAL_MARGIN = 8.0
-"""Default of V, the largest margin for which a plan bounds the bias and counts the traffic."""
+"""Default of V, the largest absolute margin for which a plan bounds the bias and counts the traffic."""
 LARGEST_BIAS = 0.5
-"""Largest ratio of bias to σ; beyond it, a run uses more Fourier terms."""
+"""Largest allowed ratio of bias to σ. Beyond this ratio, a run uses more Fourier terms."""
 
 
 def sharing_of(
     job: Job, problem: Problem, solver: Solver, trained: Sequence[tuple[Event, int]]
 ) -> Sharing | GramSharing | None:
-    """Return the public facts of a run on shares, or None for other runs. Raises SpecificationError or PrivacyError.
+    """Return the public facts of a run on shares; None for other runs. Raises SpecificationError or PrivacyError.
 
-    solver : the solver with all options resolved. trained : releases of the solver.
+    solver : the solver, with all options resolved. trained : the solver's releases.
     """
     if job.trust != "secure" or job.secure is None:
         return None
@@ -87,7 +87,7 @@ def sharing_of(
 
 
 def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Products) -> GramSharing:
-    """Return the public facts of one release of all products of columns."""
+    """Return the public facts of one release of all products of two columns."""
     from vfl.secure.gram import gram_bits, gram_caps  # loads compiled loops
 
     smallest, sigma = min(gram_caps(products.clip, products.squares).values()), products.event.sigma * products.unit
@@ -111,10 +111,10 @@ def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Produ
 
 
 def _bias(problem: Problem, parties: Sequence[str], place: int, size: float, residual: int, found: Bits) -> float:
-    """Return a bound on the bias of an opened sum for margins up to V, divided by 2C = σ/z.
+    """Return a bound on the bias of an opened sum for margins up to V, in units of 2C = σ/z.
 
-    The bound is half of n·(error of a residual)·size + n·r_max·2^−(FX + 1), with r_max the largest residual, C the clip, z the
-    noise multiplier and FX = `Bits.columns`. The second term covers the rounding of rows.
+    The bound is half of n·(error of a residual)·size + n·r_max·2^−(FX + 1). Here r_max is the largest residual, C the clip, z
+    the noise multiplier and FX = `Bits.columns`. The second term is due to the rounding of rows.
     """
     series = SERIES[place]
     residuals = error(series, len(parties), series.margin) * size

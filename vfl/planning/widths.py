@@ -1,14 +1,15 @@
-"""Expected widths of intervals, from public facts and declared guesses, before any data are read.
+"""Expected widths of the intervals of coefficients, from public facts and declared guesses, before any data are read.
 
-For columns of standard deviation 1 that are not correlated, a coefficient has the variance
+For uncorrelated columns of standard deviation 1, the variance of a coefficient is the sum of
 
     sampling φ/(n h̄)        noise (2 z C)²/(n h̄)²/T
 
 h̄ is the mean curvature at the margins of the guessed signal, φ the residuals' variance divided by h̄, C the cap, z the noise
-multiplier, and T the number of passes that the run averages. Correlated columns have wider intervals, above all with much
-noise. A mean over m subsamples has 1/m of the variance of one subsample, and a quantile of Student's t replaces the normal one.
-The noise in the released H and J also widens intervals: simulated releases, from a public seed, pass through the estimator that
-a run uses (vfl.inference.matrices).
+multiplier, and T the number of passes over which the run averages. Correlated columns have wider intervals, above all with
+much noise. A mean over m subsamples has 1/m of the variance of one subsample, and a quantile of Student's t replaces the
+normal quantile. The noise in the released matrices H and J also widens intervals: simulated releases, from a public seed,
+pass
+through the estimator that a run uses (vfl.inference.matrices).
 """
 
 from __future__ import annotations
@@ -35,18 +36,20 @@ if TYPE_CHECKING:
 
 NORMAL = 1.959963984540054
 CORRELATED = 0.5
-"""Correlation of neighbouring columns for the wider of the two widths."""
+"""Correlation of neighbouring columns that is assumed for the wider of the two expected widths."""
 REPEATS, DRAWS, ENOUGH = 8, 16, 400
-"""Largest numbers of simulated releases of H and J and of draws from the posterior of each. For p columns, 1 + ENOUGH // p are
-enough, since every draw has p diagonal entries."""
+"""Largest number of simulated releases of H and J, and of draws from the posterior of each release. For p columns,
+1 + ENOUGH // p are enough, since every draw has p diagonal entries.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """Expected half-width of a 95 % interval of a coefficient per standard deviation of its column.
+    """Expected half-width of the 95 % interval of a coefficient, in units of 1/(standard deviation of its column).
 
-    half : half-width for uncorrelated columns, in log-odds, or in standard deviations of the label. correlated : the same if
-        neighbouring columns correlate by CORRELATED. over : ratio of `half` to the half-width without privacy.
+    half : half-width for uncorrelated columns, in log-odds, or in standard deviations of the label. correlated : half-width
+    if
+    neighbouring columns have correlation CORRELATED. over : `half` divided by the half-width without privacy.
     """
 
     half: float
@@ -55,7 +58,7 @@ class Width:
 
 
 def width_of(solver: Any, problem: Problem, signal: float, share: float | None) -> Width | None:
-    """Return the expected width for a signal; None for a run without intervals and for a loss without a rule.
+    """Return the expected width for a signal; None for a run without intervals, and for a loss without a rule.
 
     signal : AUC or R² of the best linear model. share : share of positive labels; None without classes.
     """
@@ -95,7 +98,7 @@ def width_of(solver: Any, problem: Problem, signal: float, share: float | None) 
 
 
 def _drawn(correlation: float, sigma: float, p: int, rng: np.random.Generator) -> Vector:
-    """Return draws (releases, draws, p, p) of a correlation matrix from its posterior, given simulated noisy releases of it.
+    """Simulate noisy releases of a correlation matrix; return draws (releases, draws, p, p) from its posterior.
 
     correlation : r, in the entries r^|i−j| of the matrix. sigma : σ of the noise.
     """

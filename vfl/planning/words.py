@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event
 
 Lines = tuple[tuple[str, str], ...]
-"""Lines (name, words). A line with an empty name continues the line before."""
+"""Lines (name, words). A line with an empty name continues the previous line."""
 
 UNPREDICTED = (
     "every step on shares waits several times for messages between all participants and for the words of the dealer"
@@ -35,7 +35,7 @@ def text(title: str, lines: Lines) -> str:
 
 
 def html(title: str, lines: Lines) -> str:
-    """Return a title and its lines as HTML for notebooks."""
+    """Return a title and its lines as HTML, for notebooks."""
     return markup.whole(markup.line(title, strong=True), markup.table((), lines))
 
 
@@ -45,7 +45,7 @@ def model_of(loss: Loss) -> str:
 
 
 def title(plan: Plan) -> str:
-    """Return the model and its sizes."""
+    """Return the plan's title: the model and its sizes."""
     parties = len(plan.job.partition.parties)
     n = plan.problem.n_records
     records = f"{n:,} records" if plan.split is None else f"{n:,} of {plan.n_records:,} records"
@@ -57,7 +57,7 @@ def title(plan: Plan) -> str:
 
 
 def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
-    """Return the plan without formulas. expected : a forecast from the caller's guesses; None takes the default guesses."""
+    """Return the plan without formulas. expected : forecast from the caller's guesses; None uses the default guesses."""
     return (
         *_privacy(plan),
         *_start(plan),
@@ -173,7 +173,7 @@ def _sparse(plan: Plan) -> Lines:
 
 
 def _trust(plan: Plan) -> Lines:
-    """Return the threat model of a run on shares, its cost, its bits and its bias."""
+    """Return lines on the threat model of a run on shares, and on the run's cost, bits and bias."""
     sharing = plan.sharing
     if sharing is None:
         return ()
@@ -196,7 +196,7 @@ def _trust(plan: Plan) -> Lines:
 
 
 def broken_by(collude: int) -> str:
-    """Describe the coalitions that would learn more than the opened sums by pooling their views."""
+    """Describe the coalitions of participants that would learn more than the opened sums if they pooled what they see."""
     return f"broken by: the dealer with one party, or {collude + 1} parties that pool what they saw"
 
 
@@ -242,18 +242,18 @@ def _alignment(plan: Plan) -> Lines:
 
 
 def _faint(plan: Plan) -> Lines:
-    """Return a sentence if the model of the run will learn almost nothing."""
+    """Return a sentence if the model of the run is expected to be almost only noise."""
     said = standing_still(plan.problem) if plan.solver.name in ("SkGD", "CD") else ""
     return (("signal", said),) if said else ()
 
 
 def _compared(plan: Plan) -> bool:
-    """Return True if the solvers were compared by measurements on this loss."""
+    """Return True if measurements on this loss compared the solvers."""
     return plan.problem.loss.power in (None, 1.0)
 
 
 def _advice(plan: Plan) -> Lines:
-    """Return a sentence on the solver with the smallest expected error, if the job names another."""
+    """Return a sentence on the solver with the smallest expected error, if the job names another solver."""
     if plan.sharing is not None or not _compared(plan):  # the comparison has solvers that cannot run on shares
         return ()
     if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:

@@ -1,6 +1,7 @@
 """Model card of a finished run, in Markdown or HTML: description, quality, guarantee and limits of the model.
 
-Like the report, it is computed from released values and public facts. The owner of the model fills in the intended use.
+Like the report of a run, the card is computed from released values and public facts. The owner of the model fills in the
+intended use.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 
 NAME = "card.md"
 TOP = 10
-"""Largest number of coefficients on a card."""
+"""Largest number of coefficients shown on a card."""
 UNFOUNDED = "Nothing: the certificate does not hold. Do not rely on the certificate or the model."
 TO_FILL = "To be completed by the owner of the model: purpose, users, and uses that are out of scope."
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table on a card. head : cells of its heading."""
+    """Table on a card. head : cells of the heading row."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -50,7 +51,7 @@ class Table:
 
 Block = str | Table
 Card = tuple[tuple[str, tuple[Block, ...]], ...]
-"""(heading, paragraphs and tables) of each section."""
+"""Each section of a card: (heading, paragraphs and tables)."""
 
 
 def write_card(
@@ -64,7 +65,8 @@ def write_card(
 
     output : file name that ends in .md or .html; None writes card.md into the folder. ledger, key : as for `verify_run`.
 
-    Raises OutputError if the run is not finished or a file cannot be read or written; SpecificationError for another ending.
+    Raises OutputError if the run is not finished or a file cannot be read or written; SpecificationError for another
+    file ending.
     """
     run = Path(run)
     check_finished(run)
@@ -154,7 +156,7 @@ def _coefficients(facts: Facts) -> tuple[Block, ...]:
 
 
 def _curves(facts: Facts) -> tuple[Block, ...]:
-    """Return the lowest and highest value, and the widest noise band, of the largest curves and pairs."""
+    """Return lowest value, highest value and widest noise band of the largest curves, and of the largest pairs of columns."""
 
     def at(effect: Effect | Joint, k: int) -> str:
         where = np.unravel_index(k, effect.value.shape)
@@ -174,7 +176,7 @@ def _widest(effect: Effect | Joint) -> str:
 
 
 def _importance(facts: Facts) -> tuple[Block, ...]:
-    """Return the importance of the features; () if the run released no certified spread of the columns."""
+    """Return the importance of each feature; () if the run released no certified spread of the columns."""
     try:
         found = facts.result.importance()[:TOP]
     except VflError:

@@ -1,4 +1,4 @@
-"""SVG charts. Each is drawn for wide and for narrow screens, and the style sheet shows the one that fits."""
+"""SVG charts. Each chart is drawn once for wide and once for narrow screens; the style sheet shows the one that fits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE, NARROW = 760, 350
 COLOURS = 8
 """Number of party colours in the style sheet. With more parties the colours repeat."""
 DOTTED = 20
-"""Largest number of points of a curve whose points all get marks. Without a mark a curve of one point would be invisible."""
+"""A curve of at most this many points gets a mark at each point. Without a mark a curve of one point would be invisible."""
 DIGIT = 6.7
 """Approximate width of a small letter in the charts' font."""
 WIDER = dict.fromkeys("mMW@%", 1.8) | dict.fromkeys("wGOQ", 1.5)
@@ -28,7 +28,7 @@ WIDER = dict.fromkeys("mMW@%", 1.8) | dict.fromkeys("wGOQ", 1.5)
 class Curve:
     """Line through points (x, y).
 
-    colour : number of its colour; None for a dashed reference line. step : True draws steps between the points.
+    colour : number of the line's colour; None draws a dashed reference line. step : True draws steps between the points.
     band : half-height of a grey band at each point; None draws no band.
     """
 
@@ -50,7 +50,7 @@ class Axis:
     whole: bool = False
 
     def at(self, value: float) -> float:
-        """Return the position of a value between the ends, from 0 to 1."""
+        """Return the position of a value along the axis: 0 at the low end, 1 at the high end."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low))
@@ -84,12 +84,12 @@ def _decades(low: float, high: float, most: int) -> list[float]:
 
 
 def short(value: float) -> str:
-    """Return a number for a label."""
+    """Return the text of a number in a label."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 and value == round(value) else f"{value:.4g}"
 
 
 def fitted(name: str, width: float) -> str:
-    """Return a name whose middle is cut to fit a width, since names of columns often differ at their ends."""
+    """Return a name with its middle cut to fit a width. The ends are kept since names of columns often differ there."""
     room = width / DIGIT
     if _columns(name) <= room + 1e-6:  # rounding must not shorten a name whose own width was given
         return name
@@ -98,7 +98,7 @@ def fitted(name: str, width: float) -> str:
 
 
 def told_apart(names: Sequence[str], width: float) -> list[str]:
-    """Return names that are cut to fit a width. Names that would then look equal begin where they differ."""
+    """Return names cut to fit a width. Names that would look equal after the cut begin where they differ instead."""
     cut = [fitted(name, width) for name in names]
     alike: dict[str, set[str]] = {}
     for name, short_name in zip(names, cut, strict=True):
@@ -110,7 +110,7 @@ def told_apart(names: Sequence[str], width: float) -> list[str]:
 
 
 def _from(name: str, alike: set[str], width: float) -> str:
-    """Return a name from where it first differs from similar names, or from the start of the word there if that is near."""
+    """Return a name from the point where similar names differ, or from the start of the word there if that start is near."""
     first, last = min(alike), max(alike)
     differ = next((k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     word = name.rfind(" ", 0, differ) + 1
@@ -140,7 +140,7 @@ def both(draw: Callable[[int], Markup]) -> Markup:
 
 
 def svg(width: float, height: float, label: str, *children: Child) -> Markup:
-    """Return a drawing with a description for screen readers."""
+    """Return an SVG drawing of the given size, with a description for screen readers."""
     box = f"0 0 {width:g} {height:g}"
     return element("svg", element("title", label), *children, viewBox=box, role="img", aria_label=label)
 
@@ -153,7 +153,7 @@ def label(x: float, y: float, said: str, *, anchor: str = "start", class_: str |
 def curves(
     width: int, x: Axis, y: Axis, lines: Sequence[Curve], *, marks: Sequence[tuple[float, str]] = (), height: int = 250
 ) -> Markup:
-    """Return a chart of lines. marks : (x, name) of dashed lines from top to bottom."""
+    """Return a line chart. marks : (x, name) of vertical dashed lines."""
     return svg(width, height, f"{y.name} against {x.name}", panel(width, x, y, lines, marks=marks, height=height))
 
 
@@ -215,7 +215,7 @@ def _path(points: Sequence[tuple[float, float]], *, step: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Row of a heat map. shades : shade of each cell, from 0 to 1; None for no data. said : text at the end of the row."""
+    """Row of a heat map. shades : shade of each cell, from 0 to 1; None for a cell without data. said : text after the row."""
 
     name: str
     shades: Sequence[float | None]
@@ -250,7 +250,7 @@ def heat(width: int, rows: Sequence[Strip], x: str, ends: tuple[str, str] = ("fi
 
 
 def _runs(shades: Sequence[float | None]) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of each run of cells with data."""
+    """Yield (start, stop) of each run of neighbouring cells with data."""
     for there, run in groupby(range(len(shades)), key=lambda j: shades[j] is not None):
         cells = list(run)
         if there:
@@ -259,7 +259,7 @@ def _runs(shades: Sequence[float | None]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Value in a chart. interval : ends of a line through its point; None draws a bar from 0. band : ends of a grey band."""
+    """Value in a chart. interval : ends of a line through the point; None draws a bar from 0. band : ends of a grey band."""
 
     name: str
     value: float
@@ -270,12 +270,12 @@ class Row:
 
 
 def around(half: float | None) -> tuple[float, float] | None:
-    """Return the ends of a band around 0, given its half-width; None for None."""
+    """Return the ends of a band around 0, given the half-width of the band; None without a band."""
     return None if half is None else (-half, half)
 
 
 def rows(width: int, given: Sequence[Row], x: str) -> Markup:
-    """Return a chart with one row per value and a common zero, as bars, or as points with lines for intervals."""
+    """Return a chart with one row per value and a common zero. A value is a bar, or a point with a line for the interval."""
     names = min(0.42 * width, 10 + DIGIT * max(_columns(row.name) for row in given))
     left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in given), 21.0
     reach = [end for row in given for end in (row.value, *(row.interval or ()), *(row.band or ()))]
@@ -316,7 +316,7 @@ def rows(width: int, given: Sequence[Row], x: str) -> Markup:
 
 
 def key(*entries: tuple[str, str]) -> Markup:
-    """Return a legend. entries : (class of the style sheet, name)."""
+    """Return a legend. entries : pairs (class of the style sheet, name)."""
     items = (element("li", element("i", Markup(""), class_=shape), name) for shape, name in entries)
     return element("ul", *items, class_="key")
 

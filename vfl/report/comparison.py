@@ -1,6 +1,6 @@
 """Comparison of finished runs: measures, guarantee and settings side by side, as text, plain values or one HTML page.
 
-It reads only the runs' folders, which hold released values and public facts, so it costs no privacy.
+The comparison reads only the runs' folders, which hold released values and public facts, so it costs no privacy.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Compared:
     """One run of a comparison.
 
-    name : name of its folder. holds : True if its certificate holds. facts : settings and guarantee.
-    measures : {name: measure} of all findings. effects : curves of its columns.
+    name : name of the run's folder. holds : True if the run's certificate holds. facts : settings and guarantee.
+    measures : {name: measure} of all findings. effects : curves of the model's columns.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Compared:
 
 
 def compared(run: str | Path) -> Compared:
-    """Read one finished run. Raises OutputError for any other folder."""
+    """Read one finished run from its folder. Raises OutputError for any other folder."""
     run = Path(run)
     check_finished(run)
     report, result = verify_run(run), Result.load(run)
@@ -86,14 +86,14 @@ def compared(run: str | Path) -> Compared:
 
 
 def compare(runs: Sequence[str | Path]) -> tuple[Compared, ...]:
-    """Read the runs to compare, at least two; raise SpecificationError or OutputError."""
+    """Read the runs to compare, at least two. Raises SpecificationError for fewer, OutputError for other folders."""
     if len(runs) < 2:
         raise SpecificationError("a comparison needs two runs or more: vfl compare RUN RUN")
     return tuple(compared(run) for run in runs)
 
 
 def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Return the table: one row per measure, then one per setting, each with its name and one cell per run."""
+    """Return the table: one row per measure, then one per setting. Each row has a name, then one cell per run."""
     names = list(dict.fromkeys(name for run in runs for name in run.measures))
     rows = [("certificate", *("holds" if run.holds else "DOES NOT HOLD" for run in runs))]
     rows += [(name, *(str(run.measures.get(name, "")) for run in runs)) for name in names]
@@ -105,10 +105,11 @@ def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def notes_of(runs: Sequence[Compared]) -> list[str]:
-    """Return one sentence per measure that differs between the first and another run by more than both intervals explain.
+    """Return one sentence per measure in which another run differs from the first by more than both intervals explain.
 
-    The runs count as independent. Then the squared half-width of a difference is the sum of the squared half-widths of the two
-    facing sides, also for intervals that are not symmetric (Zou & Donner 2008).
+    The runs count as independent. Then the squared half-width of the difference's interval is the sum of the squared
+    half-widths
+    of the two sides that face each other, also for intervals that are not symmetric (Zou & Donner 2008).
     """
     first, said = runs[0], []
     for name, own in first.measures.items():
@@ -155,7 +156,7 @@ def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
 
 
 def _overlaid(runs: Sequence[Compared]) -> Markup | None:
-    """Return charts that overlay the curves of several runs for one column; None if no column has several curves."""
+    """Return one chart per column that overlays the curves of several runs; None if no column has several curves."""
     drawn = []
     for first in runs[0].effects:
         same = [

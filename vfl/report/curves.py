@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROWS = 16
 """Largest number of thresholds in the table."""
 BARS = 40
-"""Largest number of points for which a chart draws intervals."""
+"""Largest number of points for which a chart draws the intervals of the points."""
 INTERVALS = (
     "All are computed from the same released counts as the area under the curve, so none costs budget. Bars and brackets are "
     "intervals of 95 % for noise and sampling, each by itself."
@@ -36,13 +36,13 @@ DROWNED = "Noise hides every bin of the released histogram: hold out more record
 
 
 def above(result: Result) -> str:
-    """Return the decision rule in words."""
+    """Return the rule for predicting "positive", in words."""
     what = "a probability" if loss_of(result.job.loss).log_odds else "a margin"
     return f"with {what} above {result.threshold:.4g}"
 
 
 def curves(facts: Facts) -> Markup | None:
-    """Return the sections on decisions and on curves; None if the run measured no scores on held-out records."""
+    """Return the sections on decisions and on score curves; None if the run measured no scores on held-out records."""
     found = facts.findings.get("held out")
     if found is None or found.histogram is None:
         return None
@@ -129,7 +129,7 @@ def _ends(e: Estimate, form: str) -> str:
 def _chart(
     heading: str, at: Sequence[Point], place: Place, names: tuple[str, str], reference: charts.Curve
 ) -> Markup | None:
-    """Return a chart of one measure against another; None if noise hides all points."""
+    """Return a chart of one measure against another; None if noise hides every point."""
     found = [(x, y) for x, y in map(place, at) if x is not None and y is not None]
     if not found:
         return None

@@ -22,7 +22,7 @@ ABOUT = (
 
 
 def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping[str, Monitored]) -> str:
-    """Return the page. threshold : index beyond which a column has drifted. days : all comparisons so far, by time."""
+    """Return the page. threshold : index above which a column counts as drifted. days : all comparisons so far, by time."""
     exceeding = monitored.exceeding(threshold)
     rows = [
         (one.name, f"{one.index:.3g}", f"{one.floor:.2g}", f"{one.limit:.2g}", "drift" if one.name in exceeding else "")
@@ -60,7 +60,7 @@ def _bins(one: Drift) -> Markup:
 
 
 def _history(monitored: Monitored, threshold: float, days: Mapping[str, Monitored]) -> Markup:
-    """Return a heat map of each column's population stability index at all times; twice the threshold is darkest."""
+    """Return a heat map of each column's population stability index over time. Twice the threshold is the darkest shade."""
     over = [{one.name: one.index for one in day.drifts} for day in days.values()]
     strips = [
         charts.Strip(one.name, [day[one.name] / (2.0 * threshold) for day in over], f"{one.index:.3g}")

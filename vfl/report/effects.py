@@ -1,4 +1,4 @@
-"""Section with a curve per column: the column's contribution to the margin, with the noise band."""
+"""Section with one curve per column: the column's contribution to the margin, with a band for the noise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAIRS = (
 
 
 def effects(facts: Facts) -> Effects:
-    """Return the curves of a run, with bands if its log can be read."""
+    """Return the curves of a run, with noise bands if the run's log can be read."""
     return effects_of(facts.result, facts.told)
 
 
@@ -74,9 +74,9 @@ def _named(point: object) -> str:
 
 
 def overlay(found: Sequence[Effect], colours: Sequence[int], names: Sequence[str] = ()) -> Markup:
-    """Return the chart of one column's curve, or of the curves of several models over each other.
+    """Return the chart of one column: the curve of one model, or the curves of several models in one drawing.
 
-    colours : number of the colour of each. names : names of the models; () for one model.
+    colours : number of the colour of each curve. names : names of the models; () for one model.
     """
     first = found[0]
     head = element("h3", f"{first.column} ({first.party})")

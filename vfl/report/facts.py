@@ -1,4 +1,4 @@
-"""Facts for the page of a run: the contents of its folder that match the certificate."""
+"""Facts for the page of a run: those contents of the run's folder that match the certificate."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """Facts for a page. plan, told : plan and history of the run; None if missing, or if they contradict the certificate.
+    """Facts for the page of a run.
 
-    why_not_told : reason why `told` is None. processes : number of processes that worked on the run.
+    plan, told : plan and history of the run; None if they are missing or contradict the certificate. why_not_told : reason
+    why
+    `told` is None. processes : number of processes that worked on the run.
     """
 
     report: Report
@@ -48,7 +50,7 @@ class Facts:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """Parties in the partition's order."""
+        """Names of the parties, in the partition's order."""
         return self.result.job.partition.parties
 
     @property
@@ -58,12 +60,12 @@ class Facts:
 
     @property
     def owners(self) -> list[str]:
-        """Party of each coordinate of w, in the order of the model."""
+        """Party that owns each coordinate of w, in the order of the model."""
         return list(self.result.owners.values())
 
 
 def _charged(budget: Budget) -> dict[ReleaseKey, Event] | None:
-    """Return the events charged in the run's ledger; None if the file is missing or damaged, which the checks report."""
+    """Return the events charged in the run's ledger; None if the ledger file is missing or damaged, which the checks report."""
     if budget.ledger is None or not Path(budget.ledger).exists():
         return None
     try:
@@ -73,7 +75,7 @@ def _charged(budget: Budget) -> dict[ReleaseKey, Event] | None:
 
 
 def gathered(run: Path, *, ledger: str | Path | None, key: str | Path | None, with_timing: bool) -> Facts:
-    """Read the folder of a run, without the contents that do not match the certificate."""
+    """Read the folder of a run, leaving out contents that do not match the certificate."""
     report = verify_run(run, ledger=ledger, key=key)
     result = Result.load(run)
     wrong = {check.name for check in report.failed}

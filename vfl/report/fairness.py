@@ -1,4 +1,4 @@
-"""Section on fairness: the gap of each group with its error, and an interval for the gap of a noise-free model."""
+"""Section on fairness: the gap of each group with its error, and an interval for the gap of the model without noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = (Distance.name, GroupFairness.name)
 
 
 def fairness(facts: Facts) -> Markup | None:
-    """Return the section; None for a run that checked no fairness."""
+    """Return the section; None for a run that measured no fairness."""
     found = facts.findings
     told = found.get(GroupFairness.name)
     if told is None:
@@ -61,7 +61,7 @@ def fairness(facts: Facts) -> Markup | None:
 
 
 def _by_notion(told: Findings) -> dict[str, list[str]]:
-    """Return {notion: names of its gaps}; each notion has a colour."""
+    """Return {notion of fairness: names of its gaps}; each notion has one colour."""
     by: dict[str, list[str]] = {}
     for name in told.measures:
         notion, separator, _ = name.partition(OF)

@@ -17,7 +17,7 @@ ORDER = ("outsider", "party", "coordinator")
 
 
 def verdict(facts: Facts) -> Markup:
-    """Return the verdict: the guarantee, or the failed checks."""
+    """Return the verdict on the certificate: the guarantee, or the checks that failed."""
     certificate, report = facts.certificate, facts.report
     if not report.ok:
         lines = (element("div", str(check)) for check in report.failed)
@@ -36,7 +36,7 @@ def verdict(facts: Facts) -> Markup:
 
 
 def tiles(facts: Facts) -> Markup:
-    """Return the key numbers."""
+    """Return the key numbers of the run, as tiles."""
     certificate, result = facts.certificate, facts.result
     claimed, split = "" if facts.report.ok else " claimed", result.job.split
     records = "records" if split is None else f"records, {split.sizes(certificate.n_records)[1]:,} of them held out"
@@ -54,7 +54,7 @@ def tiles(facts: Facts) -> Markup:
 
 
 def promise(facts: Facts) -> Markup:
-    """Return the guarantee in two sentences, with the flags of the certificate."""
+    """Return the guarantee in two sentences, and the flags of the certificate."""
     certificate, report = facts.certificate, facts.report
     if report.ok:
         said = [element("p", sentence.replace(" = ", "\u00a0=\u00a0")) for sentence in report.guarantee]
@@ -83,7 +83,7 @@ def who(facts: Facts) -> Markup:
 
 
 def checks(report: Report) -> Markup:
-    """Return the section of checks and findings."""
+    """Return the section that lists the checks and their outcomes."""
     marks = {True: ("good", "holds"), False: ("bad", "does not hold"), None: ("soft", "not made")}
     rows = [
         (
@@ -102,7 +102,7 @@ def particulars(facts: Facts) -> Markup:
     """Return the section of settings and digests."""
     certificate = facts.certificate
     given = {} if facts.plan is None else options_of(facts.plan.job.solver)
-    # Shares of the budget that rules set are left out; vfl plan --explain shows these shares.
+    # Shares of the budget that default rules set are left out; vfl plan --explain shows these shares.
     options = ", ".join(
         f"{name} = {_short(value)}"
         for name, value in certificate.solver.items()

@@ -1,4 +1,4 @@
-"""Safe HTML and SVG: `element` escapes every child that is not `Markup`."""
+"""HTML and SVG that are safe to show: `element` escapes every child that is not `Markup`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 STYLE = Path(__file__).with_name("style.css")
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""Content security policy under which the page loads and runs nothing, even if foreign markup gets into it."""
+"""Content security policy: the page loads and runs nothing, even if foreign markup gets into the page."""
 
 _VOID = {"br", "meta", "input", "rect", "line", "path", "circle"}
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
@@ -21,7 +21,7 @@ _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 
 
 class Markup(str):
-    """Text that is already markup; every other `str` is plain text."""
+    """Text that is markup already and is not escaped again. Every other `str` is plain text."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ def text(plain: str) -> Markup:
 
 
 def element(tag: str, /, *children: Child, **attributes: str | float | None) -> Markup:
-    """Return an element. Plain children and all attributes are escaped; None values are left out.
+    """Return an element. Plain children and all attributes are escaped; attributes and children that are None are left out.
 
     attributes : `class_` becomes class, and `stroke_width` stroke-width. Numbers get four decimals.
     """
@@ -58,17 +58,17 @@ def join(*children: Child) -> Markup:
 
 
 def number(value: float) -> str:
-    """Return a coordinate with at most four decimals, finer than the pixels of a screen."""
+    """Return the text of a coordinate with at most four decimals, finer than the pixels of a screen."""
     return f"{value:.4f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
 
 
 def style() -> Markup:
-    """Return the style sheet as an element; it is constant and needs no escaping."""
+    """Return the style sheet as an element; the sheet is constant and needs no escaping."""
     return Markup(f"<style>{STYLE.read_text(encoding='utf-8')}</style>")
 
 
 def page(title: str, *body: Child, policy: str | None = POLICY, more: Child = None) -> str:
-    """Return a whole HTML file. policy : content security policy; None if a header states it. more : end of the head."""
+    """Return a whole HTML file. policy : content security policy; None if an HTTP header has it. more : end of the head."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -93,14 +93,14 @@ def remark(*said: Child) -> Markup:
 
 
 def details(summary: str, content: Markup) -> Markup:
-    """Return content that a reader opens by its summary."""
+    """Return content that is folded under a summary until a reader opens it."""
     return element("details", element("summary", summary), content)
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[Child, ...]], *, numbers: tuple[int, ...] = ()) -> Markup:
     """Return a table that scrolls if it is wider than the screen.
 
-    numbers : columns aligned right.
+    numbers : columns to align right.
     """
 
     def cell(kind: str, column: int, child: Child) -> Markup:

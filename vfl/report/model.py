@@ -43,11 +43,11 @@ MISSING_FROM_TRAINING = (
     "The held-out records are missing from the training. A model of all records would be slightly better."
 )
 ROWS, LISTED = 40, 1000
-"""Largest numbers of bars in a chart and of rows in the table of all coefficients."""
+"""Largest number of bars in a chart, and of rows in the table of all coefficients."""
 
 
 def choices(facts: Facts) -> Markup | None:
-    """Return the number of selections of each coordinate; None if the run made no selections."""
+    """Return how often each coordinate was selected; None if the run made no selections."""
     told = facts.told
     if told is None or not told.chosen:
         return None
@@ -67,7 +67,7 @@ def choices(facts: Facts) -> Markup | None:
 
 
 def _last_noise(facts: Facts) -> Mapping[int, float]:
-    """Return {coordinate: σ of the noise in its last update}. In a sealed run this is the noise of the released model."""
+    """Return {coordinate: σ of the noise in its last update}; for a sealed solver, σ of the noise of its only release."""
     plan, p = facts.plan, len(facts.result.coordinates)
     if facts.told is not None:
         return facts.told.noise
@@ -80,7 +80,7 @@ def _last_noise(facts: Facts) -> Mapping[int, float]:
 
 
 def coefficients(facts: Facts) -> Markup:
-    """Return the coefficients with the noise of their last update."""
+    """Return the section of coefficients, with the noise of their last update."""
     result, owners, noise = facts.result, facts.owners, _last_noise(facts)
     names, w = result.coordinates, result.w
     intercepts = coordinates_of(INTERCEPT, result.job.class_names)
@@ -152,7 +152,7 @@ def _noise_of(noise: Mapping[int, float], j: int) -> str:
 
 
 def importance(facts: Facts) -> Markup | None:
-    """Return the importance of the features with intervals; None if the run released no certified spread of the columns."""
+    """Return the importance of each feature with an interval; None if the run released no certified spread of the columns."""
     try:
         found = facts.result.importance()
     except VflError:
@@ -174,7 +174,7 @@ def importance(facts: Facts) -> Markup | None:
 
 
 def importance_note(facts: Facts) -> str:
-    """Return sentences on the errors that the intervals of importance cover."""
+    """Return sentences on the errors that the intervals of importance include."""
     if facts.result.inference is None:
         return IMPORTANCE_NOTE.format("")
     covered = IMPORTANCE_NOTE.replace(
@@ -196,7 +196,7 @@ def bounds(facts: Facts) -> Markup | None:
 
 
 def contribution(facts: Facts) -> Markup:
-    """Return the length of each party's part of the model."""
+    """Return the Euclidean norm of each party's part of the model."""
     owners, names = np.array(facts.owners), np.array(facts.result.coordinates)
     intercepts = coordinates_of(INTERCEPT, facts.result.job.class_names)
     w = np.where(np.isin(names, intercepts), 0.0, facts.result.w)
@@ -214,7 +214,7 @@ def contribution(facts: Facts) -> Markup:
 
 
 def rows_of(found: Mapping[str, Findings]) -> list[tuple[str, ...]]:
-    """Return a row of `HEAD` per measure."""
+    """Return one table row per measure, with the columns of `HEAD`."""
     return [
         (
             name,
@@ -230,7 +230,7 @@ def rows_of(found: Mapping[str, Findings]) -> list[tuple[str, ...]]:
 
 
 def findings(facts: Facts) -> Markup | None:
-    """Return the section of measures, from the log if there is one; None if the run measured nothing."""
+    """Return the section of measures, from the log if the run has one; None if the run measured nothing."""
     found = {name: what for name, what in facts.findings.items() if name not in OWN_SECTION}
     if not found:
         return None
@@ -248,10 +248,10 @@ def findings(facts: Facts) -> Markup | None:
 
 
 def ranked(facts: Facts) -> tuple[Summary, list[tuple[Row, float, str]]]:
-    """Return the summary, and (row, unit, party) per feature, the largest product of coefficient and unit first.
+    """Return the summary, and (row, unit, party) per feature. The feature with the largest coefficient times unit comes first.
 
-    The unit is the width of the feature's bounds, so that products are coefficients on the scaled features. It is 1 for the
-    levels of a category.
+    The unit is the width of the feature's bounds, so that the product is the coefficient on the scaled feature. The unit is 1
+    for the levels of a category.
     """
     result = facts.result
     summary, estimates, owners = result.summary(), estimates_of(result), result.owners
@@ -270,7 +270,7 @@ def ranked(facts: Facts) -> tuple[Summary, list[tuple[Row, float, str]]]:
 
 
 def forest(facts: Facts) -> Markup | None:
-    """Return the coefficients with their intervals; None for a run without standard errors."""
+    """Return the chart of the coefficients with their intervals; None for a run without standard errors."""
     if facts.result.inference is None:
         return None
     summary, found = ranked(facts)

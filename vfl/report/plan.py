@@ -27,19 +27,19 @@ DECADE = 8
 """Points per decade of ε, from a tenth of the job's ε to ten times that ε."""
 
 FLAT = 1.1
-"""Smallest ratio of the largest to the smallest cost at which a cost is drawn."""
+"""A cost is drawn only if the largest cost is at least this many times the smallest."""
 EPSILONS = [10.0 ** (k / 8) for k in range(-8, 9)]
 RECORDS = [10.0 ** (k / 4) for k in range(-8, 9)]
-"""Factors on n, as EPSILONS are factors on ε, at which the curves are computed."""
+"""Factors on n at which curves are computed; EPSILONS holds the factors on ε."""
 SIGNALS = ("weak signal", "strong signal")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Noise and cost of a plan at one ε.
+    """Noise and cost of the planned job at one ε.
 
     noise_multiplier : σ/Δ of the most frequent release.
-    sigma : σ/n, the noise in a coordinate of the mean gradient. For solvers that add noise to the model, σ of the model.
+    sigma : σ/n, the noise in a coordinate of the mean gradient. For solvers that add noise to the model, σ of that noise.
     releases, round_trips, seconds : cost.
     """
 
@@ -52,7 +52,7 @@ class Point:
 
 
 def points(plan: Plan) -> list[Point]:
-    """Return noise and cost of the job at other values of ε, ascending; values at which planning fails are left out.
+    """Return noise and cost of the job at other values of ε, ascending. Values of ε at which planning fails are left out.
 
     Raises SpecificationError for a job without privacy.
     """
@@ -74,7 +74,7 @@ def points(plan: Plan) -> list[Point]:
 
 
 def _noise(plan: Plan) -> tuple[float, float]:
-    """Return σ/Δ, and σ/n (σ for a sealed solver), of the most frequent noised release, or of the last such release."""
+    """Return σ/Δ and σ/n (σ for a sealed solver) of the most frequent noised release, or of the last such release."""
     releases = plan.solver.releases(plan.problem)
     noised = [(count, event) for event, count in reversed(releases) if hasattr(event, "sigma")]
     if not noised:
@@ -85,7 +85,7 @@ def _noise(plan: Plan) -> tuple[float, float]:
 
 
 def panels(plan: Plan, drawn: Sequence[Point]) -> dict[str, str]:
-    """Return {field of `Point`: name} of the drawings: the noise, and each cost that changes with ε."""
+    """Return {field of `Point`: name}: one drawing for the noise, and one for each cost that changes with ε."""
     deviation = "noise of a coefficient, σ" if plan.solver.sealed else "noise of a coordinate's mean gradient, σ/n"
     shown = {"noise_multiplier": "noise multiplier, σ/Δ", "sigma": deviation}
     for field, name in (("releases", "releases"), ("seconds", "expected time, s")):
@@ -95,7 +95,7 @@ def panels(plan: Plan, drawn: Sequence[Point]) -> dict[str, str]:
 
 
 def unit(plan: Plan) -> str:
-    """Return the unit of σ in words."""
+    """Return the unit of σ, in words."""
     if plan.solver.sealed:
         return "σ is that of the published coefficients on the scaled features."
     if plan.solver.adaptive or plan.solver.by_pass:
@@ -106,11 +106,11 @@ def unit(plan: Plan) -> str:
 def write_plan(
     plan: Plan, path: str | Path, *, positives: float | None = None, signal: float | tuple[float, float] | None = None
 ) -> Path:
-    """Draw expected noise and cost against ε into an .html, .svg or .png file; return its path. No data are touched.
+    """Draw expected noise and cost against ε into an .html, .svg or .png file; return its path. No data are read.
 
-    The .html page also draws the expected quality against ε and n. positives, signal : guesses, as for `vfl.forecast`.
+    An .html page also shows the expected quality against ε and n. positives, signal : guesses, as for `vfl.forecast`.
 
-    Raises SpecificationError for another ending, for a job without privacy, and for .png without matplotlib; OutputError
+    Raises SpecificationError for another file ending, for a job without privacy, and for .png without matplotlib; OutputError
     if the file cannot be written.
     """
     path = Path(path)
@@ -259,7 +259,7 @@ def _draw_png(plan: Plan, drawn: Sequence[Point], path: Path) -> None:
 
 
 def expectation(plan: Plan, *, positives: float | None, signal: float | tuple[float, float] | None) -> Markup | None:
-    """Return the section on the expected quality, against ε and against n; None for losses without a forecast."""
+    """Return the section on the expected quality against ε and against n; None for a loss that has no forecast."""
     found = forecast(plan.job, plan.n_records, positives=positives, signal=signal)
     if not found.measures or plan.job.privacy is None:
         return None
@@ -295,7 +295,7 @@ def _signals(found: Forecast) -> Sequence[float]:
 def _ranges(
     found: Forecast, name: str, values: Iterable[float], at: Callable[[float], tuple[Job, int]]
 ) -> list[charts.Curve]:
-    """Return three curves per signal: low, high, and the best linear model. Values at which planning fails are left out."""
+    """Return three curves per signal: low, high, and the best linear model. Points at which planning fails are left out."""
     curves: list[charts.Curve] = []
     values = list(values)
     for colour, signal in enumerate(_signals(found)):

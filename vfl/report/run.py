@@ -43,10 +43,10 @@ def write_run(
     """Write the page of the run in a folder. Return its path and the report of `verify_run`, whose checks may fail.
 
     The page is post-processing of released values and public facts, so everybody who may see the model may see the page. With
-    `with_timing` it also shows the durations of rounds. They depend slightly on the data, so the page then states that it is
-    not for release.
+    `with_timing` the page also shows the durations of rounds. Durations depend slightly on the data, so the page then states
+    that it is not for release.
 
-    output : a file; None writes report.html into the folder. ledger, key : as for `verify_run`.
+    output : file to write; None writes report.html into the folder. ledger, key : as for `verify_run`.
 
     Raises OutputError if the run is not finished or a file cannot be read or written.
     """
@@ -59,7 +59,7 @@ def write_run(
 
 
 def html(facts: Facts) -> str:
-    """Return the page."""
+    """Return the page as HTML."""
     certificate = facts.certificate
     signed = "" if certificate.signature is None else f", signed {certificate.signature.signed}"
     return page(
@@ -92,7 +92,7 @@ def html(facts: Facts) -> str:
 
 
 def course(facts: Facts) -> Markup:
-    """Return the section on resumed processes, lost parties and, on request, timing."""
+    """Return the section on the course of the run: resumed processes, lost parties and, on request, timing."""
     certificate, told = facts.certificate, facts.told
     rows: list[tuple[Child, ...]] = []
     if facts.processes:

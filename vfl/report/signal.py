@@ -1,4 +1,4 @@
-"""Section on the size of releases relative to their noise, by party and by block."""
+"""Section on the signal in the releases: their size relative to the noise, by party and by block."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     Placed = tuple[float, Gradient]  # (share of the run's releases that precede the gradient, gradient)
 
 ROWS, CELLS, POINTS = 40, 24, 16
-"""Largest number of blocks drawn, of cells per block, and of points per party's curve."""
+"""Largest numbers of blocks drawn, of cells per block, and of points per party's curve."""
 TOGETHER = 4
-"""Smallest number of releases per cell if a block has enough of them, since one release is mostly noise."""
+"""Smallest number of releases that a cell averages, in blocks with enough releases: a single release is mostly noise."""
 STRONG = 4.0
-"""Size, in units of the noise, of the darkest cell."""
+"""Size of a release, in units of the noise, from which a cell is darkest."""
 CHANCE = 0.05
-"""Probability that noise alone makes a cell visible."""
+"""Probability that a cell is visible though the releases are noise alone."""
 
 
 def signal(facts: Facts) -> Markup | None:
-    """Return the section; None for runs without noise and for runs that release no gradients."""
+    """Return the section; None for a run without noise and for a run that releases no gradients."""
     told = facts.told
     if facts.certificate.basis == "none" or (told is not None and not told.gradients):
         return None
@@ -103,20 +103,20 @@ def _strips(parts: Mapping[str, Sequence[Sequence[Gradient]]]) -> Markup:
 
 
 def size(gradients: Sequence[Gradient]) -> float:
-    """Return the root mean square of released entries in units of their σ; noise alone gives 1 on average."""
+    """Return the root mean square of released entries, each in units of its σ. Noise alone gives 1 on average."""
     squares = sum(float(g.values @ g.values) / g.sigma**2 for g in gradients)
     return math.sqrt(squares / max(1, sum(len(g.values) for g in gradients)))
 
 
 def noise_reach(entries: int, chance: float = CHANCE) -> float:
-    """Return the size that `entries` entries of noise alone exceed with this probability, from the χ² distribution."""
+    """Return the size that noise alone, in this number of entries, exceeds with probability `chance` (χ² distribution)."""
     from scipy.special import chdtri
 
     return math.sqrt(float(chdtri(entries, chance)) / entries)
 
 
 def _shade(gradients: Sequence[Gradient]) -> float | None:
-    """Return the shade of a cell: 0 if noise alone may explain it, up to 1 at STRONG; None without releases."""
+    """Return the shade of a cell: 0 if noise alone may explain the cell's releases, 1 from STRONG on; None without releases."""
     if not gradients:
         return None
     found, floor = size(gradients), noise_reach(sum(len(g.values) for g in gradients))

@@ -1,4 +1,4 @@
-"""Section on the privacy spent: ε against rounds, and the charged releases."""
+"""Section on the privacy spent: ε after each round, and the charged releases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POINTS, POINTS_PLD = 150, 10
 
 
 def spent(facts: Facts) -> Markup | None:
-    """Return ε against rounds and the table of charged releases; None without privacy."""
+    """Return the section: ε against rounds and the table of charged releases; None without privacy."""
     certificate = facts.certificate
     if certificate.basis == "none":
         return None
@@ -55,7 +55,7 @@ def _curve(facts: Facts) -> Markup:
 
 
 def epsilon_by_round(told: History, certificate: Certificate) -> list[tuple[float, float]]:
-    """Return (rounds done, ε of their charges) from 0 to the end, at evenly spaced rounds."""
+    """Return points (rounds done, ε of the charges so far), from 0 to the end, at evenly spaced rounds."""
     wanted = POINTS_PLD if certificate.accounting == "pld" else POINTS
     last = len(told.charged)
     shown = {round(k * last / wanted) for k in range(1, wanted + 1)} if last > wanted else set(range(1, last + 1))
@@ -70,7 +70,7 @@ def epsilon_by_round(told: History, certificate: Certificate) -> list[tuple[floa
 
 
 def _releases(certificate: Certificate) -> Markup:
-    """Return the table of charged releases, with their shares of the budget if the accounting adds up costs."""
+    """Return the table of charged releases. If the accounting adds up costs, the table shows their shares of the budget."""
     shares = ["" for _ in certificate.events]
     if certificate.accounting in ("gdp", "zcdp"):
         way = Accounting(certificate.accounting)

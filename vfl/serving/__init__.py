@@ -1,1 +1,1 @@
-"""Resident scoring service of the party that adds up: it answers HTTP requests and asks the other parties for their parts."""
+"""Scoring service: a process of the label party that answers HTTP requests and adds up all parties' parts of the margins."""

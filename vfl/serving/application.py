@@ -1,4 +1,4 @@
-"""The HTTP side of a service: requests in JSON or Arrow, answers in the same form."""
+"""HTTP side of the scoring service: requests in JSON or Arrow, answers in the same form."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ LARGEST_BODY = 1 << 23
 MOST_WAITING = 256
 """Largest number of requests that are answered at the same time; further requests are refused at once."""
 MOST_HELD = 8 * LARGEST_BODY
-"""Largest total size, in bytes, of the bodies that are received or answered at the same time."""
+"""Largest total size, in bytes, of the request bodies that are received or answered at the same time."""
 LONGEST_PURPOSE = 200
 STATE = "certificate"
-"""Entry of a connection's state with the fingerprint of the client certificate."""
+"""Key in a connection's state for the fingerprint of the client certificate."""
 log = logging.getLogger("vfl.serving")
 
 
@@ -90,7 +90,7 @@ class Application:
             self._scoring.end()
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Call `work` in the thread that answers requests. This method is for other threads."""
+        """Call `work` in the thread that answers requests. Other threads use this method to get work into that thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(work)
 
@@ -201,7 +201,7 @@ class Application:
 
 
 class Asked:
-    """A request. ids : as the caller wrote them, or None. columns : {name: Arrow array}. model : digest that it expects."""
+    """A request. ids : as the caller wrote them, or None. columns : {name: Arrow array}. model : expected digest of the model."""
 
     def __init__(self, ids: Sequence[Any] | None, columns: Mapping[str, Any], purpose: Any, model: Any) -> None:
         self.ids, self.columns, self.purpose, self.model = ids, columns, purpose, model
@@ -220,7 +220,7 @@ class Asked:
 
 
 def of_json(body: bytes) -> Asked:
-    """Return the request in a body of JSON. Raises Refusal."""
+    """Return the request in a JSON body. Raises Refusal."""
     try:
         plain = parse_json(body)
     except ValueError:
@@ -251,7 +251,7 @@ def _array(cells: list[Any]) -> Any:
 
 
 def of_arrow(body: bytes, purpose: str = "", model: str | None = None) -> Asked:
-    """Return the request in a body that is an Arrow stream. Raises Refusal. purpose, model : from the headers."""
+    """Return the request in a body that is an Arrow stream. purpose, model : from the HTTP headers. Raises Refusal."""
     try:
         table = _table(body)
     except (pa.ArrowException, OSError, ValueError, TypeError, struct.error):
@@ -270,10 +270,10 @@ def of_arrow(body: bytes, purpose: str = "", model: str | None = None) -> Asked:
 
 
 def _table(body: bytes) -> pa.Table:
-    """Return the valid table of an Arrow stream.
+    """Return the table in an Arrow stream, after checking it.
 
-    Columns, views and dictionaries may refer to the same bytes, so that a small body may stand for much text. The memory that
-    the text takes, and the time to check it, are bounded before they are taken.
+    Columns, views and dictionaries may refer to the same bytes, so that a small body may stand for much text. The memory for
+    the text, and the time to check the text, are bounded before they are used.
     """
     if _is_compressed(body):
         raise Refusal(400, "bad_arrow", "send the Arrow stream without compression")
@@ -292,7 +292,7 @@ def _table(body: bytes) -> pa.Table:
 
 
 def _viewed(cells: pa.Array) -> int:
-    """Return the total length of text in views; 0 for other cells."""
+    """Return the total length of text in an array of string views; 0 for other arrays."""
     if not len(cells) or not (pa.types.is_string_view(cells.type) or pa.types.is_binary_view(cells.type)):
         return 0
     # A view has 16 bytes, of which the first four are its length (Arrow Columnar Format, "Variable-size Binary View Layout").
@@ -301,7 +301,7 @@ def _viewed(cells: pa.Array) -> int:
 
 
 def _is_compressed(body: bytes) -> bool:
-    """Return True if a batch of an Arrow stream is compressed: then a few bytes may stand for any amount of memory.
+    """Return True if a batch of an Arrow stream is compressed. A few compressed bytes may stand for any amount of memory.
 
     Message.fbs of the Arrow format: field 2 of a message is its header, field 1 of a dictionary's header is a batch, and
     field 3 of a batch is its compression.
@@ -327,7 +327,7 @@ def _field(head: bytes, table: int, number: int) -> int:
 
 
 def _results(scores: Scores) -> tuple[Any, Any, Any, Any]:
-    """Return (True for each known record, margins, labels, probabilities); probabilities are None if the loss has none."""
+    """Return (True for each known record, margins, labels, probabilities). Probabilities are None for a loss without them."""
     job, margins = scores.version.job, scores.margins
     known = np.isfinite(margins.reshape(len(margins), -1)).all(axis=1)
     whole = np.where(known.reshape(-1, *(1,) * (margins.ndim - 1)), margins, 0.0)

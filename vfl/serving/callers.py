@@ -1,4 +1,4 @@
-"""Callers of a service: their identities and rates."""
+"""Callers of a scoring service: their identities, and their limits of records per second."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 def new_token() -> tuple[str, str]:
-    """Return a fresh bearer token of 256 random bits, and its SHA-256 for the service file.
+    """Return a fresh bearer token of 256 random bits, and the token's SHA-256, which belongs in the service file.
 
-    A random token needs no slow hash: guessing it takes 2^255 trials.
+    A random token needs no slow hash: guessing the token takes 2^255 trials on average.
     """
     token = secrets.token_urlsafe(32)
     return token, hash_of(token)
 
 
 def hash_of(token: str) -> str:
-    """Return the SHA-256 of a token, hex."""
+    """Return the SHA-256 of a token, in hexadecimal."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Callers:
-    """The callers of a service, and their rates."""
+    """The callers of a service, each with a token bucket that limits its records per second."""
 
     def __init__(self, callers: Mapping[str, Caller]) -> None:
         self._rates: dict[str, Rate] = {}
         self.update(callers)
 
     def update(self, callers: Mapping[str, Caller]) -> None:
-        """Replace the callers. A caller with an unchanged rate keeps its token bucket."""
+        """Replace the callers. A caller whose rate is unchanged keeps its token bucket."""
         for name, caller in callers.items():
             known = self._rates.get(name)
             if caller.rate is None:
@@ -48,9 +48,9 @@ class Callers:
         self.quotas = {name: caller.records for name, caller in callers.items() if caller.records is not None}
 
     def identified(self, token: str, certificate: str) -> Caller | None:
-        """Return the caller that owns this token or client certificate; None if no caller does.
+        """Return the caller with this token or client certificate; None if no caller has it.
 
-        All hashes are compared, each in constant time. certificate : fingerprint as verified by TLS, '' for none.
+        All hashes are compared, each in constant time. certificate : fingerprint that TLS verified; '' without a certificate.
         """
         shown = hash_of(token) if token else ""
         found: Caller | None = None

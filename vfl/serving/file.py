@@ -1,27 +1,28 @@
-"""The service file: models and their versions, data, callers, addresses.
+"""Service file: models and their versions, data, callers and addresses of a scoring service.
 
 format = 1
-party = "bank"                    name of the party that adds up, which is the label party of the models
-listen = "127.0.0.1:8080"         address of the service; any other than loopback needs `certificate` and `key`
-federation = "scoring.toml"       federation file, which names this party as coordinator; left out: all parties' data are below
+party = "bank"                    party of this service: the label party of the models, which adds up all parts of a margin
+listen = "127.0.0.1:8080"         address of the service; any address other than loopback needs `certificate` and `key`
+federation = "scoring.toml"       federation file that names this party as coordinator; left out: all parties' data are below
 identity = "bank.key"             private key of this party; left out: PARTY.key beside the federation file
 certificate, key                  PEM files for HTTPS
 metrics = "127.0.0.1:9464"        address for Prometheus metrics; left out: none
 answer_seconds = 1.0              limit for the answer to one request
 
-[data]                            {party: file or address}: data of this party, and of others whose data are here
+[data]                            {party: file or address}: data of this party, and of other parties whose data are here
 [policies]                        {party: policy file} of the same parties
 
 [models.credit]
-active = "2026-11"                version that answers requests which name none
+active = "2026-11"                version that answers requests that name no version
 versions = { "2026-11" = "runs/credit" }
-fallback = "refuse"               if a party is away: refuse, or "fill": use its part for a record whose cells are all missing
+fallback = "refuse"               if a party is away: "refuse", or "fill": use its part for a record whose cells are all
+missing
 sources = { telco = "new" }       names that the other parties gave their sources
 
 [callers.branch]
 token = "9f86d0…"                 SHA-256 of a bearer token, hex (vfl identity token)
-certificate = "branch.pem"        client certificate (vfl identity new), instead of a token or beside it; over HTTPS only
-models = ["credit"]               models that the caller may use; left out: all
+certificate = "branch.pem"        client certificate (vfl identity new), instead of or in addition to a token; over HTTPS only
+models = ["credit"]               models that the caller may use; left out: all models
 records = 10000                   limit of records per day (UTC); left out: any number
 rate = 50.0                       limit of records per second; left out: any number
 
@@ -57,7 +58,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model of the service; the module's docstring explains each entry."""
+    """Entry [models.NAME] of a service file; the module's docstring explains each field."""
 
     name: str
     active: str
@@ -68,7 +69,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller of the service; the module's docstring explains each entry."""
+    """Entry [callers.NAME] of a service file; the module's docstring explains each field."""
 
     name: str
     token: str = ""
@@ -80,7 +81,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ServiceFile:
-    """A service file; the module's docstring explains each entry."""
+    """Contents of a service file; the module's docstring explains each field."""
 
     path: Path
     party: str
@@ -98,7 +99,7 @@ class ServiceFile:
 
 
 def read_service(path: str | Path) -> ServiceFile:
-    """Read a service file. Raises SpecificationError, which names the entry."""
+    """Read a service file. Raises SpecificationError, which names the faulty entry."""
     path = Path(path).expanduser().absolute()
     where, folder = f"the service file {path.name!r}: ", path.parent
     plain = read_toml(path, "service file", number=FORMAT, shows=True)
@@ -114,7 +115,7 @@ def read_service(path: str | Path) -> ServiceFile:
         return None if given is None else folder / Path(given).expanduser()
 
     def of_table(key: str, kind: Any) -> dict[str, Any]:
-        """Return {name: object of this kind, built from the table of that name}."""
+        """Return {name: object of this kind}, built from the tables under `key`, one per name."""
         tables = plain[key]
         if not isinstance(tables, Mapping) or not tables:
             refuse(key, "must be a table of tables, with one at least, or nothing could be answered")

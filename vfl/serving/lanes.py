@@ -1,4 +1,4 @@
-"""Batching: questions that arrive while a batch is answered form the next batch; a single question is answered at once."""
+"""Batching: questions that arrive while a batch is answered form the next batch. A single question is answered at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ A = TypeVar("A")
 
 
 class Lane(ABC, Generic[Q, A]):
-    """Questions that are answered in batches, one batch at a time, in the thread of the running event loop.
+    """Questions to one party, answered in batches. One batch is answered at a time, in the thread of the running event loop.
 
     most : largest total size of a batch.
     """
@@ -33,7 +33,7 @@ class Lane(ABC, Generic[Q, A]):
         return self._working is not None
 
     def ask(self, question: Q, size: int) -> asyncio.Future[A]:
-        """Return the future answer. If the answer is cancelled before its batch begins, the question is dropped."""
+        """Return the future answer. If the future is cancelled before the question's batch begins, the question is dropped."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, size, answer))
         self._begin()

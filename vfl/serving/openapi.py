@@ -1,4 +1,4 @@
-"""The service in OpenAPI 3.1."""
+"""Description of the scoring service in OpenAPI 3.1."""
 
 from __future__ import annotations
 

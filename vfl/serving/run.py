@@ -1,4 +1,4 @@
-"""Running a service: its server, its reload on SIGHUP, and its end."""
+"""Running a scoring service: the server, reloading on SIGHUP, and the end."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ MESSAGE_SECONDS = 20.0
 MOST_HEAD, MOST_BYTES = 1 << 16, 2 * LARGEST_BODY
 MOST_CONNECTIONS = 1000
 SWITCH_SECONDS = 5e-4
-"""Time after which a busy thread lets another thread run. A request passes five threads, so Python's 5 ms would add up."""
+"""Time after which a busy thread lets another run. A request passes five threads, so Python's default, 5 ms, would add up."""
 log = logging.getLogger("vfl.serving")
 
 
 class _Protocol(HttpToolsProtocol):
-    """Limits requests that are on their way, and hands the fingerprint of a client certificate to the application.
+    """HTTP protocol with limits on incoming requests. It passes the fingerprint of a client certificate to the application.
 
-    A connection is closed if a request is not complete MESSAGE_SECONDS after its first byte; for a connection's first request,
-    after the connection began. It is also closed if a request's head has more than MOST_HEAD bytes, or the whole request more
+    A connection is closed if a request is not complete MESSAGE_SECONDS after its first byte (the first request: after the
+    connection began). A connection is also closed if a request's head has more than MOST_HEAD bytes, or the whole request
+    more
     than MOST_BYTES. Beyond MOST_CONNECTIONS, the connection that has waited longest without a complete request is closed.
     """
 
@@ -99,7 +100,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class Service:
-    """A service, built from its file. Raises SpecificationError before the service accepts requests."""
+    """Scoring service, built from a service file. Raises SpecificationError before the service accepts requests."""
 
     def __init__(self, path: str | Path) -> None:
         self.file = read_service(path)
@@ -133,7 +134,7 @@ class Service:
         self._server = uvicorn.Server(config)
 
     def run(self, watch: Callable[[dict[str, Any]], None]) -> None:
-        """Serve until SIGTERM or Ctrl-C; SIGHUP reads the service file and the data again. watch : called with events."""
+        """Serve until SIGTERM or Ctrl-C. SIGHUP reads the service file and the data again. watch : called with each event."""
         raise_descriptors()
         metrics = self._metered()
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -154,11 +155,11 @@ class Service:
                 metrics.shutdown()
 
     def stop(self) -> None:
-        """End the service. Any thread may call it."""
+        """End the service. Any thread may call this method."""
         self._server.should_exit = True
 
     def reload(self, watch: Callable[[dict[str, Any]], None]) -> None:
-        """Read the service file again, for its callers and models; new addresses and data need a restart."""
+        """Read the service file again, for new callers and models. New addresses and new data need a restart."""
         try:
             file = read_service(self.file.path)
             found, failures = self.scoring.loaded(file)
@@ -183,7 +184,7 @@ class Service:
         return {"models": kept} | ({"refused": self.scoring.failures} if self.scoring.failures else {})
 
     def _handled(self, watch: Callable[[dict[str, Any]], None]) -> Any:
-        """Reload on SIGHUP, in a thread; return the earlier handler, None outside of the main thread."""
+        """Reload on SIGHUP, in a thread. Return the earlier signal handler; None outside of the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return None
 
@@ -221,7 +222,7 @@ class Service:
         return server
 
     def _context(self, config: uvicorn.Config, default: Any) -> ssl.SSLContext:
-        """Return the context of TLS 1.3, which accepts the callers' pinned certificates, and callers without one."""
+        """Return the TLS 1.3 context, which accepts callers with a pinned certificate, and callers without a certificate."""
         del config, default
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -1,4 +1,4 @@
-"""Scoring: the parts of a model's margins from this process and from the other parties, added up."""
+"""Scoring: add up the parts of a model's margins, from this process and from the other parties."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 MOST_IN_BATCH = 1 << 15
-"""Largest number of records of one call to a party."""
+"""Largest number of records in one call to a party."""
 MOST_RECORDS = 20_000
-"""Largest number of records of one request."""
+"""Largest number of records in one request."""
 MOST_INLINE = 64
-"""Largest number of records, with columns that the caller gives, that are scored without a separate thread."""
+"""Largest number of records that are scored without a separate thread, if the caller gives the columns."""
 OFFER_SECONDS = 30.0
 PER_OUTCOME = 1 << 11
 LOST = "is away"
@@ -62,7 +62,7 @@ A = TypeVar("A")
 
 
 class Refusal(Exception):
-    """Raised for a request that is not answered. status : HTTP status. code : one word for machines."""
+    """Raised for a request that is refused. status : HTTP status. code : reason in one word, for programs."""
 
     def __init__(self, status: int, code: str, why: str, *, retry: float | None = None) -> None:
         super().__init__(why)
@@ -73,9 +73,9 @@ class Refusal(Exception):
 class Version:
     """One version of a served model.
 
-    parts : {party: its part of the model}, for all parties with columns and for the party that adds up.
-    fills : {party: margins (1,) or (1, K) of a record with missing cells only}, if the fallback is a fill.
-    threshold : as `Result.threshold`. made_of : {party: columns of its data}, for all parties with columns.
+    parts : {party: its part of the model}, for all parties with columns and for the party of this service.
+    fills : {party: margins (1,) or (1, K) of a record with missing cells only}, if the fallback is "fill".
+    threshold : as in `Result.threshold`. made_of : {party: columns of its data}, for all parties with columns.
     """
 
     model: str
@@ -90,7 +90,7 @@ class Version:
 
     @classmethod
     def load(cls, model: ServedModel, name: str, party: str) -> Version:
-        """Read a run's folder. Raises OutputError if the certificate belongs to another model, and SpecificationError."""
+        """Read a run's folder. Raises SpecificationError, and OutputError for a certificate that does not fit the model."""
         folder = model.versions[name]
         result = Result.load(folder)
         where = f"version {name!r} of model {model.name!r}"
@@ -111,7 +111,7 @@ class Version:
         return cls(model.name, name, job, digest, result.intercept_on_scaled, parts, fills, result.threshold, made_of)
 
     def same(self, other: Version) -> bool:
-        """Return True if another version has this name and these parts, so that it need not be loaded again."""
+        """Return True if another version has the same name and parts, so that it need not be loaded again."""
         own, others = ({party: part.digest for party, part in each.parts.items()} for each in (self, other))
         return (self.name, own, self.fills.keys()) == (other.name, others, other.fills.keys())
 
@@ -134,9 +134,9 @@ def _columns(task: Any, table: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """One request to one party.
+    """One request to one party for the margins of records.
 
-    ids : in normal form; None to count records for the caller alone. width : margins per record.
+    ids : in normal form; None only counts the records towards the caller's limit. width : margins per record.
     """
 
     asked: Asked
@@ -146,9 +146,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
-    """A party's reply: an outcome and, if it is an answer, the margins (n,) or (n, K).
+    """A party's reply: an outcome and, if the party answered, the margins (n,) or (n, K).
 
-    logged : done once the request is in the log of a party of this process. Until then neither score nor refusal may leave.
+    logged : done once a party of this process has the request in its log. Until then neither score nor refusal may leave.
     """
 
     outcome: Outcome
@@ -157,7 +157,7 @@ class Reply:
 
 
 class PartyLane(Lane[Question, Reply]):
-    """One party of the service. states : {digest of a part: '' if it can be asked, else the reason why not}."""
+    """Connection to one party. states : {digest of a model part: '' if the party serves the part, else the reason why not}."""
 
     def __init__(self, party: str) -> None:
         super().__init__(MOST_IN_BATCH)
@@ -173,14 +173,14 @@ class PartyLane(Lane[Question, Reply]):
 
     @abstractmethod
     def end(self) -> None:
-        """End streams and connections, after the last request."""
+        """Close streams and connections, after the last request."""
 
 
 Answered = tuple["list[Asked]", "list[Sequence[bytes]]", "list[Outcome]"]
 
 
 class _Log(Lane[Answered, None]):
-    """The log of a local party. Lines that wait for the disk are written and synced together."""
+    """Log of a party in this process. Lines that wait for the disk are written and synced together."""
 
     def __init__(self, service: ServingService) -> None:
         super().__init__(MOST_IN_BATCH)
@@ -194,7 +194,7 @@ class _Log(Lane[Answered, None]):
 
 
 class LocalParty(PartyLane):
-    """A party whose data are opened by this process. callers : those whose quotas it counts; None unless this party adds up."""
+    """Party whose data this process opens. callers : callers whose quotas this party counts; None for other parties' data."""
 
     def __init__(self, party: str, service: ServingService, source: Any, callers: Callers | None) -> None:
         super().__init__(party)
@@ -228,7 +228,7 @@ class LocalParty(PartyLane):
         self._service.refresh()
 
     def ask(self, question: Question, size: int) -> asyncio.Future[Reply]:
-        """Return the future answer, which is there at once unless it waits for the disk or a database."""
+        """Return the future answer. The answer is there at once unless it waits for the disk or for a database."""
         own = question.ids is not None
         if self.busy or not self._service.answers_at_once(question.asked, self._quotas, own=own):
             return super().ask(question, size)
@@ -260,7 +260,7 @@ class LocalParty(PartyLane):
         return replies
 
     def _logged(self, questions: Sequence[Question], replies: list[Reply]) -> list[Reply]:
-        """Begin to log the answers, while the other parties are asked."""
+        """Begin to log the answers, at the same time as the other parties are asked."""
         looked = [
             k
             for k, (question, reply) in enumerate(zip(questions, replies, strict=True))
@@ -275,9 +275,9 @@ class LocalParty(PartyLane):
 
 
 class RemoteParty(PartyLane):
-    """A party in another organisation, which has joined the federation whose coordinator is this process.
+    """Party in another organisation that has joined the federation whose coordinator is this process.
 
-    gathering : the parties' streams. parties : all parties of the service. seconds : limit for one answer.
+    gathering : the streams to the parties. parties : all parties of the service. seconds : time limit for one answer.
     """
 
     def __init__(self, party: str, gathering: Gathering, run: str, seconds: float) -> None:
@@ -292,7 +292,7 @@ class RemoteParty(PartyLane):
         return self.party in self._gathering.connected()
 
     def end(self) -> None:
-        """End the stream, so that no call waits for the party."""
+        """End the stream, so that no call waits for the party any longer."""
         if self._link is not None:
             self._link.end("the service has ended")
 
@@ -329,7 +329,7 @@ class RemoteParty(PartyLane):
             self.states = dict.fromkeys(wanted, str(error))
 
     def _offer(self, link: Link, part: ModelPart, source: str) -> str:
-        """Offer a part; return '' if the party accepts it, else its reason."""
+        """Offer a model part to the party; return '' if the party accepts, else the party's reason."""
         offer = Offer(SERVE, self._run, part.to_json(), part.digest, tuple(part.job.partition.parties), source)
         try:
             reply, _ = link.call(offer).wait(OFFER_SECONDS)
@@ -395,7 +395,7 @@ class RemoteParty(PartyLane):
             await asyncio.wait((there,), timeout=left)
 
     def _replies(self, reply: Any, vectors: Mapping[str, Any], asked: Sequence[Question]) -> list[Reply]:
-        """Return the replies in an answer. Raises FederationError for an answer of another form."""
+        """Return the replies in an answer. Raises FederationError for a malformed answer."""
         if not isinstance(reply, Scored) or len(reply.outcomes) != len(asked) or "margins" not in vectors:
             raise FederationError(f"party {self.party!r} sent a malformed answer")
         margins, at, found = as_vector(vectors["margins"], "float64"), 0, []
@@ -418,7 +418,7 @@ class RemoteParty(PartyLane):
 class Scores:
     """Scores of one request.
 
-    margins : (n,) or (n, K); NaN for a record that some party does not know. filled : parties whose part is a fill.
+    margins : (n,) or (n, K); NaN for a record that some party does not know. filled : parties whose part is the fill.
     """
 
     version: Version
@@ -428,9 +428,9 @@ class Scores:
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """Versions of a model. active : the one that answers requests. wanted : the one that replaces it once loaded everywhere.
+    """Versions of a model. active : version that answers requests. wanted : version to replace it, once loaded by all parties.
 
-    retired : versions that are kept for requests which have begun, with the times at which they were retired.
+    retired : replaced versions, kept for requests in progress, with the times at which they were replaced.
     """
 
     active: Version | None
@@ -451,11 +451,12 @@ class _Model:
 
 
 class Scoring:
-    """Models of a service, their versions, and the parties that score records together.
+    """Models of a service, the models' versions, and the parties that score records together.
 
-    Guarantee. A score is the sum of the parts of one version, for one id; if a party is away, the request fails, or its
+    Guarantee. A score is the sum of the parts of one version, for one id. If a party is away, the request fails, or the
+    party's
     part is the declared fill and the answer names the party. A request keeps the version with which it began. A new active
-    version answers once all parties have loaded it; until then the earlier one answers.
+    version answers once all parties have loaded it; until then the earlier version answers.
     """
 
     def __init__(self, file: ServiceFile, callers: Callers, gathering: Gathering | None) -> None:
@@ -470,7 +471,7 @@ class Scoring:
         self.take(file, *self.loaded(file))
 
     def loaded(self, file: ServiceFile) -> tuple[dict[str, dict[str, Version]], dict[str, str]]:
-        """Read the versions of a service file; return {model: {name: version}} and {model/version: reason for refusal}."""
+        """Read the versions of a service file. Return {model: {name: version}} and {model/version: reason for refusal}."""
         found: dict[str, dict[str, Version]] = {}
         failures: dict[str, str] = {}
         for name, given in file.models.items():
@@ -483,7 +484,7 @@ class Scoring:
         return found, failures
 
     def take(self, file: ServiceFile, found: Mapping[str, Mapping[str, Version]], failures: Mapping[str, str]) -> None:
-        """Take the models of a service file, in the thread that answers requests. found, failures : results of `loaded`."""
+        """Adopt the models of a service file, in the thread that answers requests. found, failures : results of `loaded`."""
         failed, models = dict(failures), {}
         for name, given in file.models.items():
             known = self._models.get(name) or _Model(None, None, {}, [], {})
@@ -512,7 +513,7 @@ class Scoring:
             self._lanes[party] = RemoteParty(party, self._gathering, self._run, self._seconds)
 
     def _want(self) -> None:
-        """Tell the lanes which parts to serve."""
+        """Tell the parties' connections which model parts to serve."""
         for party, lane in self._lanes.items():
             lane.wanted = {
                 version.parts[party].digest: (version.parts[party], model.sources.get(party, ""))
@@ -522,18 +523,18 @@ class Scoring:
             }
 
     def end(self) -> None:
-        """End the parties' streams and connections, after the last request."""
+        """Close the parties' streams and connections, after the last request."""
         for lane in self._lanes.values():
             lane.end()
 
     def refresh(self) -> None:
-        """Read the data of this process again."""
+        """Read the data that this process opens again."""
         for lane in self._lanes.values():
             if isinstance(lane, LocalParty):
                 lane.refresh()
 
     def tend(self) -> None:
-        """Tend the parties, switch models whose wanted version is loaded everywhere, and drop versions without requests."""
+        """Check the parties, switch models whose wanted version is loaded everywhere, and drop versions without requests."""
         for lane in self._lanes.values():
             lane.tend_soon()
         changed = False
@@ -548,7 +549,7 @@ class Scoring:
             self._want()
 
     def _lacking(self, version: Version) -> dict[str, str]:
-        """Return {party: reason}, the parties that cannot answer for a version now."""
+        """Return {party: reason} for the parties that cannot answer for a version now."""
         states = {
             party: self._lanes[party].states.get(part.digest, "it is not offered yet")
             for party, part in version.parts.items()
@@ -556,7 +557,7 @@ class Scoring:
         return {party: why for party, why in states.items() if why}
 
     def ready(self) -> dict[str, str]:
-        """Return {obstacle: reason}, everything that keeps the service from answering; {} if it is ready."""
+        """Return {obstacle: reason} for everything that keeps the service from answering; {} if the service is ready."""
         found = {}
         for name, model in self._models.items():
             version = model.active
@@ -569,7 +570,7 @@ class Scoring:
         return found
 
     def connected(self) -> dict[str, bool]:
-        """Return {party: True if it can be reached}."""
+        """Return {party: True if the party can be reached}."""
         return {party: lane.connected for party, lane in self._lanes.items()}
 
     def known(self, model: str) -> bool:
@@ -577,7 +578,7 @@ class Scoring:
         return model in self._models
 
     def described(self) -> dict[str, Any]:
-        """Return the models and their versions, for callers."""
+        """Return the description of models and versions that callers can read."""
         return {
             name: {
                 "active": None if model.active is None else model.active.name,
@@ -591,7 +592,8 @@ class Scoring:
     def version(self, model: str, name: str | None, digest: str | None) -> Version:
         """Return the version that answers a request. Raises Refusal.
 
-        name : name of the version; None takes the active version. digest : the model that the caller expects, if it states one.
+        name : name of the version; None takes the active version. digest : digest of the model that the caller expects, if
+        stated.
         """
         known = self._models.get(model)
         if known is None:
@@ -610,7 +612,7 @@ class Scoring:
         return found
 
     def ids(self, version: Version, given: Sequence[Any]) -> list[bytes]:
-        """Return ids of a request in normal form. Raises Refusal for an id that no data can hold."""
+        """Return the ids of a request in normal form. Raises Refusal for an id that no data can hold."""
         if not version.job.ids:
             raise Refusal(422, "no_ids", "the model's job names no id column: send all columns of the records")
         try:
@@ -650,7 +652,7 @@ class Scoring:
         try:
             return await self._summed(version, caller, purpose, ids, missing, margins, n, until, logs)
         finally:
-            # A refusal of another party tells that this party knows a record, so it waits for the logs like a score.
+            # If another party refuses, this party is known to know a record, so such a refusal waits for the logs like a score.
             for log in logs:
                 await self._waited(log, until)
 
@@ -670,7 +672,7 @@ class Scoring:
 
         logs : receives the log lines of all replies before a reply is refused; neither score nor refusal may leave before them.
         """
-        # Ask this party first: it counts for the caller, and the other parties must not learn ids that are unknown here.
+        # Ask this party first: it counts the caller's records, and the other parties must not learn ids that are unknown here.
         own = ids if self.party in missing else None
         filled: list[str] = []
         mine = await self._waited(self._asked(version, self.party, caller, purpose, own, n), until)
@@ -731,7 +733,7 @@ class Scoring:
 
     @staticmethod
     def _accepted(version: Version, party: str, reply: Reply, filled: list[str], n: int) -> Vector:
-        """Return the margins of a reply, or of the fallback. Raises Refusal."""
+        """Return the margins in a reply, or those of the fallback. Raises Refusal."""
         outcome = reply.outcome
         if outcome.code == ANSWERED:
             return np.zeros(0) if reply.margins is None else reply.margins
@@ -752,7 +754,7 @@ class Scoring:
         raise Refusal(403, "refused", outcome.why)
 
     def _given(self, version: Version, columns: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return {party: its columns}, for the parties whose columns the caller gives. Raises Refusal."""
+        """Return {party: its columns} for the parties whose columns the caller gives. Raises Refusal."""
         found: dict[str, dict[str, Any]] = {}
         left = set(columns)
         for party, made_of in version.made_of.items() if columns else ():

@@ -1,1 +1,1 @@
-"""Private choice among candidate jobs under one ε: `tune`, its candidates, trials and secret draw."""
+"""Tuning: a private choice among candidate jobs under one ε. `tune`, the candidates, their trials and the secret draw."""

@@ -1,4 +1,4 @@
-"""The public part of a tune: its candidates, their score, and the budget of each trial."""
+"""Public facts of a tuning run: the candidates, their score, and the budget of each trial (training of one candidate)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 INCLUSION = 4
 """Default inclusion: each candidate is considered with probability 4/5."""
 CHANGES = ("loss", "penalty", "solver", "intercept")
-"""Options of a job in which candidates may differ, in addition to CHANGES_OF_PRIVACY and to the pairs of columns."""
+"""Options of a job in which candidates may differ, in addition to CHANGES_OF_PRIVACY and to products of two columns."""
 CHANGES_OF_PRIVACY = ("smoothness", "smoothness_share")
 
 Change = Mapping[str, Any]
@@ -42,13 +42,14 @@ Change = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """Candidates, score and inclusion of a tune. Everything here is public.
+    """Candidates, score and inclusion of a tuning run. All of these are public.
 
-    Guarantee: the model and the score that a tune releases are together (ε, δ)-DP for every record, with the ε and δ of the
-    jobs, for every possible winner. Each trial gets a smaller ε, `trial_epsilon`.
+    Guarantee: the released model and the released score are together (ε, δ)-DP for every record, with the ε and δ of the
+    jobs,
+    whichever candidate wins. A trial trains one candidate, with a smaller ε, `trial_epsilon`.
 
-    jobs : the candidates, each with the ε and δ of the whole tune. The first candidate is released when the draw considers
-        none.
+    jobs : the candidates, each with the ε and δ of the whole tuning run. If the draw considers no candidate, the first
+    candidate is released.
     score : 'loss', 'accuracy', 'mae', 'mse' or 'deviance'. inclusion : a whole number a from 1 to 64; each candidate is
         considered with probability a/(a + 1).
 
@@ -82,7 +83,7 @@ class Tuning:
 
     @property
     def delta(self) -> float | None:
-        """δ of the jobs; None is 1/n²."""
+        """δ of the jobs; None means 1/n²."""
         return self._privacy.delta
 
     @property
@@ -96,7 +97,7 @@ class Tuning:
         return "" if split is None else split.name
 
     def with_delta(self, n_records: int | None) -> Tuning:
-        """Return the tune with an explicit δ, by default 1/n²; SpecificationError if n is needed and not known."""
+        """Return the tuning with an explicit δ, by default 1/n². Raises SpecificationError if n is needed and not known."""
         if self.delta is not None:
             return self
         if n_records is None:
@@ -109,7 +110,7 @@ class Tuning:
 
     @cached_property
     def budgets(self) -> tuple[float, float]:
-        """Budgets of a trial, as μ: for training records, and for held-out records. Needs δ."""
+        """Budgets μ of one trial: for the training records, and for the held-out records. δ must be known."""
         asked = self.jobs[0].evaluation or Evaluation()
         return self._mu(self._privacy.epsilon), self._mu(asked.epsilon or self._privacy.epsilon)
 
@@ -124,24 +125,24 @@ class Tuning:
 
     @property
     def events(self) -> tuple[tuple[OnPart | Selection, int], ...]:
-        """Charges of the whole tune, as (event, count): one for the training records, one for the held-out records."""
+        """Charges of the whole tuning run, as (event, count): one for the training records, one for the held-out records."""
         sides = ("training", "held out")
         made = [Selection(Adjacency.REPLACE_ONE, mu, len(self.jobs), self.inclusion) for mu in self.budgets]
         return tuple((on_part(event, self.split, side), 1) for event, side in zip(made, sides, strict=True))  # type: ignore[misc]
 
     @cached_property
     def epsilon(self) -> float:
-        """ε of the whole tune at its δ, rounded up."""
+        """ε of the whole tuning run at its δ, rounded up."""
         return epsilon_of(max(self.budgets), self._stated, len(self.jobs), self.inclusion)
 
     @cached_property
     def trial_epsilon(self) -> float:
-        """ε of one trial at the same δ: a single run with this ε would have the same noise."""
+        """ε of one trial at the same δ. A single run with this ε would have as much noise as the trial."""
         return _epsilon_below(self.budgets[0], self._stated)
 
     @cached_property
     def trials(self) -> tuple[Job, ...]:
-        """Jobs of the trials: each has the budget of a trial and measures only the score."""
+        """Jobs of the trials. Each job has the budget of a trial and measures only the score."""
         asked = self.jobs[0].evaluation or Evaluation()
         measured = None
         if asked.epsilon is not None:
@@ -154,16 +155,16 @@ class Tuning:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Flags of all candidates, since the choice depends on the uncharged values of each candidate."""
+        """Flags of all candidates, since the choice depends on the uncharged values of every candidate."""
         return tuple(dict.fromkeys(flag for job in self.jobs for flag in flags_of(job)))
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the digests of all trials, the score and the inclusion, kept in the ledger."""
+        """SHA-256 of the digests of all trials, the score and the inclusion. The ledger keeps this digest."""
         return digest_of([job.digest for job in self.trials], self.score, self.inclusion)
 
     def plans(self, n_records: int) -> tuple[Plan, ...]:
-        """Return the plan of each trial; SpecificationError names a candidate whose plan does not fit the trial's budget."""
+        """Return the plan of each trial. Raises SpecificationError for a candidate whose plan does not fit a trial's budget."""
         plans = []
         for number, job in enumerate(self.trials, 1):
             try:
@@ -191,22 +192,22 @@ class Tuning:
         return tuple(plans)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `from_dict` reverses it."""
+        """Return the tuning as plain values, which `from_dict` reads."""
         return {"score": self.score, "inclusion": self.inclusion, "jobs": [encode(job) for job in self.jobs]}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Tuning:
-        """Build from the output of `to_dict`."""
+        """Return the tuning that `to_dict` wrote."""
         return cls(tuple(decode(job) for job in plain["jobs"]), plain["score"], plain["inclusion"])
 
 
 def tuning_of(
     job: Job, candidates: Sequence[Change | Job], *, score: str | None = None, inclusion: int = INCLUSION
 ) -> Tuning:
-    """Return the tune among variants of a job.
+    """Return the tuning that compares variants of a job.
 
-    candidates : jobs, or changes to `job`: {"penalty": {"strength": 1e-3}} or {"penalty.strength": 1e-3}; {} is the job itself.
-    score : as for Tuning; None is 'loss' with classes and 'mse' without classes.
+    candidates : jobs, or changes to `job`: {"penalty": {"strength": 1e-3}} or {"penalty.strength": 1e-3}; {} is `job` itself.
+    score : as for `Tuning`; None is 'loss' with classes and 'mse' without classes.
     """
     require_job(job)
     if isinstance(candidates, Mapping | str) or not isinstance(candidates, Sequence):
@@ -215,13 +216,13 @@ def tuning_of(
         candidate if isinstance(candidate, Job) else changed(job, candidate, number)
         for number, candidate in enumerate(candidates, 1)
     )
-    # Use one name for all jobs: a job's name must not reveal the winner before the certificate does.
+    # All jobs have one name: a job's name must not reveal the winner before the certificate does.
     jobs = tuple(replace(each, name=job.name) for each in jobs)
     return Tuning(jobs, score or ("loss" if job.classification else "mse"), inclusion)
 
 
 def changed(job: Job, change: Change, number: int) -> Job:
-    """Return the job with a candidate's changes. A table with another `kind` replaces the whole table."""
+    """Return the job with a candidate's changes. A changed table with another `kind` replaces the whole table of the job."""
     if not isinstance(change, Mapping):
         raise SpecificationError(f"candidate {number} must be a table of changes to the job, or a job, not {change!r}")
     plain = encode(job)
@@ -301,7 +302,7 @@ def _check_job(job: Job) -> None:
 
 
 def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
-    """Refuse a candidate that differs from the first in an option that all candidates must share."""
+    """Refuse a candidate that differs from the first candidate in an option that all candidates must share."""
     if job.privacy is None:
         raise SpecificationError(
             f"candidate {number} has no privacy: give it the privacy of the first, since one budget covers all candidates"
@@ -334,7 +335,7 @@ def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
 
 
 def _plain(job: Job, option: str, other: Job) -> Any:
-    """Return the value of an option for a comparison, without the pairs of columns in which candidates may differ."""
+    """Return the value of an option for a comparison, leaving out the products of columns in which candidates may differ."""
     pairs = {column for column, declared in job.columns.items() if isinstance(declared, Pair)}
     value = getattr(job, option)
     if option == "partition":
@@ -351,7 +352,7 @@ def _of(job: Job) -> Privacy:
 
 
 def _epsilon_below(mu: float, delta: float) -> float:
-    """Return an ε for which a run at δ gets a μ of at most `mu`."""
+    """Return an ε at which a run with this δ gets a μ of at most `mu`."""
     epsilon = gaussian_dp.epsilon_of(mu * (1.0 - 1e-12), delta)
     while gaussian_dp.mu_of(epsilon, delta) > mu:
         epsilon = math.nextafter(epsilon * (1.0 - 1e-13), 0.0)

@@ -1,4 +1,4 @@
-"""The secret draw that chooses the winner of a tune."""
+"""Secret draw that chooses the winner among the candidates of a tuning run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _BYTES = 32
-"""Bytes of a uniform number; two numbers are equal with probability 2⁻²⁵⁶."""
+"""Number of bytes of a random number. Two such numbers are equal with probability 2⁻²⁵⁶."""
 
 
 def chosen(losses: Sequence[float], concentration: int, random: Callable[[int], bytes] = os.urandom) -> int:
-    """Return the number of the best included candidate, or 0 if none is included (vfl.privacy.private_selection).
+    """Return the number of the best included candidate; 0 if no candidate is included (vfl.privacy.private_selection).
 
-    All candidates share P, the largest of `concentration` uniform numbers. A candidate is included if its own uniform number is
-    below P: given P, each is included with probability P, independently. The numbers are compared as integers, so nothing is
-    rounded. Further uniform numbers decide between equal losses, as if they were part of the losses.
+    All candidates share P, the largest of `concentration` uniform numbers. A candidate is included if its own uniform number
+    is
+    below P: given P, each candidate is included independently with probability P. The numbers are compared as integers, so
+    nothing is rounded. Further uniform numbers decide between equal losses, as if these numbers were part of the losses.
 
-    losses : loss of each candidate, the smallest being the best. random : function that returns a given number of random
-        bytes; the bytes are used once and not kept.
+    losses : loss of each candidate; the smallest loss is the best. random : function that returns a given number of random
+    bytes. The bytes are used once and not kept.
     """
 
     def uniform() -> int:

@@ -1,4 +1,4 @@
-"""Files of candidates: TOML that is read together with a job file.
+"""Files of candidates for tuning: TOML that is read together with a job file.
 
 score = "loss"         or "accuracy"; without classes "mae" or "mse", and "deviance" for counts and amounts; left out: "loss" or
                        "mse"
@@ -27,7 +27,7 @@ KEYS = ("score", "inclusion", "candidates")
 
 
 def read_candidates(path: str | Path) -> dict[str, Any]:
-    """Return the contents of a file of candidates, as the keyword arguments of `tuning_of`."""
+    """Return the contents of a candidates file, as keyword arguments of `tuning_of`."""
     path = Path(path)
     plain = read_toml(path, "file of candidates", error=JobFileError, shows=True)
     for key in plain:
@@ -48,5 +48,5 @@ def read_candidates(path: str | Path) -> dict[str, Any]:
 
 
 def read_tuning(job: Job, path: str | Path) -> Tuning:
-    """Return the tune of a job and a file of candidates."""
+    """Return the tuning of a job with the candidates in a file."""
     return tuning_of(job, **read_candidates(path))

@@ -1,4 +1,4 @@
-"""The plan of a tune: its cost, the factor by which it adds noise, and a forecast, from public facts alone."""
+"""Plan of a tuning run, from public facts alone: the cost, the factor on the noise, and a forecast."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ PARTIES = "a party that keeps its own book counts all trials by composition: {mu
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TunePlan:
-    """A tune with every open option decided. n_records : n, held-out records included."""
+    """Plan of a tuning run, with every open option decided. n_records : n, held-out records included."""
 
     tuning: Tuning
     n_records: int
 
     @cached_property
     def plans(self) -> tuple[Plan, ...]:
-        """The plan of each trial."""
+        """Plan of each trial (training of one candidate)."""
         return self.tuning.plans(self.n_records)
 
     @cached_property
     def factor(self) -> float:
-        """Ratio of a trial's noise to the noise of the first candidate alone at the same ε."""
+        """Noise of a trial divided by the noise of the first candidate, trained alone at the same ε."""
         alone = make_plan(self.tuning.jobs[0], self.n_records).problem.mu
         return float(alone or 0.0) / self.tuning.budgets[0]
 
     @cached_property
     def in_ledger(self) -> float:
-        """ε of a run that uses as much of a ledger's budget as this tune; a ledger adds up μ²."""
+        """ε of a single run that uses as much of a ledger's budget as the tuning run does. A ledger adds up μ²."""
         cost = plan_cost(self.tuning.events, Accounting.GDP)
         return epsilon_of(Accounting.GDP, cost, float(self.tuning.delta or 1.0))
 
     @cached_property
     def left(self) -> tuple[float, float]:
-        """Expected shares of the loss that remain after training with the best solver: in a single run, and in a trial.
+        """Expected shares of the loss that remain after training with the best solver: for a single run, and for a trial.
 
         A share is (F(w) − F*)/(F(0) − F*) for the objective F and its minimum F* (vfl.recommend).
         """
@@ -56,10 +56,11 @@ class TunePlan:
 
     @property
     def default_probably_wins(self) -> bool:
-        """True if better options would gain less than the noise of a trial costs.
+        """True if better options would probably gain less than the noise of a trial costs.
 
-        In all measured problems with a signal-to-noise ratio ρ = μn/p of 10 or more, no options beat the defaults by more
-        than the deviation between runs (vfl.solvers.rules.recommend).
+        In all measured problems with a signal-to-noise ratio ρ = μn/p of 10 or more, no choice of options beat the default
+        options
+        by more than the deviation between runs (vfl.solvers.rules.recommend).
         """
         return self._ratio >= ENOUGH
 
@@ -70,7 +71,7 @@ class TunePlan:
 
     @property
     def forecast(self) -> str:
-        """Forecast in words: whether a candidate can beat the defaults, and the losses to expect."""
+        """Forecast, in words: can a candidate beat the default options, and which losses are to be expected."""
         alone, trial = self.left
         cost = f"a run alone is expected to leave {alone:.2g} of the loss, a trial {trial:.2g}"
         if self.default_probably_wins:
@@ -136,7 +137,7 @@ class TunePlan:
 
 
 def difference(first: Any, job: Any) -> str:
-    """Return the options in which a candidate differs from the first, in words."""
+    """Return, in words, the options in which a candidate differs from the first candidate."""
     one, other = _flat(first.to_dict()), _flat(job.to_dict())
     changes = [
         f"{name} = {other.get(name, 'default')}" for name in sorted(one | other) if one.get(name) != other.get(name)

@@ -1,6 +1,6 @@
-"""`tune` and `resume`: train candidate jobs and release the best.
+"""Functions `tune` and `resume`: train candidate jobs and release the best one.
 
-Order of a tune; the process may end after any step:
+Order of the steps of a tuning run; the process may end after any step:
 
     check all candidates; reserve the whole charge; charge it, before the first query of the first trial
     train and score every candidate, each with fresh noise; keep the outcomes sealed
@@ -8,8 +8,9 @@ Order of a tune; the process may end after any step:
     write the winner into one sealed file; rename the file, which releases the winner
     write model, certificate, findings and job from that file; remove all sealed files
 
-An interrupted trial starts again with fresh noise, since none of its values were released. A tune interrupted before the
-rename draws again; after the rename it only finishes the files. The set of considered candidates is never written down.
+An interrupted trial (training of one candidate) starts again with fresh noise, since no value of the trial was released. A
+tuning run that was interrupted before the rename draws again; after the rename it only finishes the files. The set of
+considered candidates is never written down.
 """
 
 from __future__ import annotations
@@ -78,15 +79,15 @@ FORMAT = 1
 NAME = TUNE
 WINNER = "winner.json"
 KEYS = (ReleaseKey(0, 0), ReleaseKey(0, 1))
-"""Keys of the two charges of a tune: for the training records and for the held-out records."""
+"""Keys of the two charges of a tuning run: for the training records and for the held-out records."""
 MOST_LOSSES = "skip"
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Event: a trial is about to make its first query. Every candidate has a trial, so the event does not tell the winner.
+    """Event: a trial is about to make its first query. Every candidate has a trial, so the event does not reveal the winner.
 
-    number : number of the trial, from 1. of : number of candidates. plan : plan of this candidate.
+    number : number of the trial, from 1. of : number of candidates. plan : plan of the candidate in this trial.
     """
 
     number: int
@@ -96,11 +97,11 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tuned:
-    """The outcome of a tune.
+    """Outcome of a tuning run.
 
     result : the winner's model and its certificate. candidate : number of the winner, from 1.
-    score : the winner's score, which is optimistic, since the best scores win; None if the winner's training failed.
-    tuning : the candidates.
+    score : the winner's score, which is optimistic, since the best score wins; None if the winner's training failed.
+    tuning : candidates, score and inclusion.
     """
 
     result: Result
@@ -110,7 +111,7 @@ class Tuned:
 
     @property
     def certificate(self) -> Certificate:
-        """The certificate of the whole tune."""
+        """Certificate of the whole tuning run."""
         return self.result.certificate
 
     def _lines(self) -> list[str]:
@@ -139,23 +140,27 @@ def tune(
     watch: Watch | None = None,
     environment: dict[str, Any] | None = None,
 ) -> Tuned:
-    """Train all candidates and release the best: model and score together are (ε, δ)-DP for every record, as the job asks.
+    """Train all candidates and release the best. Model and score together are (ε, δ)-DP for every record, as the job asks.
 
-    Every candidate is trained once, on the training part, with its share of the budget, and gets one noisy score on the
-    held-out part. Then a secret draw leaves each one out with probability 1/(inclusion + 1), and the best of the others is
-    released. The losers and the number left out stay secret (docs/tuning.md). The whole charge is made before the first query
-    and is never refunded after that. A party's own book counts all trials by composition.
+    Every candidate is trained once, on the training part, with an equal share of the budget, and gets one noisy score on the
+    held-out part. Then a secret draw leaves each candidate out with probability 1/(inclusion + 1), and the best of the others
+    is
+    released. The losers and the number of candidates left out stay secret (docs/tuning.md). The whole charge is made before
+    the
+    first query and is never refunded after that query. A party's own ledger counts all trials by composition.
 
-    candidates : changes to the job, {"penalty.strength": 1e-3}, or jobs; {} is the job itself. They may differ in loss,
-        penalty, solver, intercept, the smoothness of privacy, and the pairs of columns: {"columns.both.kind": "dropped"}. The
-        first candidate is released if the draw leaves out all.
+    candidates : changes to the job, {"penalty.strength": 1e-3}, or jobs; {} is the job itself. Candidates may differ in loss,
+    penalty, solver, intercept, the smoothness of privacy, and products of columns: {"columns.both.kind": "dropped"}. The
+    first
+    candidate is released if the draw leaves out all candidates.
     score : 'loss' or 'accuracy' with classes, 'mae' or 'mse' without, or 'deviance' for losses of counts and amounts; None is
         'loss' or 'mse'.
-    inclusion : a whole number. A larger one considers the best candidate with higher probability, and makes trials noisier.
+    inclusion : a whole number. A larger number considers the best candidate with higher probability, but adds noise to
+    trials.
     n_records : n, to check all plans before any data are opened. If privacy.delta is left out, δ = 1/n². In that case
-        n_records=None opens the sources and aligns the records to find n, before anything is charged.
+    n_records=None opens the data and aligns the records to find n, before anything is charged.
     watch : callback for a `Begun` event per trial; None issues the plan's warnings as vfl.PrivacyWarning.
-    Other parameters : as for `vfl.train`. With an output, `resume` continues an interrupted tune.
+    Other parameters : as for `vfl.train`. With an output folder, `resume` can continue an interrupted tuning run.
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before anything is charged if possible.
     """
@@ -199,9 +204,9 @@ def tune(
 def resume(
     folder: str | Path, data: Any = None, *, at: At = None, key: str | Path | None = None, watch: Watch | None = None
 ) -> Tuned:
-    """Continue an interrupted tune. Nothing is charged again, and finished trials are not repeated.
+    """Continue an interrupted tuning run. Nothing is charged again, and finished trials are not repeated.
 
-    If the winner was already released, no new draw is made; only the files are finished.
+    If the winner was already released, no new draw is made: only the files are finished.
     """
     folder = Path(folder)
     tuning, run, ledger, kept = read_state(folder)
@@ -224,12 +229,12 @@ def resume(
 
 
 def is_tune(folder: Path) -> bool:
-    """Return True if the folder holds a tune, finished or not."""
+    """Return True if the folder holds a tuning run, finished or not."""
     return (folder / NAME).exists()
 
 
 def read_state(folder: Path) -> tuple[Tuning, str, str | None, dict[str, Any]]:
-    """Return the tune of a folder, its run id, its ledger and its original environment."""
+    """Return what a folder stores of a tuning run: candidates, run id, ledger and original environment."""
     try:
         plain = read_json(folder / NAME)
         if plain["format"] != FORMAT:
@@ -243,7 +248,7 @@ def read_state(folder: Path) -> tuple[Tuning, str, str | None, dict[str, Any]]:
 
 
 class Book:
-    """Account of one tune, which is charged in full, once, before the first query.
+    """Privacy account of one tuning run, which is charged in full, once, before the first query.
 
     charged : True as soon as the charge may have been made.
     """
@@ -262,25 +267,25 @@ class Book:
 
     @property
     def account(self) -> str:
-        """Return the ledger account that the tune charges."""
+        """Return the ledger account that is charged."""
         return self.budget.account(self._tuning.jobs[0])
 
     def reserve(self) -> None:
-        """Reserve the whole charge; BudgetExceeded if the data set's budget is too small for it."""
+        """Reserve the whole charge. Raises BudgetExceeded if the data set's budget is too small for the charge."""
         events, delta = self._tuning.events, float(self._tuning.delta or 0.0)
         ledger = self.budget.open()
         if ledger is None:
             book: Any = FitBook(self._tuning.epsilon, delta)
         else:
             if self._tuning.jobs[0].dataset is None:
-                # A ledger adds up μ², under which a selection costs more than by its exact privacy curve.
+                # A ledger adds up μ². By that measure a selection costs more than by its exact privacy curve.
                 cost = ledger_epsilon_of(Accounting.GDP, plan_cost(events, Accounting.GDP), delta)
                 ledger.set_cap(self.account, epsilon=cost * (1.0 + 1e-9), delta=delta)
             book = DatasetBook(ledger, self.account)
         self._reservation = book.reserve(events, job=self._tuning.digest, run=self.budget.run)
 
     def resume(self) -> None:
-        """Continue the reservation of an earlier process; without one, make a reservation."""
+        """Continue the reservation that an earlier process made; if there is none, make a reservation."""
         ledger = self.budget.open()
         if ledger is None:
             raise OutputError("a tune without an output folder cannot be resumed")
@@ -293,7 +298,7 @@ class Book:
         self._reservation = DatasetBook(ledger, self.account).resume(self.budget.run, job=self._tuning.digest)
 
     def charge(self) -> None:
-        """Charge the whole tune. A repeated call changes nothing."""
+        """Charge the whole tuning run. A repeated call changes nothing."""
         self.charged = True
         self._held.charge([(key, event) for key, (event, _) in zip(KEYS, self._tuning.events, strict=True)])
 
@@ -348,7 +353,7 @@ class _Tune:
         return tuned
 
     def _known_records(self) -> int | None:
-        """Return n, which an earlier process stored with its finished trials; None without finished trials."""
+        """Return n, which an earlier process stored with its finished trials; None if no trial is finished."""
         finished = next((number for number in range(len(self._tuning.jobs)) if self._sealed.has(number)), None)
         if finished is None:
             return None
@@ -357,7 +362,7 @@ class _Tune:
         return trial.n_records
 
     def _trial(self, number: int, sources: Mapping[str, Any], *, again: bool, last: bool) -> Trial:
-        """Train and score one candidate. If it fails because of the data, return the worst score and a fixed public model."""
+        """Train and score one candidate. If the data make training fail, return the worst score and a fixed public model."""
         job, settings = self._tuning.trials[number], self._settings
         arrangement = settings.arrangement
         if job.id is not None:
@@ -443,7 +448,7 @@ class _Tune:
 
 
 def _commit(folder: Path, result: Result) -> None:
-    """Release the winner by renaming one file, from which all other files are then written."""
+    """Release the winner by renaming one file; all other files are then written from that file."""
     documents = {
         jobfile.NAME: result.job.to_toml(),
         CERTIFICATE: result.certificate.to_json(),
@@ -461,7 +466,7 @@ def _commit(folder: Path, result: Result) -> None:
 
 
 def _unpack(folder: Path) -> None:
-    """Write the files of the released winner; the model comes last."""
+    """Write the files of the released winner; the model's file comes last."""
     try:
         documents = read_json(folder / WINNER)
     except (OSError, ValueError) as error:
@@ -479,7 +484,7 @@ def _loaded(folder: Path, tuning: Tuning) -> Tuned:
 
 
 def _found(job: Job, settings: Settings) -> int:
-    """Find n as a run of the job does: check the policies and align the records, but reserve nothing."""
+    """Find n as a run of the job does: check the parties' policies and align the records, but reserve nothing."""
     sources = asked_sources(job, settings)
     budget = Budget(uuid.uuid4().hex, sealed=True, counts=True)
     events = dispatch.run(job, sources, budget, Log(), place=settings.place, arrangement=settings.arrangement)

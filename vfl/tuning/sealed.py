@@ -1,8 +1,8 @@
-"""Outcomes of finished trials, kept secret until the winner is chosen and then removed.
+"""Outcomes of finished trials (one per candidate), kept secret until the winner is chosen and then removed.
 
-Outcomes of losers are never released. With a folder, each outcome is a file that only its owner may read (mode 0600), so that
-an interrupted tune does not repeat the trial. Without a folder, outcomes are arrays of this process. Both are overwritten with
-zeros before they are deleted.
+Outcomes of losers are never released. With a folder, each outcome is a file that only the file's owner may read (mode 0600),
+so that an interrupted tuning run does not repeat the trial. Without a folder, outcomes are arrays of this process. Files and
+arrays are overwritten with zeros before they are deleted.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ FOLDER = "sealed"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """Outcome of one trial.
+    """Outcome of one trial: the trained model of one candidate, and its noisy score.
 
-    values : score, its standard error, w (p,), then the knots that the trial found, NaN for each unused knot of a curve.
-    n_records : n. flags : flags that the trial adds to the certificate. rooms : {column: largest number of its knots}, in the
-        order of the values. These three depend on public facts only.
+    values : score, standard error of the score, w (p,), then the knots that the trial found, NaN for each unused knot of a
+    curve.
+    n_records : n. flags : flags that the trial adds to the certificate. rooms : {column: largest number of knots of the
+    column's
+    curve}, in the order of the values. n_records, flags and rooms depend on public facts only.
     """
 
     values: Vector
@@ -53,7 +55,7 @@ class Trial:
         flags: tuple[str, ...],
         knots: Mapping[str, Sequence[float]],
     ) -> Trial:
-        """Return the outcome of a trial. knots : {column: knots found}."""
+        """Return the outcome of a trial. knots : {column: knots found in the trial}."""
         curves = [own for found in (plan.knots.curves if plan.knots else {}).values() for own in found]
         rooms = {column: declared.n_pieces - 1 for column, declared in curves}
         padded = [[*knots.get(c, ()), *[math.nan] * room][:room] for c, room in rooms.items()]
@@ -76,7 +78,7 @@ class Trial:
 
     @property
     def knots(self) -> dict[str, tuple[float, ...]]:
-        """{column: knots found}."""
+        """{column: knots found in the trial}."""
         ends = np.cumsum([self.values.size - sum(self.rooms.values()), *self.rooms.values()])
         rooms = zip(self.rooms, pairwise(ends), strict=True)
         return {c: tuple(x for x in self.values[a:b].tolist() if not math.isnan(x)) for c, (a, b) in rooms}
@@ -87,7 +89,7 @@ class Trial:
 
 
 class Sealed:
-    """Outcomes by number of the trial. folder : folder of the tune; None keeps them in memory."""
+    """Outcomes by number of the trial. folder : output folder of the tuning run; None keeps outcomes in memory."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if folder is None else folder / FOLDER

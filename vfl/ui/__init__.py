@@ -1,9 +1,9 @@
-"""Local page about the jobs, runs and ledgers of a folder, for `vfl ui`. It only reads.
+"""Local web page about the jobs, runs and ledgers of a folder, for `vfl ui`. The page only reads files.
 
-The page shows what the commands plan, verify, report and ledger show: public facts, and values released with noise. It reads no
-party's data, no timing, and no file of a running tune.
+The page shows what the commands plan, verify, report and ledger show: public facts, and values released with noise. The page
+does not read any party's data, any timing, or any file of a tuning run in progress.
 
-    folder   jobs, runs and ledgers below a folder; a request can name nothing else
+    folder   jobs, runs and ledgers below a folder; a request can name only these
     live     rounds and ε of a run in progress, from its log and its ledger
     pages    HTML of every page
     work     threads that read jobs, runs and ledgers, with a limit on the waiting time

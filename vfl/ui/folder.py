@@ -1,7 +1,7 @@
-"""Jobs, runs, tunes and ledgers below a folder, recognised by the names and contents of their files.
+"""Jobs, runs, tuning runs and ledgers below a folder, recognised by the names and contents of their files.
 
-A request can only name an item that this search found, by its path relative to the folder. Symbolic links are neither followed
-nor listed, so every item lies below the folder.
+A request can only name an item that this search found, by the item's path relative to the folder. Symbolic links are neither
+followed nor listed, so every item lies below the folder.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DEPTH, MOST, MOST_FILES = 4, 2000, 20_000
-"""Largest depth of the search in levels of folders, and largest numbers of folders to search and of files to read."""
+"""Largest number of levels of the search, of folders to search, and of files to read."""
 SKIPPED = ("node_modules", "site-packages", "__pycache__")
 MAGIC = b"SQLite format 3\x00"
 TABLE = "[partition"
-"""Start of a table heading that every job file contains."""
+"""Start of a table heading that every job file contains. A file without this text is not a job file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """Items below a folder: {name: path} for each kind, in the order in which pages list the items.
 
-    A name is the path relative to the folder, with '/' on every system.
+    A name is the item's path relative to the folder, with '/' on every system.
 
-    jobs : job files. runs : folders of running and finished runs. tunes : folders of unfinished tunes.
+    jobs : job files. runs : folders of running and finished runs. tunes : folders of unfinished tuning runs.
     ledgers : files of ledgers, except those inside the folders of runs.
     """
 
@@ -43,7 +43,7 @@ class Found:
 
 
 def find(root: Path, ledgers: Sequence[Path] = ()) -> Found:
-    """Return all items below `root`. ledgers : files elsewhere, listed under their whole paths."""
+    """Return all items below `root`. ledgers : ledger files elsewhere, listed by their whole paths."""
     found, left = Found(), MOST_FILES
     for number, (folder, files) in enumerate(_folders(root)):
         if number >= MOST:
@@ -67,7 +67,7 @@ def find(root: Path, ledgers: Sequence[Path] = ()) -> Found:
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield folders in order, with the names of their regular files. Folders inside a run or a tune are skipped."""
+    """Yield folders in order, with the names of their regular files. Folders inside a run or a tuning run are skipped."""
     for where, folders, names in os.walk(root):
         folder = Path(where)
         files = sorted(name for name in names if not (folder / name).is_symlink())
@@ -78,7 +78,7 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _holds(path: Path, text: bytes, limit: int) -> bool:
-    """Return True if the first `limit` bytes of a file contain this text."""
+    """Return True if the first `limit` bytes of a file contain `text`."""
     try:
         with opened(path, follow=False) as file:
             return text in file.read(limit)
@@ -87,7 +87,7 @@ def _holds(path: Path, text: bytes, limit: int) -> bool:
 
 
 def ledger_of(run: Path, named: str | None, known: Sequence[Path]) -> Path | None:
-    """Return a run's ledger: the one in its folder, or a known one that its log names. No other file is opened."""
+    """Return a run's ledger: the one in the run's folder, or a known one that the run's log names. Open no other file."""
     if (own := run / checkpoint.LEDGER).is_file() and not own.is_symlink():
         return own
     return next((path for path in known if named is not None and path.resolve() == Path(named).resolve()), None)

@@ -1,6 +1,6 @@
-"""Progress of a run, read from its log and its ledger while another process writes them. This module locks and writes nothing.
+"""Progress of a run, read from its log and ledger while another process writes both. Nothing is locked or written here.
 
-The log holds released values only. This module does not check the chain of hashes; the report and `vfl verify` do.
+The log holds released values only. The hash chain is not checked here; the report and `vfl verify` check it.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ if TYPE_CHECKING:
 
 KERNEL = Path("/proc/locks")
 LONGEST = 1 << 26
-"""Bytes of the longest log line that is read."""
+"""Largest length, in bytes, of a log line that is read."""
 UNREADABLE = "unreadable"
 REST = 10.0
-"""Time between two computations of ε in units of the last computation's duration, since verifying a long chain takes long."""
+"""Pause between two computations of ε, as a multiple of the time that the last one took. Verifying a long chain takes long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """State of a run.
 
-    state : 'finished', 'running', 'interrupted' (no process has locked its log), or 'unreadable'. A finished run has no
-        numbers here; its certificate states them.
-    rounds : number of answered queries. of : the plan's upper limit for their number; None if unknown.
-    epsilon : ε of all charges so far at the plan's δ; None without privacy, or if the ledger cannot be read.
-    cap : ε of the whole plan. resumed : number of times that the run was resumed. why : reason for a missing number.
+    state : 'finished', 'running', 'interrupted' (no process has locked the run's log), or 'unreadable'. For a finished run
+    the
+    numbers below are missing; the certificate states them.
+    rounds : number of answered queries. of : the plan's upper limit on that number; None if unknown.
+    epsilon : ε of all charges so far, at the plan's δ; None without privacy, or if the ledger cannot be read.
+    cap : ε of the whole plan. resumed : how often the run was resumed. why : reason why a number is missing.
     """
 
     state: str
@@ -56,12 +57,12 @@ class Progress:
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for the page's script."""
+        """Return the progress as plain values, for the page's script."""
         return {name: getattr(self, name) for name in self.__slots__} | {"said": self.said}
 
     @property
     def said(self) -> str:
-        """State in one line of text."""
+        """The state, in one line of text."""
         if self.state == UNREADABLE:
             return f"{self.state}: {self.why}"
         rounds = f"round {self.rounds:,}" + ("" if self.of is None else f" of at most {self.of:,}")
@@ -71,7 +72,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Watched:
-    """A run whose log is read repeatedly; each reading continues at the end of the last one."""
+    """A run whose log is read repeatedly. Each reading continues where the last one ended."""
 
     folder: Path
     _at: int = 0
@@ -86,7 +87,7 @@ class Watched:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def progress(self, known: Sequence[Path] = ()) -> Progress:
-        """Return the present state of the run. known : ledgers that may be opened in addition to the run's own."""
+        """Return the present state of the run. known : ledgers that may be opened, in addition to the run's own ledger."""
         if os.path.lexists(self.folder / MODEL):
             return Progress("finished")
         try:
@@ -114,7 +115,7 @@ class Watched:
             return replace(planned, why=str(error))
 
     def _read(self) -> None:
-        """Read the complete lines that were added to the log."""
+        """Read the complete lines that were added to the log since the last reading."""
         path = self.folder / checkpoint.NAME
         with opened(path, follow=False) as file:
             if file.seek(0, os.SEEK_END) < self._at:
@@ -148,7 +149,7 @@ class Watched:
 
 
 def _locked(path: Path) -> bool:
-    """Return True if a process has locked the log. On Linux, read the kernel's table: a lock to test it could block the run."""
+    """Return True if a process has locked the log. On Linux, ask the kernel's table: trying the lock could block the run."""
     try:
         ending = f":{path.stat().st_ino}"
         with KERNEL.open(encoding="ascii") as table:

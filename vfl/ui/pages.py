@@ -44,11 +44,11 @@ POLICY = (
 
 
 SHOWN = 1 << 24
-"""Largest size, in bytes, of a file from which the overview shows values."""
+"""Largest size, in bytes, of a file whose values the overview shows."""
 
 
 def page(title: str, base: str, *body: Child) -> str:
-    """Return a whole page. base : path of the overview, which holds the token."""
+    """Return a whole page. base : URL path of the overview, which holds the token."""
     top = element("nav", element("a", "All jobs, runs and ledgers", href=base))
     foot = element("footer", element("p", "Served from this machine to this machine. The page only reads."))
     script, own_style = Markup(f"<script>{SCRIPT}</script>"), Markup(f"<style>{OWN_STYLE}</style>")
@@ -61,12 +61,12 @@ def link(base: str, kind: str, name: str, said: str | None = None) -> Markup:
 
 
 def quoted(name: str) -> str:
-    """Return a name of any bytes as the path of a URL."""
+    """Return a name, which may have any bytes, as the path of a URL."""
     return quote(os.fsencode(name), safe="/")
 
 
 def overview(base: str, root: Path, found: Found, states: Mapping[str, tuple[Child, ...]]) -> str:
-    """Return the page that lists all items. states : {run: cells from `state_of`}."""
+    """Return the page that lists all items. states : {run: table cells from `state_of`}."""
     runs = [(link(base, "run", name), *states[name]) for name in found.runs]
     runs += [(name, "a tune at work, or interrupted", "", "") for name in found.tunes]
     return page(
@@ -91,7 +91,7 @@ def _listed(heading: str, head: tuple[str, ...], rows: list[tuple[Child, ...]], 
 
 
 def state_of(base: str, name: str, folder: Path, progress: Progress) -> tuple[Child, ...]:
-    """Return state, ε and measures of a run from its files, unverified; the page of the run verifies them."""
+    """Return state, ε and measures of a run as its files state them. The page of the run verifies these values."""
     if progress.state != "finished":
         return (watched(base, name, progress), _of_cap(progress), "")
     try:
@@ -113,7 +113,7 @@ def _measures(folder: Path) -> str:
 
 
 def watched(base: str, name: str, progress: Progress) -> Markup:
-    """Return one line on the state of a run, which the page's script updates while the run is in progress."""
+    """Return one line on the state of a run. The page's script updates the line while the run is in progress."""
     at = f"{base}live/{quoted(name)}"
     return element("span", progress.said, data_live=at, data_state=progress.state, data_show="said")
 
@@ -125,9 +125,9 @@ def _of_cap(progress: Progress) -> str:
 
 
 def job(base: str, name: str, spec: Job, n_records: int | None, positives: float | None, *, refused: str = "") -> str:
-    """Return the page of a job: its plan for n records, and its declarations without the paths of the data.
+    """Return the page of a job: the plan for n records, and the job's declarations without the paths of the data.
 
-    refused : sentence about values that cannot be read; it is shown instead of a plan.
+    refused : sentence about values that cannot be read; the page shows the sentence instead of a plan.
     """
     asked = element(
         "form",
@@ -165,7 +165,7 @@ def _planned(spec: Job, n_records: int | None, positives: float | None) -> Itera
 
 
 def run(base: str, name: str, progress: Progress, facts: Facts | None, own: Markup | None) -> str:
-    """Return the page of a run. facts : verified facts of a finished run. own : section on its own ledger."""
+    """Return the page of a run. facts : verified facts of a finished run. own : section on the run's own ledger."""
     if facts is None:
         return page(name, base, element("h1", name), _at_work(base, name, progress), own)
     report, card = link(base, "report", name, "whole report"), link(base, "card", name, "model card")
@@ -203,20 +203,20 @@ def _at_work(base: str, name: str, progress: Progress) -> Markup:
 
 
 def ledger(base: str, name: str, balances: tuple[Balance, ...]) -> str:
-    """Return the page of a ledger. balances : its accounts, which were verified while they were read."""
+    """Return the page of a ledger. balances : the ledger's accounts, which were verified while they were read."""
     body = accounts(balances) if balances else element("p", "No data set has a cap yet.", class_="soft")
     below = element("p", name, class_="soft") if Path(name).name != name else None
     return page(name, base, element("h1", Path(name).name), below, body)
 
 
 def _on_lines(toml: str) -> str:
-    """Return TOML with each array of plain values on one line."""
+    """Return TOML text with each array of plain values on one line."""
     joined = r"\[\n((?:    [^\[\]\n]+,\n)+)\]"
     return re.sub(joined, lambda found: f"[{', '.join(line.strip(' ,') for line in found[1].splitlines())}]", toml)
 
 
 def accounts(balances: tuple[Balance, ...]) -> Markup:
-    """Return a section per account: a bar of ε spent and reserved against the cap, and its runs."""
+    """Return a section per account: a bar of ε spent and reserved against the account's cap, and the account's runs."""
     return join(*map(_account, balances))
 
 
@@ -240,7 +240,7 @@ def _account(balance: Balance) -> Markup:
 
 
 def bar(spent: float, committed: float, cap: float) -> Markup:
-    """Return a bar of ε spent, and spent or reserved, as shares of the cap."""
+    """Return a bar that shows two shares of the cap: ε spent, and ε spent or reserved."""
 
     def share(epsilon: float) -> float:
         return min(100.0, 100.0 * epsilon / cap) if cap > 0 and math.isfinite(cap) else 0.0

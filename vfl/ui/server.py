@@ -56,7 +56,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 KEPT = 8
-"""Number of finished runs whose verified facts stay in memory, since verification can take seconds."""
+"""Number of finished runs whose verified facts are kept in memory, since verification can take seconds."""
 
 
 PATIENCE = 10.0
@@ -74,7 +74,7 @@ class Refused(Expected):
 
 
 class Site:
-    """Pages of one folder. base : path of the overview."""
+    """Pages about one folder. base : URL path of the overview."""
 
     def __init__(self, root: Path, base: str, ledgers: Sequence[Path] = ()) -> None:
         self.root = root
@@ -95,7 +95,7 @@ class Site:
         }
 
     def answer(self, path: str, query: Mapping[str, str]) -> tuple[str, str]:
-        """Return (content type, text) of a path below the base; raise Refused if no page has this path."""
+        """Return (content type, text) for a URL path below the base. Raises Refused if no page has this path."""
         kind, _, name = path.partition("/")
         if path and kind not in self._routes:
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
@@ -115,7 +115,7 @@ class Site:
         return ("application/json" if kind == "live" else "text/html"), text
 
     def _states(self, found: Found) -> dict[str, tuple[Child, ...]]:
-        """Return the cells of all runs, in PATIENCE seconds at most. A run with damaged files does not affect the others."""
+        """Return the cells of all runs, in PATIENCE seconds at most. Damaged files of a run do not affect other runs."""
         states: dict[str, tuple[Child, ...]] = {}
         until = time.monotonic() + PATIENCE
         for name, folder in found.runs.items():
@@ -173,7 +173,7 @@ class Site:
         return pages.ledger(self.base, name, SqliteLedger(_named(found.ledgers, name), readonly=True).show())
 
     def _gathered(self, found: Found, folder: Path) -> Facts:
-        """Return the verified facts of a finished run. They are cached until its files or its ledger change."""
+        """Return the verified facts of a finished run. The facts are cached until the run's files or its ledger change."""
         ledger = ledger_of(folder, _ledger_named(folder), tuple(found.ledgers.values()))
         files = sorted(path for path in folder.iterdir() if path.is_file())
         state = [(path, stat.st_mtime_ns, stat.st_size) for path in (*files, ledger) if path for stat in [path.stat()]]
@@ -214,18 +214,18 @@ def _number(query: Mapping[str, str], name: str) -> float | None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """Handler of one HTTP request."""
 
     server: Server
     server_version, sys_version = "vfl", ""
     timeout = 10.0
 
     def do_GET(self) -> None:  # the names of http.server
-        """Answer, or refuse with one sentence."""
+        """Answer the request, or refuse it with one sentence."""
         self._answer(with_body=True)
 
     def do_HEAD(self) -> None:
-        """Answer without the body."""
+        """Answer the request without the body."""
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
@@ -259,15 +259,15 @@ class Handler(BaseHTTPRequestHandler):
         return self.server.site.answer(unquote(path, errors="surrogateescape"), query)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature of http.server
-        """Log nothing: the address holds the token."""
+        """Log nothing, since the requested address holds the token."""
 
 
 class Server(ThreadingHTTPServer):
-    """Server of one folder; `serve_forever` answers until `shutdown`.
+    """HTTP server for one folder; `serve_forever` answers until `shutdown`.
 
-    root : the folder. port : 0 chooses a free one. ledgers : files outside the folder to which its runs were charged.
+    root : the folder. port : 0 chooses a free port. ledgers : files outside the folder in which its runs were charged.
 
-    Raises OutputError for a missing folder or ledger, or a port that cannot be bound.
+    Raises OutputError for a missing folder or ledger, and for a port that cannot be bound.
     """
 
     daemon_threads: ClassVar[bool] = True  # type: ignore[misc]
@@ -289,5 +289,5 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Address of the overview. Anyone on this machine who has it can read all pages."""
+        """Address of the overview. Anyone on this machine who has the address can read all pages."""
         return f"http://{HOST}:{self.server_port}{self.site.base}"

@@ -1,4 +1,4 @@
-"""Threads that read files of other users. One thread reads an item at a time, and requests wait for a limited time."""
+"""Threads that read files which other users may have written. Each item is read by one thread; requests wait a limited time."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST = 16
-"""Largest number of items that are read at the same time."""
+"""Largest number of items that may be read at the same time."""
 
 log = logging.getLogger(__name__)
 
 
 class Work:
-    """Readings in progress, by key. A second request for a key waits for the reading that is in progress."""
+    """Readings in progress, by key. A second request for the same key waits for the first request's reading."""
 
     def __init__(self) -> None:
         self._tasks: dict[Hashable, tuple[Future[Any], float]] = {}  # {key: (outcome, time of the start)}
         self._lock = threading.Lock()
 
     def done(self, key: Hashable, seconds: float, work: Callable[[], T]) -> T:
-        """Return work(), or raise its error if that is a VflError, an OSError or Expected.
+        """Return work(), or raise the error of work() if that is a VflError, an OSError or Expected.
 
-        Raises OutputError for every other error, after `seconds`, and while MOST other readings are in progress.
+        Raises OutputError for any other error, after `seconds`, and while MOST other readings are in progress.
         """
         with self._lock:
             if key not in self._tasks:
@@ -65,4 +65,4 @@ class Work:
 
 
 class Expected(Exception):
-    """Base of errors that `Work.done` passes on unchanged."""
+    """Base class of errors that `Work.done` passes on unchanged."""
