@@ -1,7 +1,7 @@
 """Vertical federated training of generalised linear models, (ε, δ)-differentially private for every record.
 
-The stub beside this file, `__init__.pyi`, lists the public names and the modules that define them. Each name is imported
-when it is first used, so that `import vfl` stays fast.
+The stub file beside this one, `__init__.pyi`, lists the public names and the modules that define them. Each name is imported
+on first use, so that `import vfl` stays fast.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Messages between coordinator and parties for aligning their records, and a description of what an alignment reveals.
+"""Messages between coordinator and parties that align the parties' records, and what an alignment reveals, in words.
 
 The mathematics is in vfl.security.psi. No message holds an identifier.
 """
@@ -18,10 +18,10 @@ REVEALS: Mapping[str, str] = {
     "coordinator": "the size of every set and of every intersection of some of them, which positions of the blinded and "
     "sorted sets are joined; never an id",
 }
-"""Facts that the alignment alone reveals. n is public: the privacy guarantee is conditioned on it and on membership."""
+"""Facts that the alignment alone reveals. n is public: the privacy guarantee takes n and the membership of records as known."""
 
 MOST_IDS = 1 << 28
-"""Largest number of ids of one party: 8 GiB of points."""
+"""Largest number of ids per party: 8 GiB of curve points."""
 
 PAIRWISE = "with these {m} parties that includes the intersections of fewer than all, pair by pair"
 
@@ -35,20 +35,20 @@ def reveals(n_parties: int) -> dict[str, str]:
 
 
 def alignment_name(salt: bytes) -> str:
-    """Return the public name of the alignment under a salt: 32 hexadecimal digits, which do not reveal the salt."""
+    """Return the public name of the alignment with this salt: 32 hexadecimal digits, which do not reveal the salt."""
     return hashlib.sha256(b"vfl alignment " + salt).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Public rules for the index that a party keeps on its own disk.
+    """Public rules for the index (positions of the aligned records) that a party keeps on its own disk.
 
-    folder : folder from the job's environment; None is the default folder of the party's user.
+    folder : folder named in the job's environment; None is the default folder of the party's user.
     run : id of the run that may be resumed; None for a run that keeps nothing.
     resumed : True if an earlier process of this run may have left an index.
-    later : True to keep the index for later runs of the job on the same files, and to replace an index of other content.
-    again : True to ignore an earlier alignment's index.
-    last : True to remove the run's index once it has been read.
+    later : True keeps the index for later runs of the job on the same files, and replaces an index of other content.
+    again : True ignores the index of an earlier alignment.
+    last : True removes the run's index after it has been read.
     """
 
     folder: str | None = None
@@ -61,9 +61,9 @@ class Keeping:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """Description of a party's index.
+    """Description of the index (positions of the aligned records) that a party keeps.
 
-    alignment : name of the alignment that made it. hash : hash of the aligned ids in their order, under the alignment's salt.
+    alignment : name of the alignment that made the index. hash : hash of the aligned ids in order, with the alignment's salt.
     """
 
     alignment: str
@@ -75,8 +75,8 @@ class Indexed:
 class IdsGreeting:
     """Description of a party's ids before an alignment.
 
-    version : version of the party's code. kind : type as which its ids are compared.
-    pending : name of an interrupted alignment of these ids that can continue. kept : the index that the party already has.
+    version : version of the party's code. kind : type by which the party's ids are compared.
+    pending : name of an interrupted alignment of these ids that can continue. kept : index that the party already has.
     """
 
     version: str
@@ -88,7 +88,7 @@ class IdsGreeting:
 
 @dataclass(frozen=True, slots=True)
 class Aligning:
-    """Progress of an alignment: multiplications done, out of the total of all parties."""
+    """Progress of an alignment: number of multiplications done so far, and the total over all parties."""
 
     done: int
     total: int
@@ -99,8 +99,9 @@ class Aligning:
 class Aligned:
     """Outcome of an alignment: all parties hold the same records in the same order.
 
-    n_records : number of common records. sizes : {party: number of its ids}, known to the participants; do not publish them.
-    reused : every party held the index of an earlier alignment.
+    n_records : number of common records. sizes : {party: number of its ids}, which the participants know; do not publish
+    sizes.
+    reused : True if every party still had the index of an earlier alignment.
     """
 
     alignment: str

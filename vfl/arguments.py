@@ -1,4 +1,4 @@
-"""Checks of arguments. Each check raises an error with a remedy in place of Python's own error."""
+"""Checks of arguments. Each check raises an error with a remedy instead of Python's own error."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def require(argument: str, value: Any, wanted: str, *, fits: bool) -> None:
-    """Raise SpecificationError "ARGUMENT must be WANTED, not VALUE" unless the value fits; long values are shortened."""
+    """Raise SpecificationError "ARGUMENT must be WANTED, not VALUE" unless `fits` is true. Long values are shortened."""
     if not fits:
         raise SpecificationError(f"{argument} must be {wanted}, not {reprlib.repr(value)}")
 
 
 def require_number(argument: str, value: Any) -> None:
-    """Refuse a value that is not a real number. Booleans are refused; for text like "1.5" the error names the number."""
+    """Refuse a value that is not a real number. Booleans are refused, too. For text like "1.5" the error names the number."""
     spelt = f", {value.strip()}" if isinstance(value, str) and _spells_number(value) else ""
     fits = isinstance(value, numbers.Real) and not isinstance(value, bool)
     require(argument, value, f"a number{spelt}", fits=fits)
@@ -35,7 +35,7 @@ def require_positive(
     error: type[SpecificationError] = SpecificationError,
     remedy: str = "",
 ) -> None:
-    """Refuse a value that is not a positive number. None needs `optional`, and inf needs `infinite`."""
+    """Refuse a value that is not a positive number. None is accepted only if `optional`, and inf only if `infinite`."""
     if optional and value is None:
         return
     require_number(argument, value)
@@ -54,7 +54,7 @@ def require_fraction(
 
 
 def as_floats(specification: Any, *options: str) -> None:
-    """Check numeric options of a frozen specification and replace them by floats.
+    """Check that the numeric options of a frozen specification are numbers, and replace them by floats.
 
     `clip=1`, `clip=1.0` and NumPy's numbers then give equal specifications with equal digests, and compiled loops see one type.
     """
@@ -65,7 +65,7 @@ def as_floats(specification: Any, *options: str) -> None:
 
 
 def require_whole(argument: str, value: Any) -> None:
-    """Refuse a value that is not an integer; for 1000.0 the error names 1000."""
+    """Refuse a value that is not an integer. For 1000.0 the error names 1000."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     spelt = ""
     if not whole and isinstance(value, str | numbers.Real) and _spells_number(value) and float(value).is_integer():
@@ -80,7 +80,7 @@ def require_count(argument: str, value: Any) -> None:
 
 
 def provides(value: Any, names: Iterable[str]) -> bool:
-    """Return True if an instance has all the attributes that a protocol requires."""
+    """Return True if an instance has all attributes that a protocol requires."""
     return not isinstance(value, type) and all(hasattr(value, name) for name in names)
 
 

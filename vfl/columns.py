@@ -1,4 +1,4 @@
-"""Declarations of columns: numbers, truth values, categories, and columns that are left out."""
+"""Declarations of columns: numbers, truth values, categories, and columns that are dropped."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def nearest_double(value: Any) -> float:
 
 
 def canonical_category(value: object) -> str:
-    """Return the text by which categories and classes are compared, a function of the value alone.
+    """Return the text by which categories and classes are compared. The text follows from the value alone.
 
-    Numbers of any type are equal if their float64 values are equal: 1, 1.0, Decimal('1.00') and the text '1' are one category.
-    Truth values equal the texts 'true' and 'false'. Other text does not change: '01' and '1.0' differ from '1'.
+    Numbers of any type are equal if their float64 values are equal: 1, 1.0, Decimal('1.00') and the text '1' are one
+    category.
+    Truth values equal the texts 'true' and 'false'. Other text is kept as it is: '01' and '1.0' differ from '1'.
     """
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
@@ -45,7 +46,7 @@ def canonical_category(value: object) -> str:
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that occurs twice, or None."""
+    """Return the first name that occurs twice; None if no name does."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -55,7 +56,7 @@ def repeated(names: Iterable[str]) -> str | None:
 
 
 def checked_bounds(bounds: Sequence[float]) -> Bounds:
-    """Return (lo, hi) as finite floats, lo < hi. Raises SpecificationError with the remedy."""
+    """Return (lo, hi) as finite floats with lo < hi. Raises SpecificationError, whose message names the remedy."""
     numbers = isinstance(bounds, tuple | list) and [
         float(x) for x in bounds if isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
     ]
@@ -76,7 +77,7 @@ def checked_bounds(bounds: Sequence[float]) -> Bounds:
 
 
 def check_missing(missing: str | None) -> None:
-    """Check the treatment of missing cells. Raises SpecificationError."""
+    """Check the option for missing cells. Raises SpecificationError."""
     if missing not in (None, INDICATOR):
         raise SpecificationError(
             f"missing is 'indicator' or left out, not {missing!r}; a value for missing cells is given as fill"
@@ -84,18 +85,18 @@ def check_missing(missing: str | None) -> None:
 
 
 def indicators(column: str, missing: str | None) -> tuple[str, ...]:
-    """Return (name of the coordinate that marks missing cells,), or () without an indicator."""
+    """Return the coordinate that marks missing cells, as a tuple of its name; () without such a coordinate."""
     return () if missing is None else (f"{column}=(missing)",)
 
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """A column of numbers, which becomes one coordinate.
+    """Column of numbers, which becomes one coordinate of the model.
 
-    bounds : (lo, hi); values outside are clamped, infinities too. None declares no bounds.
-    fill : value for missing cells, within the bounds; None makes a missing cell an error at the owner.
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell and 0 otherwise. Without a fill,
-        a missing cell then becomes the number within the bounds that is nearest to 0.
+    bounds : (lo, hi); values outside are clamped, and so are infinite values. None declares no bounds.
+    fill : value for missing cells, within the bounds. None makes a missing cell an error at the column's owner.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell and 0 otherwise. Without `fill`,
+    a missing cell then becomes the number within the bounds that is nearest to 0.
     """
 
     kind: ClassVar[str] = "numeric"
@@ -122,12 +123,12 @@ class Numeric:
 
     @property
     def limits(self) -> Bounds:
-        """The range of the column's values; infinite if no bounds are declared."""
+        """Range of the column's values; infinite if no bounds are declared."""
         return self.bounds or UNBOUNDED
 
     @property
     def instead(self) -> float | None:
-        """Replacement for a missing value; None if a missing value is an error."""
+        """Replacement for a missing cell; None if a missing cell is an error."""
         if self.fill is None and self.missing is not None:
             lo, hi = self.limits
             return min(max(0.0, lo), hi)
@@ -136,11 +137,11 @@ class Numeric:
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    """A column of true and false (or 1 and 0), which becomes one coordinate, 1 or 0.
+    """Column of true and false (or 1 and 0), which becomes one coordinate of the model, 1 or 0.
 
-    fill : value for missing cells; None makes a missing cell an error at the owner.
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without a fill, the column's
-        own coordinate is then 0.
+    fill : value for missing cells. None makes a missing cell an error at the column's owner.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without `fill`, the column's
+    own coordinate is then 0.
     """
 
     kind: ClassVar[str] = "boolean"
@@ -158,12 +159,12 @@ class Boolean:
 
     @property
     def limits(self) -> Bounds:
-        """The range of the column's values."""
+        """Range of the column's values."""
         return 0.0, 1.0
 
     @property
     def instead(self) -> float | None:
-        """Replacement for a missing value; None if a missing value is an error."""
+        """Replacement for a missing cell; None if a missing cell is an error."""
         if self.fill is None:
             return None if self.missing is None else 0.0
         return float(self.fill)
@@ -171,13 +172,13 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
-    """A column of declared categories, which becomes one coordinate 'column=category' per category, 1 or 0.
+    """Column of declared categories. Each category becomes one coordinate of the model, 'column=category', 1 or 0.
 
     categories : at least two, in the order of the coordinates; compared as text (`canonical_category`).
-    fill : category for missing cells; None makes a missing cell an error at the owner.
-    unknown : treatment of values that are not declared: 'refuse' (an error at the owner) or 'zero' (no category).
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without a fill, a missing cell
-        is then in no category.
+    fill : category for missing cells. None makes a missing cell an error at the column's owner.
+    unknown : treatment of cells with an undeclared category: 'refuse' (an error at the owner) or 'zero' (no category).
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without `fill`, a missing cell
+    is then in no category.
     """
 
     kind: ClassVar[str] = "categorical"
@@ -201,7 +202,7 @@ class Categorical:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The categories as text, for comparisons."""
+        """Categories as text, for comparisons."""
         return tuple(canonical_category(category) for category in self.categories)
 
     def features(self, column: str) -> tuple[str, ...]:
@@ -210,18 +211,18 @@ class Categorical:
 
     @property
     def limits(self) -> Bounds:
-        """The range of every coordinate of the column."""
+        """Range of every coordinate of the column."""
         return 0.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A column that its party holds but the model does not use. The column is not read: the job equals one without it."""
+    """Column that a party holds but the model does not use. The column is not read: the job equals a job without the column."""
 
     kind: ClassVar[str] = "dropped"
 
     def features(self, column: str) -> tuple[str, ...]:
-        """Return (): the column has no coordinate."""
+        """Return (), since the column has no coordinate."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""Format of a text file. The owner of the file declares the format once, publicly. No reader infers the format from records."""
+"""Format of a CSV file. The owner of the file declares the format once, publicly; no reader infers it from records."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "#N/A", "-nan", "-NaN")
-"""Fields that stand for a missing cell unless others are declared."""
+"""Fields that stand for a missing cell unless a file declares other fields."""
 
 _NUMERIC = set("0123456789+-eE")
 
 
 @dataclass(frozen=True, slots=True)
 class Csv:
-    """A CSV file with a declared format. The format alone decides how a field is read, whatever the rest of its column holds.
+    """CSV file with a declared format. The format alone decides how a field is read, whatever other cells of the column hold.
 
-    path : path in the party's file system; '.gz' is decompressed while reading.
+    path : path in the party's file system; a '.gz' file is decompressed while it is read.
     delimiter : the character between fields.
-    missing : the fields that stand for a missing cell.
+    missing : fields that stand for a missing cell.
     encoding : name of the text encoding, as Python knows it.
     decimal : the character before the fraction of a number, '.' or ','.
     thousands : the character between groups of three digits, as in 1'000'000; None refuses such numbers.
-    quote : the character around fields that hold a delimiter or a line break, doubled where a field holds it; '' for none.
-    dates : the format of dates, in the directives of Python's strptime, as '%d.%m.%Y'; None for ISO, as 2026-01-31.
+    quote : the character around fields that contain a delimiter or a line break; '' for none. Inside such a field, the quote
+    character is doubled.
+    dates : format of dates, in the directives of Python's strptime, such as '%d.%m.%Y'; None for ISO dates such as
+    2026-01-31.
 
-    Raises SpecificationError.
+    Raises SpecificationError for an invalid option.
     """
 
     path: str
@@ -74,7 +76,7 @@ class Csv:
             raise SpecificationError(f"encoding {self.encoding!r} of a CSV file is unknown to Python") from None
 
     def options(self) -> dict[str, Any]:
-        """Return the options that differ from those of a plain file, for TOML and JSON."""
+        """Return the options that differ from their defaults, for TOML and JSON."""
         return {
             f.name: list(value) if isinstance(value, tuple) else value
             for f in fields(self)
@@ -94,9 +96,9 @@ def _single(text: str) -> bool:
 
 
 def formatted(path: str, options: Mapping[str, Any]) -> str | Csv:
-    """Return the file at a path in its declared format; the bare path if nothing is declared.
+    """Return the file at a path in its declared format; the bare path if no format is declared.
 
-    A path that ends in .tsv or .tsv.gz keeps the tabulator unless a delimiter is declared.
+    A path that ends in .tsv or .tsv.gz has the tabulator as delimiter unless another delimiter is declared.
 
     Raises SpecificationError for an unknown option.
     """
@@ -109,7 +111,7 @@ def formatted(path: str, options: Mapping[str, Any]) -> str | Csv:
 
 
 def is_text(path: str) -> bool:
-    """Return True unless the path is a folder, a file with types, or an address without the ending of a text file."""
+    """Return True unless the path is a folder, a file that stores types, or an address without the ending of a text file."""
     name = path.lower().partition("?")[0]
     if "://" in name:
         return name.removesuffix(".gz").endswith((".csv", ".tsv"))

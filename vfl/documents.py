@@ -1,10 +1,11 @@
-"""Reading of untrusted files and texts within limits.
+"""Reading of untrusted files and texts, with limits on size and nesting.
 
-Guarantee. Reading ends for every path and every content: only a regular file is opened, never a pipe or a device, and no more
-than a limit is read. A returned value has at most DEPTH levels and no duplicate keys, and its whole numbers have at most DIGITS
-digits.
+Guarantee. Reading ends for every path and every content. Only a regular file is opened, never a pipe or a device, and no more
+bytes than a limit are read. A returned value has at most DEPTH levels and no duplicate keys, and its whole numbers have at
+most
+DIGITS digits.
 
-An unreadable file raises OSError, whose `strerror` gives the reason; a refused text raises ValueError.
+A file that cannot be read raises OSError, whose `strerror` gives the reason. A refused text raises ValueError.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LARGEST = 1 << 30
-"""Bytes of the largest file that is read whole. LARGEST_TOML is smaller, since parsing takes a second per megabyte."""
+"""Largest size, in bytes, of a file that is read whole. LARGEST_TOML is smaller: parsing TOML takes a second per megabyte."""
 LARGEST_TOML = 1 << 25
 DEPTH = 64
 DIGITS = 40
 
 
 def is_format(stated: Any, number: int) -> bool:
-    """Return True if a document states this format; `true` and 1.0 are not 1."""
+    """Return True if a document states this format number. The values `true` and 1.0 are not 1."""
     return type(stated) is int and stated == number
 
 
 @contextmanager
 def opened(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[BinaryIO]:
-    """Open a regular file for reading. follow : False refuses a path whose last part is a symbolic link."""
+    """Open a regular file for reading. follow : False refuses a path whose last component is a symbolic link."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -63,12 +64,12 @@ def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST, *, follow: 
 
 
 def read_json(path: str | os.PathLike[str], largest: int = LARGEST, *, follow: bool = True) -> Any:
-    """Return the value in a JSON file; arguments as for `read_bytes`."""
+    """Return the value in a JSON file. Arguments as for `read_bytes`."""
     return parse_json(read_bytes(path, largest, follow=follow))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text; bytes are decoded as UTF-8."""
+    """Return the value of a JSON text. Bytes are decoded as UTF-8."""
     try:
         value = json.loads(
             text if isinstance(text, str) else text.decode(), parse_int=_whole, object_pairs_hook=_without_repeats
@@ -85,7 +86,7 @@ _DEEP_KEY = re.compile(rf"(?<![\w.-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEPTH}
 
 
 def parse_toml(text: str | bytes) -> dict[str, Any]:
-    """Return the table of a TOML text; bytes are decoded as UTF-8."""
+    """Return the table of a TOML text. Bytes are decoded as UTF-8."""
     if len(text) > LARGEST_TOML:
         raise ValueError(f"it is larger than {LARGEST_TOML} bytes")
     text = text if isinstance(text, str) else text.decode()
@@ -113,7 +114,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(value: Any) -> None:
-    """Check depth and numbers without recursion, since long dotted keys of TOML give deep tables."""
+    """Check depth and numbers. The check does not recurse, since long dotted keys of TOML give deep tables."""
     level, depth = [value], 0
     while level:
         if depth > DEPTH:

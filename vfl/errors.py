@@ -1,4 +1,4 @@
-"""The exception tree. A message carries cause and remedy, and never a cell, an id or a count taken from data.
+"""Tree of exceptions. A message names cause and remedy, and never contains a cell, an id or a count taken from data.
 
 VflError
 ├── SpecificationError: PartitionError, PrivacyError (with UnknownEvent), JobFileError
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class VflError(Exception):
-    """Base of all errors raised on purpose. The command line exits with `exit_code`."""
+    """Base class of all errors that vfl raises on purpose. The command line exits with `exit_code`."""
 
     exit_code = 1
 
 
 class SpecificationError(VflError, ValueError):
-    """The request is wrong; raised before any data is read."""
+    """A job, an option or another argument is wrong. Raised before any data are read."""
 
     exit_code = 2
 
@@ -40,7 +40,7 @@ class PrivacyError(SpecificationError):
 
 
 class UnknownEvent(PrivacyError):
-    """No cost is known for an event."""
+    """No privacy cost is known for an event (the description of a release)."""
 
 
 class JobFileError(SpecificationError):
@@ -48,7 +48,7 @@ class JobFileError(SpecificationError):
 
 
 class DataError(VflError, ValueError):
-    """A party's own data do not fit the job; raised at the owner, before any release."""
+    """A party's own data do not fit the job. Raised at the owner, before any release."""
 
     exit_code = 3
 
@@ -64,11 +64,11 @@ class BudgetExceeded(BudgetError):
 
 
 class ConsentRefused(BudgetError):
-    """A party's owner has not agreed: its policy, or its own book, refuses the job or a release."""
+    """The owner of a party has not agreed: the owner's policy, or the party's own ledger, refuses the job or a release."""
 
 
 class LedgerError(BudgetError):
-    """The ledger is damaged, missing, not writable or of another version; the exit code is that of OutputError."""
+    """The ledger is damaged, missing, not writable or of another version. The exit code is that of OutputError."""
 
     exit_code = 6
 
@@ -80,7 +80,7 @@ class FederationError(VflError):
 
 
 class PartyLost(FederationError):
-    """A party did not answer in time, or died. `party` is its name."""
+    """A party died or did not answer in time. `party` is the party's name."""
 
     def __init__(self, message: str = "", party: str = "") -> None:
         super().__init__(message)
@@ -92,7 +92,7 @@ class PlacementError(FederationError):
 
 
 class VersionMismatch(FederationError):
-    """Participants run different code."""
+    """Participants run different versions of the code."""
 
 
 class OutputError(VflError):
@@ -102,17 +102,17 @@ class OutputError(VflError):
 
 
 WITHOUT_PRIVACY = 'train without privacy (privacy=None, or privacy = "none" in a job file)'
-"""The remedy of errors about a guarantee that cannot be given."""
+"""Remedy in messages about a guarantee that cannot be given."""
 
 
 def entry(option: str, column: str, value: str, plain: str) -> str:
-    """Return the declaration of a column as Python and a job file spell it; `plain` is the value in a job file."""
+    """Return the declaration of a column as Python and as a job file would spell it; `plain` is the value in a job file."""
     key = column if re.fullmatch(r"[A-Za-z0-9_-]+", column) else json.dumps(column, ensure_ascii=False)
     return f"{option}={{{column!r}: {value}}}, or {key} = {plain} under [{option}] of a job file"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a clause ' (did you mean …?)' with the nearest known names, or '' when none is near."""
+    """Return a clause ' (did you mean …?)' with the nearest known names; '' if no known name is near."""
     known = list(known)
     close = [other for other in known if other.casefold() == name.casefold()]
     close = close or difflib.get_close_matches(name, known, n=3, cutoff=0.6)

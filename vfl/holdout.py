@@ -1,15 +1,17 @@
-"""The public split of aligned records into a training and a held-out part.
+"""Public split of aligned records into a training part and a held-out part.
 
-Guarantee. The part of a record follows from its position among the aligned records and from public facts. Replacing a
-record does not change its position, so membership is the same in two adjacent data sets. Suppose that the training
-releases, which are functions of the training part, are μ_T-GDP, and the evaluation releases, functions of the held-out
-part and of values released before, μ_E-GDP. If the replaced record is in the training part, the evaluation is
-post-processing of the training releases; if it is held out, the training releases do not depend on it, and given any of
-their values the evaluation is μ_E-GDP. So the run is max(μ_T, μ_E)-GDP for every record, not √(μ_T² + μ_E²): parallel
-composition (McSherry 2009, Thm. 4, for a split that data do not decide). Adaptive choices on either side keep the
-guarantee, since the cost of the releases about any one record stays below the same cap.
+Guarantee. A record's part follows from the record's position among the aligned records and from public facts. Replacing a
+record does not change its position, so the parts are the same in two adjacent data sets. Suppose that the training releases
+are functions of the training part and μ_T-GDP. Suppose that the evaluation releases are functions of the held-out part and of
+earlier released values, and μ_E-GDP. If the replaced record is in the training part, the evaluation is post-processing of the
+training releases. If the replaced record is held out, the training releases do not depend on it, and given any of their
+values
+the evaluation is μ_E-GDP. So the run is max(μ_T, μ_E)-GDP for every record, not √(μ_T² + μ_E²): parallel composition
+(McSherry 2009, Thm. 4, for a split that data do not decide). Adaptive choices on either side keep the guarantee, since the
+cost
+of the releases about any one record stays below the same cap.
 
-The guarantee holds within one run. Another run may split the same records differently, so the ledger adds up all runs.
+The guarantee is for one run. Another run may split the same records differently, so the ledger adds up the costs of all runs.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PIECE = 1 << 18
-"""Number of random words per draw."""
+"""Number of random words that are drawn at a time."""
 HEAD = 1 << 24
-"""Number of first records that are drawn one by one. Later records are drawn in strata with a known number of held-out ones."""
+"""Number of first records that are split one by one. Strata of later records have known numbers of held-out records."""
 STRATUM = 1 << 12
 
 
@@ -43,7 +45,7 @@ class Side(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A public split: the same at every party, in every process and on every machine.
+    """Public split of the records, which is the same at every party, in every process and on every machine.
 
     salt : public text that names the data. share : held-out share of the records, 0 < share < 1.
     """
@@ -58,15 +60,17 @@ class Split:
 
     @property
     def _most(self) -> int:
-        """The share in units of 2⁻⁶⁴: a record of the head is held out if its word is smaller."""
+        """The held-out share in units of 2⁻⁶⁴. A record below position HEAD is held out if its random word is smaller."""
         return int(self.share * 2.0**64)
 
     def held_out(self, n_records: int, start: int = 0) -> np.ndarray:
-        """Return (n − start,) booleans, True for held-out records. A record's value does not depend on n.
+        """Return (n − start,) booleans, True for held-out records. Whether a record is held out does not depend on n.
 
-        Record i < HEAD: word i of SHAKE-256(salt), as a number in [0, 1), lies below the share. A later record is in stratum s,
-        of STRATUM records, which has `_before(s + 1) − _before(s)` held-out ones: those with the smallest words of
-        SHAKE-256(salt, s). Memory is in proportion to n − start; time too, from HEAD on.
+        Record i < HEAD is held out if word i of SHAKE-256(salt), as a number in [0, 1), lies below the share. A later record
+        is in
+        a stratum s of STRATUM records. The stratum has `_before(s + 1) − _before(s)` held-out records: those with the
+        smallest
+        words of SHAKE-256(salt, s). Memory is proportional to n − start. Time is, too, if start ≥ HEAD.
         """
         found = np.empty(n_records - start, dtype=bool)
         position = 0
@@ -82,9 +86,9 @@ class Split:
         return found
 
     def counts(self, ends: Sequence[int]) -> list[int]:
-        """Return the number of held-out records before each of these positions, which increase.
+        """Return the number of held-out records before each of these positions, which must increase.
 
-        Memory and time are bounded: beyond HEAD the number follows from the share, except within one stratum.
+        Memory and time are bounded: beyond HEAD the number follows from the share, except within the stratum of a position.
         """
         last = min(ends[-1], HEAD)
         found, position, total = [0] * len(ends), 0, 0
@@ -101,11 +105,11 @@ class Split:
         return found
 
     def _before(self, number: int) -> int:
-        """Return the number of held-out records in the first `number` strata: their share of the records, rounded down."""
+        """Return the number of held-out records in the first `number` strata: the share times the records, rounded down."""
         return self._most * STRATUM * number >> 64
 
     def _stratum(self, number: int) -> np.ndarray:
-        """Return (STRATUM,) booleans: the held-out records of a stratum."""
+        """Return (STRATUM,) booleans, True for the held-out records of a stratum."""
         text = f"vfl holdout stratum {number} {self.salt}".encode()
         words = np.frombuffer(hashlib.shake_256(text).digest(8 * STRATUM), dtype="<u8")
         found = np.zeros(STRATUM, dtype=bool)
@@ -113,7 +117,7 @@ class Split:
         return found
 
     def _words(self, n_records: int) -> Iterator[np.ndarray]:
-        """Yield the first n words of SHAKE-256(salt), in pieces if the installed library can read pieces."""
+        """Yield the first n words of SHAKE-256(salt), in pieces if the installed library can read the hash in pieces."""
         text = f"vfl holdout {self.salt}".encode()
         try:
             from cryptography.hazmat.primitives import hashes
@@ -127,7 +131,7 @@ class Split:
             yield np.frombuffer(stream.squeeze(8 * min(PIECE, n_records - start)), dtype="<u8")
 
     def sizes(self, n_records: int) -> tuple[int, int]:
-        """Return the public numbers of training and of held-out records. SpecificationError if either number is zero."""
+        """Return the public numbers of training and of held-out records. Raises SpecificationError if one of them is 0."""
         (held_out,) = self.counts([n_records])
         if not 0 < held_out < n_records:
             raise SpecificationError(

@@ -1,8 +1,10 @@
-"""The table of registered kinds, and the plain form in which all messages are sent.
+"""Table of the registered kinds (names of message classes), and the plain form in which all messages are sent.
 
 Guarantee. A message that reaches a party is a tuple of plain values, and holds no code. The party builds each query, rule,
-weighting, clip and penalty from the classes that its owner has installed; `Query.check` then recomputes the sensitivity
-of each release from these objects. `vfl.messages.kinds` defines the names of kinds, docs/extending.md tells how to add one.
+weighting, clip and penalty from the classes that the party's owner has installed. `Query.check` then recomputes the
+sensitivity
+of each release from these objects. `vfl.messages.kinds` defines the names of kinds, docs/extending.md tells how to add a
+kind.
 
     to_plain(query)           →  (FORMAT, name, field, ...)
     from_plain(plain, Query)  →  the query, or PrivacyError
@@ -63,10 +65,10 @@ if TYPE_CHECKING:
     from vfl.messages.kinds import Plain
 
 FORMAT = 7
-"""Version of all plain forms; it increases with every change to a kind's parameters or a message's fields."""
+"""Version of all plain forms. The version increases with every change to a kind's parameters or a message's fields."""
 
 FEW = 128
-"""Steps on blocks of at most this many coordinates keep their plain form in a cache: every pass repeats them."""
+"""Steps on blocks of at most this many coordinates keep their plain form in a cache, because every pass repeats these steps."""
 
 OCTETS = Parameter("bytes", bytes, exactly(bytes))
 declare(
@@ -125,7 +127,7 @@ declare(Step=STEP)
 
 
 def _register(family: str, module: Any, names: str) -> None:
-    """Register classes of a module in a family, such as class BeginAligning under the name begin_aligning."""
+    """Register classes of a module in a family. For example, class BeginAligning gets the name begin_aligning."""
     for name in names.split():
         register(family, name, getattr(module, name.title().replace("_", "")))
 
@@ -152,7 +154,7 @@ register("weighting", "ones", labelled_counts.Ones)
 register("weighting", "bounded_derivative", distance.BoundedDerivative)
 
 _register("rule", prox, "prox_step classes_step")
-# Bounds are infinite where a coordinate has none.
+# The bounds of a coordinate without bounds are infinite.
 register("rule", "column_step", prox.ColumnStep, low=RELEASED, high=RELEASED)
 
 register("score", "move", gcd.MoveScore)
@@ -255,14 +257,14 @@ _register(
 
 
 def to_plain(message: object) -> Plain:
-    """Return a message as (FORMAT, name, field, ...); PrivacyError if a part is not of a registered kind."""
+    """Return a message as a tuple (FORMAT, name, field, ...). Raises PrivacyError if a part is not of a registered kind."""
     return (FORMAT, *encode("message", message))
 
 
 def from_plain(plain: Plain, expected: type[M]) -> M:
     """Return the message that a plain form describes, of the expected class.
 
-    Raises PrivacyError for another format, an unknown or unexpected message, and parts that are not registered here.
+    Raises PrivacyError for another format, for an unknown or unexpected message, and for parts that are not registered here.
     """
     if type(plain) is not tuple or len(plain) < 2 or plain[0] != FORMAT:
         raise PrivacyError(f"a message has a format different from {FORMAT}: run the same version of vfl everywhere")
@@ -273,12 +275,12 @@ def from_plain(plain: Plain, expected: type[M]) -> M:
 
 
 def to_plain_call(message: object) -> Plain:
-    """Return the plain form of a call, which is a message, or a pair of a query and its release key."""
+    """Return the plain form of a call. A call is a message, or a pair of a query and its release key."""
     return tuple(map(to_plain, message)) if isinstance(message, tuple) else to_plain(message)
 
 
 def from_plain_call(plain: Plain) -> object:
-    """Return the message that a call describes, or the pair of a query and its key. Raises PrivacyError as `from_plain`."""
+    """Return what a call describes: a message, or a query and its release key. Raises PrivacyError as `from_plain`."""
     if not plain or type(plain[0]) is not tuple:
         return from_plain(plain, object)
     if len(plain) != 2:

@@ -16,7 +16,7 @@ def line(text: str, *, strong: bool = False) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int] = ()) -> str:
-    """Return a table, with a heading unless `head` is empty. numbers : positions of the right-aligned columns."""
+    """Return a table, with a heading row unless `head` is empty. numbers : positions of the columns to align right."""
 
     def row(tag: str, cells: Sequence[str]) -> str:
         sides = ("right" if k in numbers else "left" for k in range(len(cells)))

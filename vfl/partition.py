@@ -1,4 +1,4 @@
-"""The feature partition: the public assignment of columns to parties."""
+"""Feature partition: the public assignment of columns to parties."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORMS = {
     "label": 'label = ["PARTY", "COLUMN"] under [partition]',
     "parties": 'PARTY = ["COLUMN", ...] for each under [partition.parties]',
 }
-"""Syntax of a job file for the required keys of a partition."""
+"""Syntax of the partition's required keys in a job file."""
 _LONGEST_NAME = 64
 FACTORS = ("exposure", "weight")
 _GROUPS = "groups of party {!r}"
@@ -29,27 +29,28 @@ _SHOWN_WIDTH = 88
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class FeaturePartition:
-    """Assignment of columns to parties, and the holder of the label. Public; compared and hashed by content and order.
+    """Assignment of columns to parties, and the party that holds the label. Public; compared and hashed by content and order.
 
-    parties : {party: its columns}, or pairs of these. The order is the order of the coefficients. A party without
-        columns is allowed if it holds the label.
+    parties : {party: its columns}, or pairs (party, columns). Their order is the order of the coefficients. A party without
+    columns is allowed if the party holds the label.
     label : (party, column). The label is not a feature.
-    blocks : {party: lists of its columns}, an explicit cut of every party's columns into blocks; None leaves the cut to
-        the solver. Parties without columns may be left out.
-    groups : {party: columns that are not features}, by which a job checks its fairness (vfl.Fairness). A party without other
-        columns is allowed if it holds some of these.
-    exposure : column of the label's owner with the exposure of each record, such as years insured; it is not a feature. None
-        means an exposure of 1 for every record.
-    weight : column of the label's owner with the weight of each record; it is not a feature. None means equal weights.
+    blocks : {party: lists of its columns}, which cut every party's columns into blocks; None lets the solver cut. Parties
+    without columns may be left out.
+    groups : {party: columns that are not features}, by which a job checks fairness (vfl.Fairness). A party without other
+    columns is allowed if the party holds a group column.
+    exposure : column of the label's owner with the exposure of each record, such as years insured; not a feature. None
+    means an exposure of 1 for every record.
+    weight : column of the label's owner with the weight of each record; not a feature. None means equal weights.
 
     Several parties may hold columns of the same name. Each of these columns is then called 'PARTY.COLUMN' everywhere else: in
-    bounds, results, reports and errors. A name that only one party holds does not change.
+    bounds, results, reports and errors. A column name that only one party uses is kept as it is.
 
-    A party's name becomes part of file, process and resource names: 1 to 64 letters or digits of any alphabet, '_', '-'
-    and '.', the first a letter or digit and the last not '.'; two names may not differ by case alone. Column names are
-    any non-empty text.
+    A party's name becomes part of file, process and resource names. It has 1 to 64 letters or digits of any alphabet, '_',
+    '-'
+    and '.'; the first is a letter or digit and the last is not '.'. The names of two parties may not differ by case alone. A
+    column name is any non-empty text.
 
-    Raises PartitionError, with the column, its owners and the nearest known names.
+    Raises PartitionError, whose message has the column, its owners and the nearest known names.
     """
 
     _owned: Blocks
@@ -99,17 +100,17 @@ class FeaturePartition:
         return self.label[0]
 
     def receiver(self, parties: Collection[str]) -> str:
-        """Return which of these parties adds the parts of margins: the label party, or else the first party."""
+        """Return the party, among these, that adds up the parts of margins: the label party, else the first one."""
         return next(party for party in (self.label_party, *self.parties) if party in parties)
 
     @property
     def factor_columns(self) -> tuple[str, ...]:
-        """Return the columns of the label's owner that are neither features nor the label: exposure and weight."""
+        """Return the columns of the label's owner that are neither features nor label, but exposure or weight."""
         return tuple(column for column in (self.exposure, self.weight) if column is not None)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Return all feature columns: the parties in order, each party's columns in order."""
+        """Return all feature columns, party by party in order, each party's columns in order."""
         return tuple(column for _, columns in self._owned for column in columns)
 
     @property
@@ -119,7 +120,7 @@ class FeaturePartition:
 
     @property
     def group_columns(self) -> tuple[str, ...]:
-        """Return the columns that are used only to check fairness and are not features."""
+        """Return the columns that are used only to check fairness."""
         return tuple(column for _, columns in self._groups for column in columns)
 
     def columns(self, party: str) -> tuple[str, ...]:
@@ -130,17 +131,18 @@ class FeaturePartition:
         raise PartitionError(f"there is no party {party!r}{nearest(party, self.parties)}")
 
     def canonical_columns(self, party: str) -> tuple[str, ...]:
-        """Return the party's columns, ordered so that explicit blocks are contiguous; without blocks, as declared."""
+        """Return the party's columns in an order in which explicit blocks are contiguous; without blocks, as declared."""
         declared = self.columns(party)
         if self.blocks is None:
             return declared
         return tuple(column for owner, block in self.blocks if owner == party for column in block)
 
     def wanted(self, party: str, *, label: bool = True, groups: bool | None = None) -> tuple[str, ...]:
-        """Return the columns that a party's data must hold: its features, the label and its factors, its groups.
+        """Return the columns that a party's data must hold: features, label and its factors, and groups.
 
-        groups : False leaves out the party's groups and the weight, which measures of a released model do not need. None takes
-            the value of `label`: training needs label, groups and weight, and predictions need none of the three.
+        groups : False leaves out the party's groups and the weight, which measures of a released model do not need. None uses
+        the
+        value of `label`: training needs label, groups and weight, and predictions do not.
         """
         trained = label if groups is None else groups
         held = dict(self._groups).get(party, ()) if trained else ()
@@ -153,7 +155,7 @@ class FeaturePartition:
         return self._held[column][1] if column in self._held else column
 
     def named(self, column: str) -> str:
-        """Return the partition's name of a column, given bare or as 'PARTY.COLUMN'; an unknown name is returned unchanged.
+        """Return the partition's name of a column that is given bare or as 'PARTY.COLUMN'. Other names are returned unchanged.
 
         Raises PartitionError for a bare name that several parties hold.
         """
@@ -184,7 +186,7 @@ class FeaturePartition:
         label: bool = True,
         groups: bool | None = None,
     ) -> None:
-        """Check that a table holds all columns, or those of one party; arguments as for `wanted`. Raises PartitionError."""
+        """Check that a table holds all columns, or those of one party. Arguments as for `wanted`. Raises PartitionError."""
         known = set(available)
         for name in self.parties if party is None else (party,):
             for column in self.wanted(name, label=label, groups=groups):
@@ -195,7 +197,7 @@ class FeaturePartition:
                     )
 
     def without(self, dropped: Collection[str]) -> FeaturePartition:
-        """Return the partition without some feature columns, and without blocks that become empty.
+        """Return the partition without the dropped feature columns, and without blocks that become empty.
 
         Raises PartitionError for a column that is not a feature, or the last column of a party that does not hold the label.
         """
@@ -215,7 +217,7 @@ class FeaturePartition:
         return FeaturePartition(**local)
 
     def _local(self, dropped: Collection[str] = ()) -> dict[str, Any]:
-        """Return the constructor's arguments for this partition without some columns, under their owners' names."""
+        """Return the constructor's arguments for the partition without these columns. Columns have their owners' names."""
 
         def own(columns: Sequence[str]) -> list[str]:
             return [self.local(column) for column in columns if column not in dropped]
@@ -234,7 +236,7 @@ class FeaturePartition:
         }
 
     def without_groups(self) -> FeaturePartition:
-        """Return the partition without its group columns, and without parties that hold nothing else."""
+        """Return the partition without group columns, and without parties that hold nothing else."""
         if not self._groups:
             return self
         local = self._local()
@@ -252,7 +254,7 @@ class FeaturePartition:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> FeaturePartition:
-        """Build from the output of `to_dict`. Raises PartitionError for an unknown or missing key."""
+        """Return the partition that `to_dict` wrote. Raises PartitionError for an unknown or missing key."""
         known = ("label", "parties", "blocks", "groups", *FACTORS)
         for key in plain:
             if key not in known:
@@ -274,10 +276,10 @@ class FeaturePartition:
     def from_sizes(
         cls, sizes: Mapping[str, int], columns: Sequence[str] | None = None, label: tuple[str, str] | str = "y"
     ) -> FeaturePartition:
-        """Give each party a number of consecutive columns.
+        """Return a partition that gives each party a number of consecutive columns.
 
-        columns : names in order, whose number is the sum of the sizes; None generates x0, x1, ...
-        label : (party, column); a bare column is held by the first party.
+        columns : names in order; their number is the sum of the sizes. None generates x0, x1, ...
+        label : (party, column); if only a column is given, the first party holds the label.
         """
         for party, size in sizes.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
@@ -294,14 +296,16 @@ class FeaturePartition:
     def random(
         cls, columns: Sequence[str], parties: int | Sequence[str] = 3, *, label: tuple[str, str] | str, seed: int
     ) -> FeaturePartition:
-        """Assign columns to parties at random; the parties' numbers of columns differ by at most one.
+        """Return a partition that deals columns to parties at random. Parties' numbers of columns differ by at most one.
 
-        The assignment is public and depends only on the names and the seed, on every machine and in every version: columns
-        are dealt to the parties one at a time, in the order of SHA-256(seed, name). Each party keeps the given order.
+        The assignment is public and depends only on the names and the seed, on every machine and in every version. Columns
+        are dealt to the parties one at a time, in the order of SHA-256(seed, name). Each party keeps the given order of
+        columns.
 
-        parties : names of the parties, or their number (named party0, party1, ...). Each must get at least one column.
-        label : (party, column); a bare column is held by the first party. The label is not assigned as a feature if `columns`
-            lists it.
+        parties : names of the parties, or their number (named party0, party1, ...). Each party must get at least one column.
+        label : (party, column); if only a column is given, the first party holds the label. The label never becomes a
+        feature,
+        even if `columns` lists it.
         """
         if isinstance(parties, int):
             if parties < 1:
@@ -322,10 +326,10 @@ class FeaturePartition:
     def by_prefix(
         cls, prefixes: Mapping[str, str], columns: Sequence[str], label: tuple[str, str] | str
     ) -> FeaturePartition:
-        """Give each column to the party whose prefix it starts with; the longest fitting prefix wins.
+        """Return a partition that gives each column to the party whose prefix the column starts with; the longest prefix wins.
 
         prefixes : {party: prefix}.
-        label : (party, column); a bare column is held by the party whose prefix it starts with.
+        label : (party, column); if only a column is given, the party whose prefix the column starts with holds the label.
         """
         for prefix, owners in _grouped((prefix, party) for party, prefix in prefixes.items()):
             if len(owners) > 1:
@@ -455,7 +459,7 @@ def _check_label(label: object, owned: Blocks) -> tuple[str, str]:
 
 
 def _grouping(groups: Mapping[str, Sequence[str]], owned: Blocks, label: tuple[str, str]) -> Blocks:
-    """Return the parties' group columns in the order of the parties, without parties that have none."""
+    """Return the parties' group columns, in the order of the parties. Parties without group columns are left out."""
     parties = [party for party, _ in owned]
     for party in groups:
         if party not in parties:
@@ -489,7 +493,7 @@ def _check_ownership(owned: Blocks, label: tuple[str, str], groups: Blocks) -> N
 def _factors(
     given: Mapping[str, object], owned: Blocks, label: tuple[str, str], groups: Blocks
 ) -> list[tuple[str, str]]:
-    """Return (party, column) of each factor; PartitionError for a column with another use."""
+    """Return (party, column) of exposure and weight. Raises PartitionError for a column that has another use."""
     party, held = label[0], []
     uses = dict.fromkeys(dict(owned)[party], "a feature") | dict.fromkeys(dict(groups).get(party, ()), "a group column")
     uses[label[1]] = "the label"
@@ -508,7 +512,7 @@ def _factors(
 
 
 def _names(owned: Blocks, others: Sequence[tuple[str, str]], groups: Blocks) -> dict[tuple[str, str], str]:
-    """Return {(party, column): name}: the column, or 'PARTY.COLUMN' where several parties hold a column of that name."""
+    """Return {(party, column): name}. The name is the column, or 'PARTY.COLUMN' if several parties hold such a column."""
     held = [*((q, c) for q, own in (*owned, *groups) for c in own), *others]
     several = {column for column, parties in _grouped((c, q) for q, c in held) if len(parties) > 1}
     named = {(party, column): f"{party}.{column}" if column in several else column for party, column in held}
@@ -521,7 +525,7 @@ def _names(owned: Blocks, others: Sequence[tuple[str, str]], groups: Blocks) -> 
 def _plain_lists(cut: Sequence[Sequence[str]], party: str, named: Mapping[tuple[str, str], str]) -> list[Any]:
     """Return a party's blocks, with each column under its name in the partition (see `_names`).
 
-    Malformed blocks are passed on unchanged; `_explicit_blocks` refuses them.
+    Malformed blocks are returned unchanged, since `_explicit_blocks` refuses them.
     """
     return [
         [named.get((party, column), column) if isinstance(column, str) else column for column in listed]

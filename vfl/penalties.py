@@ -1,4 +1,4 @@
-"""Separable penalties ψ(w) = Σ_j ψ_j(w_j), applied by their proximal operator only: never clipped, never part of M."""
+"""Separable penalties ψ(w) = Σ_j ψ_j(w_j), applied by proximal operators alone. Clips and smoothness M leave ψ out."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Penalty(Protocol):
-    """ψ with its proximal operator. All vectors are (s,) float64, the coordinates of one block."""
+    """Penalty ψ with its proximal operator. All vectors are (s,) float64, the coordinates of one block."""
 
     name: ClassVar[str]
     grouped: ClassVar[bool]
-    """True if ψ couples the coordinates of a block, so that the blocks are part of the objective."""
+    """True if ψ couples the coordinates of a block. Then the blocks are part of the objective."""
 
     @property
     def convexity(self) -> float:
@@ -32,17 +32,17 @@ class Penalty(Protocol):
         ...
 
     def prox(self, v: Vector, steps: Vector) -> Vector:
-        """Return argmin_u ψ_j(u_j) + (u_j − v_j)²/(2 steps_j) for every coordinate; v_j where steps_j = 0."""
+        """Return argmin_u ψ_j(u_j) + (u_j − v_j)²/(2 steps_j) for every coordinate; v_j if steps_j = 0."""
         ...
 
     def describe(self) -> str:
-        """Return ψ as a term of F."""
+        """Return ψ as text, a term of the objective F."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Strong:
-    """Base of penalties with a strength λ, which is on the scaled features."""
+    """Base class of penalties with a strength λ, which applies to coefficients of the scaled features."""
 
     strength: float
     grouped: ClassVar[bool] = False
@@ -56,13 +56,13 @@ class _Strong:
 
     @property
     def convexity(self) -> float:
-        """Return 0: ψ is not strongly convex."""
+        """Return 0, since ψ is not strongly convex."""
         return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class NoPenalty:
-    """ψ = 0."""
+    """No penalty: ψ = 0."""
 
     name: ClassVar[str] = "none"
     grouped: ClassVar[bool] = False
@@ -77,13 +77,13 @@ class NoPenalty:
         return v
 
     def describe(self) -> str:
-        """Return ψ as a term of F."""
+        """Return ψ as text, a term of the objective F."""
         return "0"
 
 
 @dataclass(frozen=True, slots=True)
 class L1(_Strong):
-    """ψ(w) = λ‖w‖₁ (scikit-learn: Lasso(alpha=λ)). λ is on the scaled features."""
+    """Lasso penalty ψ(w) = λ‖w‖₁, as in scikit-learn's Lasso(alpha=λ), on coefficients of the scaled features."""
 
     name: ClassVar[str] = "l1"
 
@@ -96,13 +96,13 @@ class L1(_Strong):
         return np.sign(v) * np.maximum(abs(v) - steps * self.strength, 0.0)
 
     def describe(self) -> str:
-        """Return ψ as a term of F."""
+        """Return ψ as text, a term of the objective F."""
         return f"{self.strength:g}·‖w‖₁"
 
 
 @dataclass(frozen=True, slots=True)
 class L2(_Strong):
-    """ψ(w) = (λ/2)‖w‖² (scikit-learn: LogisticRegression(C=1/(nλ)), Ridge(alpha=nλ)). λ is on the scaled features."""
+    """Ridge penalty ψ(w) = (λ/2)‖w‖² (scikit-learn: LogisticRegression(C=1/(nλ)), Ridge(alpha=nλ)), on scaled features."""
 
     name: ClassVar[str] = "l2"
 
@@ -120,13 +120,13 @@ class L2(_Strong):
         return v / (1.0 + steps * self.strength)
 
     def describe(self) -> str:
-        """Return ψ as a term of F."""
+        """Return ψ as text, a term of the objective F."""
         return f"({self.strength:g}/2)·‖w‖²"
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticNet(_Strong):
-    """ψ(w) = λ(ρ‖w‖₁ + (1 − ρ)/2·‖w‖²), scikit-learn's ElasticNet(alpha=λ, l1_ratio=ρ). λ is on the scaled features."""
+    """Penalty ψ(w) = λ(ρ‖w‖₁ + (1 − ρ)/2·‖w‖²), as in scikit-learn's ElasticNet(alpha=λ, l1_ratio=ρ), on scaled features."""
 
     l1_ratio: float = 0.5
     name: ClassVar[str] = "elastic_net"
@@ -153,13 +153,13 @@ class ElasticNet(_Strong):
         return soft / (1.0 + steps * self.convexity)
 
     def describe(self) -> str:
-        """Return ψ as a term of F."""
+        """Return ψ as text, a term of the objective F."""
         return f"{self.strength:g}·({self.l1_ratio:g}·‖w‖₁ + {(1 - self.l1_ratio) / 2:g}·‖w‖²)"
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """ψ(w) = 0 where low ≤ w_j ≤ high, else ∞; low = 0 and high = inf is non-negativity. Bounds are on the scaled features."""
+    """Bounds on coefficients of scaled features: ψ(w) = 0 if low ≤ w_j ≤ high, else ∞. Non-negativity: low = 0, high = inf."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -177,7 +177,7 @@ class Box:
         as_floats(self, "low", "high")
 
     def value(self, w: Vector) -> float:
-        """Return 0 inside the box and inf outside, with a relative tolerance of 1e-12 for rounding of w + (bound − w)."""
+        """Return 0 inside the box and inf outside. A relative tolerance of 1e-12 allows for the rounding of w + (bound − w)."""
         low, high = self.low - 1e-12 * abs(self.low), self.high + 1e-12 * abs(self.high)
         return 0.0 if bool(((w >= low) & (w <= high)).all()) else math.inf
 
@@ -186,16 +186,16 @@ class Box:
         return np.where(steps > 0, np.clip(v, self.low, self.high), v)
 
     def describe(self) -> str:
-        """Return ψ as a term of F."""
+        """Return ψ as text, a term of the objective F."""
         return f"[{self.low:g} ≤ w_j ≤ {self.high:g}]"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLasso(_Strong):
-    """ψ(w) = λ Σ_S √|S| ‖w_S‖₂ over the blocks that the partition names (Yuan & Lin 2006). λ is on the scaled features.
+    """Group lasso ψ(w) = λ Σ_S √|S| ‖w_S‖₂ over the blocks in the partition (Yuan & Lin 2006), on scaled features.
 
-    Coordinates with different steps s_j share one norm, so thresholding each by its own step would miss the minimiser.
-    The prox solves one equation in ‖u‖ instead.
+    Coordinates with different steps s_j share one norm. Thresholding each coordinate by its own step would therefore miss the
+    minimiser, and the prox solves one equation in ‖u‖ instead.
     """
 
     name: ClassVar[str] = "group_lasso"
@@ -208,9 +208,10 @@ class GroupLasso(_Strong):
     def prox(self, v: Vector, steps: Vector) -> Vector:
         """Return argmin_u λ√m‖u‖ + Σ (u_j − v_j)²/(2 s_j) over the m coordinates with s_j > 0, v elsewhere.
 
-        u_j = v_j ρ/(ρ + t_j), t_j = s_j λ√m, with ρ = ‖u‖, so ρ solves Σ (v_j/(ρ + t_j))² = 1, whose left side falls in
-        ρ; there is no root, and u = 0, when the left side is at most 1 at ρ = 0. As ‖v‖/(ρ + max t) ≤ 1 ≤ ‖v‖/(ρ + min t), the
-        root lies between ‖v‖ − max t and ‖v‖ − min t.
+        u_j = v_j ρ/(ρ + t_j) with t_j = s_j λ√m and ρ = ‖u‖. So ρ solves Σ (v_j/(ρ + t_j))² = 1, whose left side falls in ρ.
+        If the left side is at most 1 at ρ = 0, there is no root, and u = 0. As ‖v‖/(ρ + max t) ≤ 1 ≤ ‖v‖/(ρ + min t), the
+        root
+        lies between ‖v‖ − max t and ‖v‖ − min t.
         """
         from scipy.optimize import brentq
 
@@ -240,19 +241,18 @@ class GroupLasso(_Strong):
         return np.asarray(u)
 
     def describe(self) -> str:
-        """Return ψ as a term of F."""
+        """Return ψ as text, a term of the objective F."""
         return f"{self.strength:g}·Σ_S √|S|·‖w_S‖"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnTerms:
-    """Terms of single columns in addition to ψ: ½ wᵀΩw, block-diagonal over columns, and low ≤ w ≤ high.
+    """Terms of single columns in addition to ψ: a penalty ½ wᵀΩw, block-diagonal over columns, and bounds low ≤ w ≤ high.
 
-    Both terms are public, and functions of w alone: Ωw is added to a released gradient without noise, and costs no privacy.
-    Under coordinate steps of length 1/(M_j + Ω_jj), bounds keep every iterate, and so every average of iterates, within the
-    box.
+    Both terms are public functions of w alone: Ωw is added to a released gradient without noise, and costs no privacy. Under
+    coordinate steps of length 1/(M_j + Ω_jj), every iterate stays within the bounds, and so does every average of iterates.
 
-    low, high : (p,), low ≤ 0 ≤ high. penalties : ((coordinates, (m, m) Ω of them), ...), no coordinate twice.
+    low, high : (p,), low ≤ 0 ≤ high. penalties : ((coordinates, their Ω (m, m)), ...), no coordinate twice.
     """
 
     low: Vector
@@ -260,20 +260,20 @@ class ColumnTerms:
     penalties: tuple[tuple[tuple[int, ...], Vector], ...]
 
     def value(self, w: Vector) -> float:
-        """Return ½ wᵀΩw; inf outside the bounds, with a relative tolerance of 1e-12 for rounding."""
+        """Return ½ wᵀΩw; inf outside the bounds. A relative tolerance of 1e-12 allows for rounding."""
         if bool(((w < self.low - 1e-12 * abs(w)) | (w > self.high + 1e-12 * abs(w))).any()):
             return math.inf
         return sum(0.5 * float(w[list(own)] @ Ω @ w[list(own)]) for own, Ω in self.penalties)
 
     def curvature(self, p: int) -> Vector:
-        """Return Ω_jj, (p,)."""
+        """Return the diagonal Ω_jj, (p,)."""
         found = np.zeros(p)
         for own, Ω in self.penalties:
             found[list(own)] = np.diag(Ω)
         return found
 
     def rows(self, S: slice) -> tuple[tuple[int, ...], Vector]:
-        """Return the coordinates that Ω couples with those of S, and the rows Ω_S over them, (s, m)."""
+        """Return the coordinates that Ω couples with those in S, and the rows Ω_S of these coordinates, (s, m)."""
         parts = [(own, Ω) for own, Ω in self.penalties if any(S.start <= j < S.stop for j in own)]
         near = tuple(j for own, _ in parts for j in own)
         found, first = np.zeros((S.stop - S.start, len(near))), 0
@@ -291,5 +291,5 @@ PENALTIES: dict[str, type[Penalty]] = {
 
 
 def declares_sparse(penalty: Penalty) -> bool:
-    """Return True if the penalty has an L1 part, which declares that few coordinates matter."""
+    """Return True if the penalty has an L1 part. Such a penalty declares that few coordinates matter."""
     return isinstance(penalty, L1) or (isinstance(penalty, ElasticNet) and penalty.l1_ratio > 0.0)

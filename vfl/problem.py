@@ -1,4 +1,4 @@
-"""Public description of the problem: objective, layout of coordinates, declared bounds, budget. No data."""
+"""Public description of the optimisation problem: objective, layout of coordinates, declared bounds, budget. No data."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ A = TypeVar("A", bound=np.ndarray)
 
 
 def coordinates_of(column: str, classes: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a column's coordinates: its own, or 'column[class]' for each class."""
+    """Return the names of a column's coordinates: the column's own name, or 'column[class]' for each class."""
     return tuple(f"{column}[{name}]" for name in classes) or (column,)
 
 
 def _kept(array: A) -> A:
-    """Make a shared array read-only, and return it."""
+    """Make an array read-only, since several objects share it; return the array."""
     array.flags.writeable = False
     return array
 
@@ -42,12 +42,12 @@ def _kept(array: A) -> A:
 class Layout:
     """Position of each party's coordinates in w. The intercept is the last column of the label party.
 
-    A column has one coordinate; with K classes it has K in a row, one for each class.
+    A column has one coordinate. With K classes a column has K consecutive coordinates, one for each class.
 
     columns : {party: names of its columns in canonical order}, so that every block is contiguous.
     explicit : {party: sizes of its blocks, in columns} if the partition names blocks; None lets the solver choose the size.
     classes : names of the K classes of multinomial loss; () for losses of one margin per record.
-    unused : number of columns that are 0 for every record, as public rules for curves leave them.
+    unused : number of columns that are 0 for every record. Public rules for curves leave such columns.
     """
 
     columns: Mapping[str, tuple[str, ...]]
@@ -63,12 +63,12 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """Return the number of coordinates per column and of margins per record: K with classes, else 1."""
+        """Return the number of coordinates per column, and of margins per record: K with K classes, else 1."""
         return max(1, len(self.classes))
 
     @property
     def n_columns(self) -> int:
-        """Return p, the number of columns, with the intercept."""
+        """Return p, the number of columns, including the intercept."""
         return sum(len(names) for names in self.columns.values())
 
     @property
@@ -82,7 +82,7 @@ class Layout:
         return self.n_columns * self.width
 
     def of_columns(self, values: Sequence[float] | Vector) -> Vector:
-        """Return (p,) values of columns as values of coordinates."""
+        """Return per-column values (p,) repeated for each of the column's coordinates."""
         return np.repeat(np.asarray(values, dtype=np.float64), self.width)
 
     @property
@@ -101,7 +101,7 @@ class Layout:
         return blocks
 
     def blocks(self, size: int | None) -> tuple[Block, ...]:
-        """Cut every party's columns into blocks of `size` columns (the last may be smaller); explicit blocks need size=None."""
+        """Cut every party's columns into blocks of `size` columns, the last perhaps smaller. Explicit blocks need size=None."""
         blocks: list[Block] = []
         for party, whole in self.whole().items():
             if self.explicit is not None:
@@ -126,26 +126,26 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """F(w) = (1/n) Σ ℓ((Xw)_i, y_i) + ψ(w) on the scaled features, with the public facts about it.
+    """Optimisation problem F(w) = (1/n) Σ ℓ((Xw)_i, y_i) + ψ(w) on the scaled features, with public facts about the problem.
 
-    reach : (p,) B_j, the largest |x_ij| that scaling and clamping allow; inf where nothing is declared.
-    label_range : width of the declared label bounds, inf when undeclared; 2 for classification.
-    label_centre : middle of the declared label bounds; 0 when undeclared and for classification.
-    label_low : lower declared bound of the label, -inf when undeclared.
-    epsilon, delta, mu : the budget, None without privacy. μ² is what Gaussian DP allows under (ε, δ), less `besides`.
-    besides : μ² of the run's other Gaussian releases, such as the knots of curves. ε includes them.
-    smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
-    smoothness_share : the share of μ² that private smoothness may spend.
+    reach : (p,) B_j, the largest |x_ij| that scaling and clamping allow; inf without declared bounds.
+    label_range : width of the declared label bounds; inf without bounds, 2 for classification.
+    label_centre : middle of the declared label bounds; 0 without bounds and for classification.
+    label_low : lower declared bound of the label; -inf without bounds.
+    epsilon, delta, mu : the budget; None without privacy. μ² is what Gaussian DP allows under (ε, δ), minus `besides`.
+    besides : μ² of the run's other Gaussian releases, such as those for the knots of curves. ε includes these releases.
+    smoothness : source of the constants M_j: 'private', 'bounds', 'data', or (p,) declared M_j.
+    smoothness_share : share of μ² that a private release of the M_j may spend.
     one_sided : True if most declared ranges do not cross 0, so that columns are far from orthogonal to the intercept.
     sparse : parties with sparse columns. These columns are never centred, so that entries that are not stored remain 0.
     exposure : declared bounds of the exposures; None without exposure. Margins are then Xw + log(exposure).
-    weighted : records have weights s between 0 and 1, and F(w) = (1/n) Σ s_i ℓ((Xw)_i, y_i) + ψ(w). Slope and curvature of the
-        loss bound those of s·ℓ.
-    inference : share that standard errors may spend of the μ² left by the other one-time releases; None without them.
-    subsamples : number of disjoint subsamples of n_records each that the run trains on one after another; 1 for other runs.
-    start : (p,) the released model that training starts from, on the scaled features; None for the constant model.
-    terms : penalties and bounds of single columns, in addition to ψ; None without them.
-    penalise_intercept : ψ includes the intercept; only solvers that need a strongly convex F set it.
+    weighted : True if records have weights s between 0 and 1; then F(w) = (1/n) Σ s_i ℓ((Xw)_i, y_i) + ψ(w). Bounds on the
+    slope and curvature of ℓ also hold for s·ℓ.
+    inference : share of μ², after the other one-time releases, that standard errors may spend; None without standard errors.
+    subsamples : number of disjoint subsamples, of n_records each, on which the run trains in turn; 1 for other runs.
+    start : (p,) the released model from which training starts, on the scaled features; None for the constant model.
+    terms : penalties and bounds of single columns, in addition to ψ; None if there are none.
+    penalise_intercept : True if ψ includes the intercept. Only solvers that need a strongly convex F set this option.
     """
 
     n_records: int
@@ -179,23 +179,23 @@ class Problem:
 
     @property
     def inferred(self) -> bool:
-        """True if the result will have standard errors, from releases of the run or from its subsamples."""
+        """True if the result will have standard errors, from releases of the run or from subsamples."""
         return self.inference is not None or self.subsamples > 1
 
     @cached_property
     def intercept(self) -> Vector:
-        """Return (p,) 1 for the intercept, 0 for features."""
+        """Return (p,) values: 1 for the intercept, 0 for features."""
         columns = (name for names in self.layout.columns.values() for name in names)
         return _kept(self.layout.of_columns([1.0 if name == INTERCEPT else 0.0 for name in columns]))
 
     @property
     def begin(self) -> Vector:
-        """Return (p,) the model that training starts from without a release: `start`, or the middle of the labels."""
+        """Return the model (p,) from which training starts without a release: `start`, else the middle of the labels."""
         return self.intercept * self.label_centre if self.start is None else self.start
 
     @property
     def centred(self) -> bool:
-        """True if columns are centred at released means, which an unpenalised intercept absorbs."""
+        """True if columns are centred at released means. An unpenalised intercept absorbs the centring."""
         return self.layout.has_intercept and not self.penalise_intercept
 
     @cached_property
@@ -208,11 +208,11 @@ class Problem:
 
     @cached_property
     def penalised(self) -> Vector:
-        """Return (p,) 1 for penalised coordinates: features, and the intercept if `penalise_intercept` is set."""
+        """Return (p,) values: 1 for penalised coordinates (features; the intercept if `penalise_intercept`), else 0."""
         return _kept(np.ones(self.layout.n_coordinates) if self.penalise_intercept else 1.0 - self.intercept)
 
     def describe(self) -> str:
-        """Return F in one line."""
+        """Return the objective F as one line of text."""
         said = ", the intercept included" if self.penalise_intercept and self.layout.has_intercept else ""
         term = self.penalty.describe()
         weights = "s_i·" if self.weighted else ""
@@ -220,11 +220,11 @@ class Problem:
         return f"F(w) = (1/n)·Σ {weights}{self.loss.name}((Xw)_i, y_i){'' if term == '0' else f' + {term}'}{said}{own}"
 
     def value(self, w: Vector, margins: Vector, labels: Vector) -> float:
-        """Return F(w). Data-dependent and un-noised: for tests, benchmarks and non-private use only."""
+        """Return F(w), which depends on the data and has no noise: for tests, benchmarks and non-private use only."""
         return float(self.loss.value(margins, labels).mean()) + self.penalty_of(w)
 
     def penalty_of(self, w: Vector) -> float:
-        """Return ψ(w), with the terms of columns."""
+        """Return ψ(w), including the terms of single columns."""
         parts = self.layout.blocks(None) if self.penalty.grouped else self.layout.whole().values()
         kept = self.penalised > 0
         own = 0.0 if self.terms is None else self.terms.value(w)

@@ -1,6 +1,6 @@
-"""Samplers of blocks. The draws are public: no privacy is claimed from their randomness.
+"""Samplers choose the order in which blocks are updated. The draws are public: no privacy is claimed from their randomness.
 
-A sampler turns the blocks into the draws of one pass. A draw is a set of blocks that are updated from the same margins.
+A sampler turns the list of blocks into the draws of one pass. A draw is a set of blocks, updated from the same margins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Draw = tuple[int, ...]
 
 
 class Sampler(Protocol):
-    """Rule for drawing blocks."""
+    """Rule by which blocks are drawn."""
 
     name: ClassVar[str]
 
@@ -36,7 +36,7 @@ class Sampler(Protocol):
 
 
 class _OneByOne:
-    """Base of samplers that draw single blocks."""
+    """Base class of samplers that draw one block at a time."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class _OneByOne:
 
 @dataclass(frozen=True, slots=True)
 class Shuffled(_OneByOne):
-    """Every block once per pass, in a new random order for each pass."""
+    """Every block once per pass, in a new random order per pass."""
 
     name: ClassVar[str] = "shuffled"
 
@@ -69,7 +69,7 @@ class Cyclic(_OneByOne):
 
 @dataclass(frozen=True, slots=True)
 class Uniform(_OneByOne):
-    """Independent draws of one block, all equally likely."""
+    """Independent draws of one block, with equal probabilities."""
 
     name: ClassVar[str] = "uniform"
 
@@ -93,7 +93,7 @@ class Importance(_OneByOne):
 
 @dataclass(frozen=True, slots=True)
 class Nice:
-    """τ-nice: independent uniform subsets of τ blocks, all updated from the same margins."""
+    """Independent uniform subsets of τ blocks (τ-nice), all updated from the same margins."""
 
     tau: int
     name: ClassVar[str] = "nice"
@@ -115,7 +115,7 @@ class Nice:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """All blocks at once, from the same margins."""
+    """All blocks in one draw, updated from the same margins."""
 
     name: ClassVar[str] = "full"
 
@@ -132,7 +132,7 @@ SAMPLERS: dict[str, type[Sampler]] = {s.name: s for s in (Shuffled, Cyclic, Unif
 
 
 def sampler_of(name: str, tau: int | None) -> Sampler:
-    """Return the sampler of that name; `tau` is an option of 'nice' alone."""
+    """Return the sampler of that name. Only 'nice' takes the option `tau`."""
     if name not in SAMPLERS:
         raise SpecificationError(f"unknown sampling {name!r}{nearest(name, SAMPLERS)}; known: {', '.join(SAMPLERS)}")
     if (name == "nice") != (tau is not None):
@@ -141,7 +141,7 @@ def sampler_of(name: str, tau: int | None) -> Sampler:
 
 
 def grouped_by_owner(draws: list[Draw], blocks: Sequence[Block]) -> list[Draw]:
-    """Sort the draws of a pass by owner: owners in the order of their first draw, each owner's draws in their own order."""
+    """Sort the draws of a pass by owner: owners in the order of their first draws, each owner's draws in their order."""
     first: dict[str, int] = {}
     for position, draw in enumerate(draws):
         first.setdefault(blocks[draw[0]].party, position)
@@ -149,7 +149,7 @@ def grouped_by_owner(draws: list[Draw], blocks: Sequence[Block]) -> list[Draw]:
 
 
 def in_parallel(draws: list[Draw], blocks: Sequence[Block], parties: int) -> list[Draw]:
-    """Join the draws of a pass into rounds of one block each from up to `parties` parties, in the order drawn."""
+    """Join the draws of a pass into rounds. A round has one block each from up to `parties` parties, in the order drawn."""
     waiting: dict[str, list[int]] = {}
     for draw in draws:
         for b in draw:

@@ -1,8 +1,9 @@
-"""Public declarations about each column, and the scaling that follows from them. Nothing here is taken from data.
+"""Public declarations about each column, and the scaling that follows from the declarations. Nothing is taken from data.
 
-A column becomes one coordinate of the model (numeric, boolean), one per declared category (categorical), or the coordinates of
-a feature that its owner makes (vfl.features). Scaling, sensitivities and storage use only the declared names and ranges of the
-coordinates.
+A column becomes one coordinate of the model (numeric, boolean), one coordinate per declared category (categorical), or the
+coordinates of a feature that its owner computes (vfl.features). Scaling, sensitivities and storage use only the declared
+names
+and ranges of the coordinates.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 Declaration: TypeAlias = Numeric | Boolean | Categorical | FeatureKind | Crossed
-"""Declaration of a column that is read."""
+"""Declaration of a column that is read from the data."""
 
 _UNDECLARED = Numeric()
 KINDS: dict[str, type[Declaration | Dropped]] = {
     kind.kind: kind for kind in (Numeric, Boolean, Categorical, Dropped, *FEATURES)
 }
 MOST_CLASSES = 100
-"""Largest number of classes of multinomial loss: margins and messages grow with it."""
+"""Largest number of classes of multinomial loss. Margins and messages grow with the number of classes."""
 MOST_PRODUCTS = 4096
-"""Largest number of coordinates of a feature that is the product of two columns."""
+"""Largest number of coordinates of a feature that is a product of two columns."""
 CHOSEN = ("categorical", "ordinal")
 """Kinds whose categories may not be taken from the data."""
 
@@ -55,12 +56,12 @@ CHOSEN = ("categorical", "ordinal")
 class Schema:
     """Declarations of all columns. A column without a declaration is numeric, without bounds and without a fill.
 
-    columns : {column: Numeric(...), Boolean(...), Categorical(...) or a feature (vfl.features)}; Dropped() columns are not
-        part of a schema.
+    columns : {column: Numeric(...), Boolean(...), Categorical(...) or a feature (vfl.features)}. Columns that are Dropped()
+    are not part of a schema.
     bounds : {column: (lo, hi)}, short for Numeric(bounds=(lo, hi)).
-    fill : {column: value}, for declarations that have no fill themselves.
+    fill : {column: value}, for columns whose declarations have no fill.
 
-    Raises SpecificationError, which names the column.
+    Raises SpecificationError, whose message names the column.
     """
 
     _declared: tuple[tuple[str, Declaration], ...]
@@ -92,7 +93,7 @@ class Schema:
         return self._of.get(column, _UNDECLARED)
 
     def bounded(self, columns: Iterable[str], bounds: Sequence[float]) -> Schema:
-        """Return a schema with these bounds for those of `columns` that are numeric and have no bounds."""
+        """Return a schema with these bounds for the numeric columns among `columns` that have no bounds."""
         plain, declared = Numeric(bounds=checked_bounds(bounds)), dict(self._of)
         for column in columns:
             found = declared.get(column, _UNDECLARED)
@@ -104,9 +105,9 @@ class Schema:
         return whole
 
     def curved(self, columns: Iterable[str], curve: Curve) -> Schema:
-        """Return a schema with this curve for those of `columns` that are numbers with bounds.
+        """Return a schema with this curve for the columns among `columns` that are numbers with bounds.
 
-        Raises SpecificationError, which names the column.
+        Raises SpecificationError, whose message names the column.
         """
         declared = dict(self._of)
         for column in columns:
@@ -119,9 +120,9 @@ class Schema:
         return whole
 
     def placed(self, party_of: Mapping[str, str], local: Mapping[str, str]) -> Schema:
-        """Return a schema with the partition's facts: the sources of each column, and both columns of each pair.
+        """Return a schema with facts of the partition: the source of each column, and both columns of each product (pair).
 
-        party_of : {column: its party}. local : {column: its name in its party's data} where the two names differ.
+        party_of : {column: its party}. local : {column: name in the party's data}, for columns whose two names differ.
 
         Raises SpecificationError for a pair whose columns are unknown, belong to different parties, or lack a range.
         """
@@ -143,7 +144,7 @@ class Schema:
         return whole
 
     def _check_contents(self, party_of: Mapping[str, str]) -> None:
-        """Check that all features of a party read a column in the same form."""
+        """Check that all features made of one column read the column's cells in the same form."""
         read: dict[tuple[str, str], tuple[str, str]] = {}
         for column, party in party_of.items():
             for source, content in self.contents(column).items():
@@ -155,7 +156,7 @@ class Schema:
                     )
 
     def sources(self, column: str) -> tuple[str, ...]:
-        """Return the columns of the party's data from which a column of the partition is made; mostly the column itself."""
+        """Return the columns in the party's data from which a column of the partition is computed; mostly the column itself."""
         found, own = self[column], self._local.get(column, column)
         return found.sources(own) if isinstance(found, Feature) else (own,)
 
@@ -164,7 +165,7 @@ class Schema:
         return dict(zip(self.sources(column), contents_of(self[column]), strict=True))
 
     def bases(self) -> tuple[str, ...]:
-        """Return the columns that pairs are made of."""
+        """Return the columns that occur in products of two columns."""
         named = [side for _, found in self._declared if isinstance(found, Pair) for side in (found.a, found.b)]
         return tuple(dict.fromkeys(named))
 
@@ -174,7 +175,7 @@ class Schema:
         return tuple(column for column, _ in self._declared)
 
     def check(self, known: Collection[str]) -> None:
-        """Check that every declared column exists. Raises SpecificationError with the nearest known names."""
+        """Check that every declared column exists. SpecificationError names the nearest known columns."""
         for column in self.columns:
             if column not in known:
                 if isinstance(self._of[column], Pair):
@@ -186,7 +187,7 @@ class Schema:
                 )
 
     def features(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the coordinates of some columns, in order; a categorical column has several."""
+        """Return the names of the coordinates of these columns, in order; a categorical column has several coordinates."""
         return tuple(name for column in columns for name in self[column].features(column))
 
     def unbounded(self, columns: Iterable[str]) -> tuple[str, ...]:
@@ -205,12 +206,12 @@ class Schema:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Mapping[str, Any]]) -> Schema:
-        """Build from the output of `to_dict`; `kind` may be left out for numeric columns."""
+        """Return the schema that `to_dict` wrote; `kind` may be left out for numeric columns."""
         return cls({column: _read(column, _declaration(column, arguments)) for column, arguments in plain.items()})
 
 
 def declarations(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Declaration | Dropped]:
-    """Return declarations from plain tables, including dropped columns. Raises SpecificationError, which names the column."""
+    """Return declarations from plain tables, including dropped columns. SpecificationError names the wrong column."""
     return {column: _declaration(column, arguments) for column, arguments in plain.items()}
 
 
@@ -249,13 +250,13 @@ def _declaration(column: str, arguments: Mapping[str, Any]) -> Declaration | Dro
 
 
 class _Sides:
-    """Lookup of the columns that pairs name."""
+    """Lookup of the columns that products of two columns (pairs) name."""
 
     def __init__(self, schema: Schema, party_of: Mapping[str, str], local: Mapping[str, str]) -> None:
         self._schema, self._party_of, self._local = schema, party_of, local
 
     def crossed(self, pair: str, found: Pair) -> Crossed:
-        """Return the pair with the declarations of its columns. Raises SpecificationError."""
+        """Return a product of two columns (pair) with the declarations of both. Raises SpecificationError."""
         pieces = PIECES if found.pieces is None else found.pieces
         a, b = (self._side(pair, name, pieces) for name in (found.a, found.b))
         if a.column == b.column:
@@ -313,11 +314,11 @@ class _Sides:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaling:
-    """Scaling x' = (x − shift) / width of every coordinate. The scaling follows from declarations alone and costs no privacy.
+    """Scaling x' = (x − shift) / width of every coordinate. It follows from declarations alone and costs no privacy.
 
     features : (p,) names of the coordinates.
     shift, width : (p,) float64, width > 0.
-    lo, hi : (p,) float64, the range of x'. Stored values satisfy |x'| ≤ reach exactly (parties.storage.dense).
+    lo, hi : (p,) float64, ends of the range of x'. Stored values satisfy |x'| ≤ reach exactly (parties.storage.dense).
     """
 
     features: tuple[str, ...]
@@ -336,11 +337,11 @@ class Scaling:
         intercept: bool,
         unshifted: Collection[str] = frozenset(),
     ) -> Scaling:
-        """Derive the scaling of some columns, in order.
+        """Return the scaling of these columns, in order.
 
-        scaling : 'bounds' maps the declared bounds to [−1, 1] with an intercept; without one it divides by
+        scaling : 'bounds' maps the declared bounds to [−1, 1] with an intercept. Without an intercept, 'bounds' divides by
             max(|lo|, |hi|) and does not shift, since a shift would change the model. 'none' leaves values unchanged.
-        unshifted : columns that are scaled as without an intercept, so that 0 stays 0.
+        unshifted : columns that are scaled as if there were no intercept, so that 0 stays 0.
 
         Raises SpecificationError if scaling is 'bounds' and a column has no bounds.
         """
@@ -374,23 +375,23 @@ class Scaling:
 
     @property
     def reach(self) -> Vector:
-        """(p,) bounds B_j ≥ |x'_j|; inf without declared bounds."""
+        """Bounds B_j ≥ |x'_j|, (p,); inf without declared bounds."""
         return np.maximum(np.abs(self.lo), np.abs(self.hi))
 
     def original_units(self, w: Vector, intercept: float = 0.0) -> tuple[Vector, float]:
-        """Return coefficients (p,) and intercept for x from those for x': w/width and b − Σ w·shift/width."""
+        """Return coefficients (p,) and intercept for x, given those for x': w/width and b − Σ w·shift/width."""
         coef = np.asarray(w, dtype=np.float64) / self.width
         return coef, float(intercept - coef @ self.shift)
 
     def scaled_units(self, coef: Vector, intercept: float = 0.0) -> tuple[Vector, float]:
-        """Return coefficients (p,) and intercept for x' from those for x: the inverse of `original_units`."""
+        """Return coefficients (p,) and intercept for x', given those for x. This is the inverse of `original_units`."""
         coef = np.asarray(coef, dtype=np.float64)
         return coef * self.width, float(intercept + coef @ self.shift)
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryLabel:
-    """A label with two classes, which become −1 and +1.
+    """Label with two classes, which become −1 and +1.
 
     classes : (negative, positive), compared as text; None accepts 0/1, −1/1 and false/true. The negative class may be a
         tuple of labels.
@@ -411,7 +412,7 @@ class BinaryLabel:
 
     @property
     def listed(self) -> tuple[Category, ...]:
-        """All declared labels, the positive one last."""
+        """All declared labels; the positive label comes last."""
         if self.classes is None:
             return ()
         negative, positive = self.classes
@@ -420,9 +421,9 @@ class BinaryLabel:
 
 @dataclass(frozen=True, slots=True)
 class ClassLabel:
-    """A label with K classes, which become 0, ..., K − 1.
+    """Label with K classes, which become 0, ..., K − 1.
 
-    classes : all labels that may occur, compared as text; at least two.
+    classes : all labels that may occur, at least two; compared as text.
     """
 
     classes: tuple[Category, ...]
@@ -438,7 +439,7 @@ class ClassLabel:
 
 @dataclass(frozen=True, slots=True)
 class RealLabel:
-    """A numeric label.
+    """Label that is a number.
 
     bounds : (lo, hi); values outside are clamped. None declares no bounds.
     """
@@ -452,7 +453,7 @@ class RealLabel:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A number per record that the label's owner holds besides the label. Values outside the bounds are clamped.
+    """Number per record, besides the label, that the label's owner holds. Values outside the bounds are clamped.
 
     role : 'exposure', which becomes the offset log(exposure) of the record's margin, or 'weight', which becomes the weight
         s/hi ≤ 1 of the record's loss.
@@ -464,7 +465,7 @@ class Factor:
     bounds: Bounds
 
     def of(self, values: Vector) -> Vector:
-        """Return the factors (n,) for values that are within the bounds."""
+        """Return the factors (n,) for values that lie within the bounds."""
         return np.log(values) if self.role == "exposure" else values / self.bounds[1]
 
 

@@ -1,4 +1,4 @@
-"""Reader of TOML documents that people write; builds dataclasses from their tables. Errors name the wrong line or key."""
+"""Reader of TOML documents that people write. It builds dataclasses from tables; errors name the wrong line or key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LINE = 200
-"""Largest number of characters of a wrong line that an error shows."""
+"""Largest number of characters that an error shows of a wrong line."""
 
 FORMS: Mapping[str, tuple[Any, str]] = {
     "str": (str, "text"),
@@ -29,7 +29,7 @@ FORMS: Mapping[str, tuple[Any, str]] = {
     "Mapping[str, Path]": (Mapping, "a table of paths"),
     "Read": (str, "the path of a certificate"),
 }
-"""Annotation of a field → types of its value in TOML, and their name. Other annotations are not checked."""
+"""For each annotation of a field: types of the value in TOML, and their name. Other annotations are not checked."""
 
 
 def read_toml(
@@ -44,13 +44,13 @@ def read_toml(
     follow: bool = True,
     shows: bool = False,
 ) -> dict[str, Any]:
-    """Return the content of a file. kind : name of this kind of file in errors, such as 'job file'.
+    """Return the content of a TOML file. kind : name of this kind of file in errors, such as 'job file'.
 
-    number : format = NUMBER that the file has to state, which is left out of the content.
+    number : the file has to state format = NUMBER, which is left out of the content.
     remedy : end of the error for a missing file. largest, follow : as for vfl.documents.
-    name : name of the file in errors, instead of its path, which may tell more than its reader should know.
-    error : raised if the file is missing, cannot be read, is not TOML, or has another format.
-    shows : True shows the line that is not TOML. False suits errors that leave a party: the file may be one of its data.
+    name : name of the file in errors, instead of its path, which may tell more than the reader of the error should know.
+    error : class of the error if the file is missing, cannot be read, is not TOML, or has another format.
+    shows : True shows the line that is not TOML. Use False for errors that leave a party, since the file may hold its data.
     """
     where = f"{kind} {(name or str(path))!r}"
     try:
@@ -69,7 +69,7 @@ def read_toml(
 
 
 def _line(text: str, error: ValueError) -> str:
-    """Return a clause that shows the line named by the error, or the last line; '' for an error about the whole text."""
+    """Return a clause that shows the line named by the error, else the last line; '' for an error about the whole text."""
     if not isinstance(error, tomllib.TOMLDecodeError):
         return ""
     lines = text.split("\n")
@@ -87,8 +87,9 @@ def built(
 ) -> Any:
     """Return kind(**plain) for a dataclass; lists of text become tuples.
 
-    where : beginning of a key's name in errors. error : raised for a key that is unknown, missing or of a wrong type.
-    parts : the dataclasses of fields that are tables themselves.
+    where : beginning of a key's name in errors. error : class of the error for a key that is unknown, missing or of a wrong
+    type.
+    parts : {field: dataclass} of the fields that are tables themselves.
     """
     if not isinstance(plain, Mapping):
         raise error(f"{where.rstrip('.: ')} must be a table, not {plain!r}")

@@ -1,4 +1,4 @@
-"""Per-record vectors of a job: those that the label's owner gives, in the order labels, offsets, weights, and the margins."""
+"""Per-record vectors of a job: the labels, offsets and weights that the label's owner gives, in this order, and the margins."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Vectors beside the labels that a job has, and the form of its margins.
+    """Which per-record vectors a job has besides the labels, and the form of the job's margins.
 
-    exposure : True if records have offsets, at which margins start. weights : True if records have weights between 0 and 1.
-    n_margins : margins per record, K with multinomial loss. Vectors of margins are then (K·n,), one class after another.
-    kind : type of the margins that a party sees in a sweep. 'float32' rounds them, and parties answer with changes in float32.
+    exposure : True if records have offsets, which are the first margins. weights : True if records have weights between 0 and
+    1.
+    n_margins : margins per record, K with multinomial loss. A vector of margins is then (K·n,), one class after another.
+    kind : type of the margins that a party sees in a pass. 'float32' rounds the margins, and parties answer with changes in
+    float32.
     """
 
     exposure: bool = False
@@ -40,19 +42,19 @@ class Targets:
 
     @property
     def measured(self) -> Targets:
-        """Return the targets for measures of a released model, without weights: measures count every record once."""
+        """Return the targets for measures of a released model. They have no weights: measures count every record once."""
         return replace(self, weights=False)
 
     def parts(self, given: Any) -> Parts:
-        """Return the vectors in `given`, (count·n,) or (count, n), which holds the vectors one after another."""
+        """Split `given`, (count·n,) or (count, n), into the labels and the other vectors, which it holds one after another."""
         labels, *others = given.reshape(self.count, -1)
         return Parts(labels, others[0] if self.exposure else None, others[-1] if self.weights else None)
 
 
 def weighed(r: Vector, weights: Vector | None) -> Vector:
-    """Return s_i·r_i, (n,), or (K·n,) for K values per record, one class after the other.
+    """Return s_i·r_i, (n,); for K values per record (K·n,), one class after the other.
 
-    A weight lies between 0 and 1, so no |r_i| grows: caps and bounds that hold for r hold for s·r. A record of weight 0
+    A weight s_i lies between 0 and 1, so no |r_i| grows: caps and bounds that hold for r hold for s·r. A record of weight 0
     contributes 0 for any r.
     """
     if weights is None or not weights.size:
@@ -62,10 +64,10 @@ def weighed(r: Vector, weights: Vector | None) -> Vector:
 
 
 def beside(labels: Vector, weights: Vector | None) -> Vector:
-    """Return the targets that a visit of a sweep reads: y, (n,), or y and then s, (2n,)."""
+    """Return the vector that a party reads during a pass: the labels y, (n,), or y followed by the weights s, (2n,)."""
     return labels if weights is None else np.concatenate([labels, weights])
 
 
 def apart(given: Vector, n_records: int) -> tuple[Vector, Vector | None]:
-    """Return y and s, (n,) each, of `beside`; s is None if no record has a weight."""
+    """Return y and s, (n,) each, from the result of `beside`; s is None if records have no weights."""
     return given[:n_records], given[n_records:] if given.size > n_records else None

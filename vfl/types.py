@@ -31,10 +31,10 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 
 
 class Adjacency(enum.StrEnum):
-    """Relation of the two data sets that a guarantee compares.
+    """Relation between the two data sets that a guarantee compares.
 
-    REPLACE_ONE: one aligned record (its row over all parties, with its label) is replaced by another. The number of
-    records and their membership are the same in both data sets.
+    REPLACE_ONE: one aligned record (its row over all parties, with its label) is replaced by another record. Both data sets
+    have the same number of records.
     """
 
     REPLACE_ONE = "replace-one"

@@ -1,4 +1,4 @@
-"""Writing of files atomically, readable by their owner alone."""
+"""Atomic writing of files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def write_whole(path: Path, content: str | bytes | bytearray) -> None:
-    """Write a file as `replace_file` does. Raises OutputError, which names the file."""
+    """Write a file as `replace_file` does. OutputError names the file."""
     try:
         replace_file(path, [content.encode() if isinstance(content, str) else content])
     except OSError as error:
@@ -23,19 +23,20 @@ def write_whole(path: Path, content: str | bytes | bytearray) -> None:
 
 
 def replace_file(path: Path, pieces: Iterable[bytes | bytearray]) -> None:
-    """Write a file atomically and durably, with mode 0600: it is complete or absent.
+    """Write a file atomically and durably, with mode 0600. The file is then complete or absent.
 
-    The pieces go to a new file in the same folder, created exclusively under an unpredictable name, which then replaces `path`.
-    No symbolic link in the folder is followed; a link at `path` is replaced. Raises OSError.
+    The pieces go to a new file in the same folder, created exclusively under an unpredictable name. The new file then
+    replaces
+    `path`. No symbolic link in the folder is followed; a link at `path` is replaced. Raises OSError.
     """
     with _written(path, pieces, 0o600) as part:
         part.replace(path)
 
 
 def create_file(path: Path, content: bytes, mode: int = 0o600) -> bool:
-    """Write a new file as `replace_file` does; return False, without a change, if `path` exists.
+    """Write a new file as `replace_file` does. If `path` exists, change nothing and return False.
 
-    If several processes try at once, one succeeds. Raises OSError.
+    If several processes try at once, one process succeeds. Raises OSError.
     """
     with _written(path, [content], mode) as part:
         try:
@@ -47,7 +48,7 @@ def create_file(path: Path, content: bytes, mode: int = 0o600) -> bool:
 
 @contextlib.contextmanager
 def _written(path: Path, pieces: Iterable[bytes | bytearray], mode: int) -> Iterator[Path]:
-    """Write a new file beside `path` under an unpredictable name; remove what is left under that name on leaving."""
+    """Write a new file beside `path` under an unpredictable name; on leaving, remove a file that is left under that name."""
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
@@ -64,5 +65,5 @@ def _written(path: Path, pieces: Iterable[bytes | bytearray], mode: int) -> Iter
 
 
 def owners_file(path: str, flags: int) -> int:
-    """Open a file for writing in steps, as `opener` of open(): with mode 0600, following no symbolic link."""
+    """Open a file for writing in steps, with mode 0600 and without following a symbolic link. Use as `opener` of open()."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)

@@ -1,4 +1,4 @@
-"""The job (model, columns of each party, privacy guarantee) and its file."""
+"""The job and its file. A job states the model, the columns of each party and the privacy guarantee."""
 
 from __future__ import annotations
 

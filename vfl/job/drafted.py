@@ -1,4 +1,4 @@
-"""Declarations that a drafted job file still lacks. The draft has a marked comment for each, with a value from the records."""
+"""Declarations that a drafted job file still lacks. For each, the draft has a marked comment with a value from the records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEFT = re.compile(rf"""# (?P<key>[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*") = .*{re.esca
 
 
 def left_in(text: str) -> dict[str, list[str]]:
-    """Return {table: keys} of the marked comments whose keys the file does not declare; '' stands for the top level."""
+    """Return {table: keys} of the marked comments whose keys the file does not declare yet; '' stands for the top level."""
     try:
         plain = parse_toml(text)
     except ValueError:

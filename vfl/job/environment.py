@@ -1,4 +1,4 @@
-"""The environment of a job: where its data are, and where it computes. It is not part of the job's digest."""
+"""Environment of a job: where the job's data are, and where it computes. The job's digest does not include the environment."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from vfl.job.site import Ray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """A source with its owner's policy and index folder.
+    """Data of one party, with the owner's policy and index folder.
 
-    data : the source, in any form that the commands take.
-    policy : path of the owner's policy file, read where the party runs (parties.consent). The policy may refuse the job before
-        the data are opened. It also names the book in which the party records its releases.
+    data : path, address or table, in any form that the commands take.
+    policy : path of the owner's policy file, read where the party runs (parties.consent). The policy may refuse the job
+    before
+    the data are opened. It also names the party's own ledger (book), in which the party records its releases.
     index : folder in which the party keeps the index of its aligned rows. None takes this user's folder
         (parties.alignment.index).
 
-    For one table of all parties, policy and index are {party: path}.
+    If `data` is one table of all parties, policy and index are {party: path}.
     """
 
     data: Any
@@ -33,11 +34,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The file that keeps the budget of a job's data set.
+    """Ledger file, which keeps the budget of a job's data set.
 
-    path : path of the file; None stands for the run's own ledger in its output folder.
-    allow_network_file_system : True accepts a file on a network file system, which may lose a charge and so void the guarantee.
-        False raises LedgerError for such a file before the first release.
+    path : path of the file; None stands for a ledger of the run alone, in its output folder.
+    allow_network_file_system : True accepts a file on a network file system, which may lose a charge and so void the
+    guarantee.
+    False raises LedgerError for such a file, before the first release.
     """
 
     path: str | Path | None = None
@@ -45,7 +47,7 @@ class Ledger:
 
     @classmethod
     def of(cls, ledger: str | Path | Ledger | None) -> Ledger:
-        """Return the ledger given to a command, with an absolute path."""
+        """Return the ledger for an argument of a command, with an absolute path."""
         fits = isinstance(ledger, str | Path | Ledger | None)
         require("ledger", ledger, "the path of a ledger, or vfl.Ledger(path)", fits=fits)
         found = ledger if isinstance(ledger, Ledger) else cls(ledger)
@@ -55,13 +57,13 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Places of a job's data and computation. It is not part of the job.
+    """Places of a job's data and of its computation. They are not part of the job.
 
     data : {party: source}, opened by the party's actor. A source is a path, a vfl.Csv (a text file with its format), or the
         address NAME://... of a database, an object store or a source that is installed on the party's node.
     table : one table that simulates all parties: a path, a vfl.Csv, or 'example:NAME'.
     policies : {party: path of its owner's policy}. indexes : {party: folder for the index of its aligned rows}.
-    ledger : ledger with the budget of the job's data set. site : the cluster, unless a command names another site.
+    ledger : ledger with the budget of the job's data set. site : where the run computes, unless a command names another site.
     """
 
     data: Mapping[str, str | Csv] = field(default_factory=dict)
@@ -72,12 +74,12 @@ class Environment:
     site: Ray = field(default_factory=Ray)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return data and table as plain values, for the log of a run."""
+        """Return data and table as plain values, for a run's log."""
         return {"data": {party: _plain(source) for party, source in self.data.items()}, "table": _plain(self.table)}
 
     @classmethod
     def of_log(cls, kept: Mapping[str, Any]) -> Environment:
-        """Return the environment stored in a log: the data, and their owners' policies."""
+        """Return the environment in a run's log: the data, and the policies of the data's owners."""
         data = {party: _built(source) for party, source in (kept.get("data") or {}).items()}
         rules: dict[str, Any] = {what: kept.get(what) or {} for what in ("policies", "indexes")}
         return cls(data=data, table=_built(kept.get("table")), **rules)
@@ -88,7 +90,7 @@ class Environment:
 
 
 def path_of(source: str | Csv) -> str:
-    """Return the path or address of a source."""
+    """Return the path or address in a source."""
     return source.path if isinstance(source, Csv) else source
 
 

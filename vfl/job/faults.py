@@ -1,4 +1,4 @@
-"""Policy for lost parties. It belongs to the environment and is not part of the job."""
+"""Policy for parties that are lost during a run. The policy belongs to the environment and is not part of the job."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ POLICIES = ("wait", "skip", "abort")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Policy for lost parties. Under every policy, a query that was charged and lost stays charged.
+    """Policy for lost parties. Under every policy, a charge stays if its query was lost.
 
-    on_party_lost : 'wait' waits for the party's restart, then repeats the query with a new charge. 'skip' waits as long, then
-        continues without that party's blocks; the certificate says so. 'abort' ends the run at once; the run can be resumed.
+    on_party_lost : 'wait' waits until the party restarts, then repeats the query with a new charge. 'skip' waits equally
+    long,
+    then continues without the lost party's blocks, as the certificate says. 'abort' ends the run at once; the run can be
+    resumed.
     wait_seconds : time that a lost party has to come back with its data loaded.
     answer_seconds : time that a party has for one answer; a party that takes longer counts as lost.
     """

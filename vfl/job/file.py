@@ -1,4 +1,4 @@
-"""Job files: TOML that round-trips with `Job`, and the environment, which is not part of the job's digest.
+"""Job files: TOML that holds a job without loss of information, and the job's environment, which is not part of its digest.
 
 format = 1
 name = "credit"
@@ -6,27 +6,28 @@ loss = "logistic"
 id = "customer"        column by which records are aligned; or [id] bank = "customer", telco = "subscriber"
 [partition]            parties = {bank = ["income"], telco = ["calls"]}, label = ["bank", "default"]
                        exposure = "years" (for counts: a column of the label's owner, with bounds above 0)
-                       weight = "amount" (a column of the label's owner, with bounds from 0 on; a record counts s/HIGH times)
+                       weight = "amount" (a column of the label's owner, with bounds from 0 on; a record of weight s counts
+                       s/HIGH times)
 sparse = ["telco"]     (parties whose columns are only scaled by a factor)
-[bounds]               income = [0, 2e5], "telco.*" = [0, 1] (all columns of a party that are not named; "*": of all parties)
-[loss]                 kind = "huber", width = 2.0 (instead of the name, for a loss with options)
+[bounds]               income = [0, 2e5], "telco.*" = [0, 1] (telco's columns without own bounds; "*": those of all parties)
+[loss]                 kind = "huber", width = 2.0 (instead of loss = NAME, for a loss with options)
 [columns.city]         kind = "categorical", categories = ["Bern", "Basel"], missing = "indicator" (or: kind = "dropped")
 [penalty]              kind = "l2", strength = 1e-4
-[privacy]              epsilon = 1.0               (privacy = "none" trains without)
+[privacy]              epsilon = 1.0               (privacy = "none" trains without privacy)
 [evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
 [fairness]             group = "sex"               (a feature, or one of [partition.groups] bank = ["sex"])
 [solver]               kind = "SkGD", passes = 10
 [secure]               dealer = "separate", collude = 1 (with trust = "secure" above the tables)
 [data]                 bank = "bank.parquet"       environment: files that the parties' actors open
-                       telco = "warehouse://calls" environment: or the address of a database, object store or installed source
+                       telco = "warehouse://calls" environment: or address of a database, object store or installed source
 [data.shop]            path = "shop.csv"           environment: or a text file with its format (vfl.Csv):
                        delimiter = ";", decimal = ",", thousands = ".", encoding = "cp1252", quote = "'", missing = ["?"]
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
 [ray]                  address = "auto", shards = 4  environment: cluster and nodes (vfl.job.site)
-[ray.resources]        bank = "node:10.0.0.7"      environment: resource of a party's node, if not party:NAME
+[ray.resources]        bank = "node:10.0.0.7"      environment: resource of a party's node, if it is not party:NAME
 [faults]               on_party_lost = "wait"      environment: policy for lost parties (vfl.job.faults)
 [policy]               bank = "bank-policy.toml"   environment: each owner's policy
-[alignment]            cores = 4                   environment: of each party, for alignment and training
+[alignment]            cores = 4                   environment: cores of each party, for alignment and training
 [alignment.index]      bank = "bank-index"         environment: folder for the party's aligned rows
 """
 
@@ -68,7 +69,7 @@ NAME = "job.toml"
 EXAMPLE = "example:"
 ADDRESS = "://"
 DUCKDB = "duckdb://"
-"""Prefix of the address of a DuckDB file; its relative path starts at the job file's folder, like any other path."""
+"""Prefix of the address of a DuckDB file. A relative path after the prefix starts at the job file's folder."""
 TOP = "the job file"
 ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "faults")
 
@@ -86,7 +87,7 @@ def _known(given: Iterable[str], known: Iterable[str], where: str) -> None:
 
 
 def _homes() -> dict[str, list[str]]:
-    """Return {key: tables that may hold it}, for the error about misplaced keys."""
+    """Return {key: tables that may hold the key}, for the error about misplaced keys."""
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
     kinds += [("[solver.shares]", (Shares,))]
@@ -138,7 +139,7 @@ def _built(kind: Any, plain: Mapping[str, Any], where: str) -> Any:
 
 
 def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Job:
-    """Return the job from its plain form. JobFileError for an unknown key names the nearest known ones.
+    """Return the job from its plain form. For an unknown key, JobFileError names the nearest known keys.
 
     solvers : {name: class} of the solvers that the job may name.
     """
@@ -198,9 +199,9 @@ _ASSIGNMENT = re.compile(rf"(?P<key>{_NAME}(?:\.{_NAME})*)=(?P<value>.*)", re.DO
 
 
 def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
-    """Apply 'dotted.key=value' in place. Names may be quoted as in TOML; a value that is not valid TOML is text.
+    """Apply assignments 'dotted.key=value' in place. Names may be quoted as in TOML; a value that is not valid TOML is text.
 
-    An empty value ('key=') removes the key, since TOML has no null; the default then holds.
+    An empty value ('key=') removes the key, since TOML has no null. Then the key's default applies.
     """
     for assignment in assignments:
         found = _ASSIGNMENT.fullmatch(assignment)
@@ -266,7 +267,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
 
 
 def _source(plain: Any, where: str) -> str | Csv:
-    """Return a source named in a job file: a path, or a text file with its format."""
+    """Return the source that a job file names: a path, or a text file with its format."""
     if isinstance(plain, str):
         return plain
     if not isinstance(plain, Mapping) or not isinstance(plain.get("path"), str):
@@ -288,7 +289,7 @@ def _placed(source: str | Csv, folder: Path) -> str | Csv:
 
 
 def read(path: str | Path, assignments: Iterable[str] = (), *, follow: bool = True) -> tuple[Job, Environment]:
-    """Read a job file; paths in [data] and [simulation] start at its folder. follow : as for vfl.documents."""
+    """Read a job file. Relative paths in [data] and [simulation] start at the file's folder. follow : as for vfl.documents."""
     path = Path(path)
     plain = read_toml(path, "job file", error=JobFileError, follow=follow, shows=True)
     override(plain, assignments)

@@ -1,4 +1,4 @@
-"""Flags for data-dependent values that a job releases without noise or charge, and the queries that may release such values."""
+"""Flags for data-dependent values that a job releases without noise or charge, and the queries that may release them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_PRIVATE = "NOT PRIVATE"
 
 
 def flags_of(job: Job) -> tuple[str, ...]:
-    """Return one sentence for each data-dependent value that the job does not charge; () if it charges all of them."""
+    """Return one sentence for each data-dependent value that the job does not charge; () if every such value is charged."""
     privacy = job.privacy
     if privacy is None:
         return (UNCHARGED,)
@@ -48,15 +48,15 @@ def flags_of(job: Job) -> tuple[str, ...]:
 
 
 def voids(flags: Iterable[str]) -> bool:
-    """Return True if any of these flags says that there is no guarantee."""
+    """Return True if one of these flags says that there is no guarantee."""
     return any(flag == UNCHARGED or flag.startswith(NOT_PRIVATE) for flag in flags)
 
 
 def unnoised(job: Job) -> tuple[type[Query], ...]:
-    """Return the kinds of query that may be answered without noise. Coordinator and parties each refuse all other kinds.
+    """Return the kinds of query that may be answered without noise. Coordinator and parties each refuse any other kind.
 
-    A job without privacy allows all kinds. A sealed solver may ask for exact gradients, since it releases only its final model,
-    with noise. Any other job may ask for the kinds that it declares, and its certificate flags them.
+    A job without privacy allows all kinds. A sealed solver releases only its final model, with noise, so it may ask for exact
+    gradients. Any other job may ask for the kinds that it declares, and its certificate flags these kinds.
     """
     if job.privacy is None:
         return (Query,)

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Solver
 
 MOST_GROUPS = 16
-"""Largest number of groups of a column by which fairness is checked."""
+"""Largest number of groups between which fairness is checked, per column."""
 DEFAULT_EVALUATION = Evaluation()
-"""Evaluation of a job with a hold-out that names no evaluation; replace(job, holdout=None) removes it again."""
+"""Evaluation of a job that has a hold-out and names no evaluation; replace(job, holdout=None) removes this evaluation again."""
 TRUSTS = ("trusted", "secure")
 STORAGES = ("float64", "float32")
 ALL = "*"
@@ -66,44 +66,49 @@ class Job:
         'smoothed_hinge'; or a loss with options, vfl.losses.Huber(width=2.0). 'multinomial' is softmax regression over
         `classes`.
     penalty : penalty ψ on the scaled features; the intercept is never penalised.
-    privacy : Privacy(...), or None, which trains without privacy; plan and certificate then say so.
+    privacy : Privacy(...); None trains without privacy, as plan and certificate then say.
     bounds : {column: (low, high)}, declared and never taken from data. Values outside are clamped. With privacy every feature
-        needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the label.
-        "*" stands for all numeric features that are not named, "PARTY.*" for such features of one party. Neither covers the
-        label.
-    fill : {column: value} for missing cells; a missing cell of any other column is an error at its owner.
+    needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the label.
+    "*" stands for all numeric features without bounds of their own, "PARTY.*" for such features of one party. Neither form
+    includes the label.
+    fill : {column: value} for missing cells. In any other column, a missing cell is an error at the column's owner.
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. Dropped()
-        removes a column; the job then equals one that never named it.
-    classes : (negative, positive) when the label is not 0/1, −1/1 or boolean. Several labels may be the negative class,
-        (("a", "b"), "c"), for one class against the rest. With multinomial loss all labels that may occur, ("a", "b", "c").
-    scaling : 'bounds' maps declared bounds to [−1, 1]; without an intercept it scales by a factor alone. 'none' does not scale.
+    removes a column; the job then equals a job that never named the column.
+    classes : (negative, positive) if the label is not 0/1, −1/1 or boolean. For one class against the rest, the negative
+    class
+    may be several labels, (("a", "b"), "c"). With multinomial loss, all labels that may occur, ("a", "b", "c").
+    scaling : 'bounds' maps declared bounds to [−1, 1], or without an intercept only divides by a factor. 'none' does not
+    scale.
     sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
-        zeros. Name every party that gives a sparse matrix. A named party may give any source; its dense columns stay dense.
-    storage : 'float64', or 'float32' for half the memory; products and sums are float64 either way.
-    margins : 'float64', or 'float32' for half the bytes of a visit. SkGD and CD then round the margins that they send to a
-        party, and the changes that it sends back; the sum of the changes stays float64. The guarantee is the same, because
-        clips and caps hold for any margins.
-    trust : 'trusted', the papers' central model; or 'secure', which trains on shares, so that nobody sees a margin, a
-        residual or another party's column (docs/secure.md). The certificate states who sees what.
-    secure : Secure(...), which names the dealer and the number of parties that may collude. With trust='secure', None is
-        Secure().
-    dataset : name of the data set in the ledger; with None, the guarantee covers this one fit alone.
-    id : column by which the parties' records are aligned, one name for all or {party: column}; it is not a feature. None
-        means that all parties hold the records in the same order.
+    zeros. Name every party that gives a sparse matrix. A named party may also give a dense table, which stays dense.
+    storage : 'float64', or 'float32' for half the memory. Products and sums are float64 in both cases.
+    margins : 'float64', or 'float32' for half the bytes per visit to a party. Under 'float32', SkGD and CD round the margins
+    that they send to a party, and the party's changes of the margins; the sum of the changes stays float64. The guarantee is
+    unchanged, because clips and caps hold for any margins.
+    trust : 'trusted', with a central coordinator as in the papers; or 'secure', which trains on shares, so that nobody sees a
+    margin, a residual or another party's column (docs/secure.md). The certificate states who sees what.
+    secure : Secure(...), which names the dealer and the number of parties that may collude. With trust='secure', None means
+    Secure().
+    dataset : name of the data set in the ledger. With None, the guarantee covers this fit alone.
+    id : column by which the parties' records are aligned, one name for all parties or {party: column}. The id is not a
+    feature.
+    None means that all parties hold the records in the same order.
     id_kind : 'integer' or 'text', which decides how ids are compared (vfl.security.identifiers). None takes the type of the
-        columns, which has to be the same at all parties; columns of text files are text.
-    holdout : share of the records that are kept out of training and measure the model at the end. A public hash of positions
-        and names chooses them (vfl.holdout). None trains on all records.
-    evaluation : Evaluation(...), which names the measures on the held-out records. With a holdout, None is Evaluation(), which
-        spends the full ε on these measures. This adds no cost, since no record is both trained on and held out.
-    fairness : Fairness(group=...), which compares the model between groups of the held-out records; None compares no groups.
-    diagnostics : True also releases the objective at the end, un-noised; the certificate then says NOT PRIVATE.
+    id
+    columns, which has to be the same at all parties; columns of text files are text.
+    holdout : share of the records that are kept out of training and used to measure the model at the end. A public hash of
+    positions and names chooses these records (vfl.holdout). None trains on all records.
+    evaluation : Evaluation(...), which names the measures on the held-out records. With a holdout, None means Evaluation(),
+    which spends the full ε on these measures. They add no cost, since no record is both trained on and held out.
+    fairness : Fairness(group=...), which compares the model's predictions between groups of held-out records; None skips
+    this.
+    diagnostics : True also releases the objective at the end, without noise; the certificate then says NOT PRIVATE.
     read_from_data : names, in words, of declarations that were read from the records, such as 'the names of the classes'.
-        Reading them was not charged, so the certificate says NOT PRIVATE. None means that all of them are public knowledge.
-    start : Start(...), a released model of the same columns that training starts from; `vfl.train(job, warm_start=RUN)`
-        reads it from a run. None starts from the constant model.
+    Reading these was not charged, so the certificate says NOT PRIVATE. None means that all declarations are public knowledge.
+    start : Start(...), a released model of the same columns from which training starts. `vfl.train(job, warm_start=RUN)`
+    reads such a model from a run. None starts from the constant model.
 
-    Raises SpecificationError (PrivacyError where the guarantee is concerned), with the remedy.
+    Raises SpecificationError, or PrivacyError for options of the guarantee. The message names the remedy.
     """
 
     partition: FeaturePartition
@@ -135,7 +140,7 @@ class Job:
     schema: Schema = field(init=False, repr=False)
 
     from_toml: ClassVar[Callable[[str | Path], tuple[Job, Environment]]]
-    """Read a job file. This is `vfl.job.file.read`; vfl.job attaches it here, since that module imports this one."""
+    """Read a job file. This is `vfl.job.file.read`; vfl.job attaches it here, since vfl.job.file imports this module."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -187,7 +192,7 @@ class Job:
             self._check_declarations(self.privacy)
 
     def _check_start(self, start: Start) -> None:
-        """Refuse a start from a model with other columns, and a solver that always starts at 0."""
+        """Refuse a start from a model with other columns, and a start for a solver that always starts at 0."""
         for column in self.partition.features:
             declared = self.schema[column]
             if isinstance(declared, Curve) and declared.knots is None:
@@ -213,7 +218,7 @@ class Job:
             )
 
     def _check_amounts(self, loss: Loss) -> None:
-        """Refuse gamma and Tweedie loss without a largest label, on which their curvature depends."""
+        """Refuse gamma and Tweedie loss without an upper bound of the label, on which the curvature of these losses depends."""
         if loss.power in (None, 1.0):
             return
         column = self.partition.label_column
@@ -225,7 +230,7 @@ class Job:
             raise SpecificationError(f"{loss.name} loss is for amounts above 0: correct the bounds of {column!r}")
 
     def _check_exposure(self, loss: Loss) -> None:
-        """Refuse exposures without public limits, and losses that do not use them."""
+        """Refuse exposures without public limits, and exposures with a loss that does not use them."""
         exposure = self.partition.exposure
         if exposure is None:
             return
@@ -239,7 +244,7 @@ class Job:
             )
 
     def _check_weight(self) -> None:
-        """Refuse weights without public limits, and solvers that do not use them."""
+        """Refuse weights without public limits, and weights with a solver that does not use them."""
         weight = self.partition.weight
         if weight is None:
             return
@@ -343,7 +348,7 @@ class Job:
         self._check_fairness(loss)
 
     def _check_fairness(self, loss: Loss) -> None:
-        """Refuse a fairness check that the job's columns, labels or hold-out do not allow."""
+        """Refuse a check of fairness that the job's columns, labels or hold-out do not allow."""
         listed, fairness = self.partition.group_columns, self.fairness
         if fairness is not None:
             self._check_compared(fairness, loss)
@@ -382,7 +387,7 @@ class Job:
                 )
 
     def _name(self) -> None:
-        """Replace names such as 'PARTY.COLUMN' by the names that the partition uses, so that equal jobs have one form."""
+        """Replace names such as 'PARTY.COLUMN' by the names that the partition uses, so that equal jobs are written alike."""
         for option in ("bounds", "fill", "columns"):
             named: dict[str, Any] = {}
             for column, value in getattr(self, option).items():
@@ -399,7 +404,7 @@ class Job:
             object.__setattr__(self, "fairness", replace(self.fairness, group=columns))
 
     def _drop(self) -> None:
-        """Remove dropped columns from partition and declarations, so that equal jobs have one form."""
+        """Remove dropped columns from partition and declarations, so that equal jobs are written alike."""
         dropped = {column for column, declared in self.columns.items() if isinstance(declared, Dropped)}
         if not dropped:
             return
@@ -413,7 +418,7 @@ class Job:
     def _declared(self) -> Schema:
         """Return the declarations of all columns.
 
-        "*" and "PARTY.*" declare bounds of the columns that are not named, or a curve of every number with bounds.
+        "*" and "PARTY.*" declare bounds of all columns without bounds of their own, or a curve for every number with bounds.
         """
         features = self.partition.features
         late = (self.partition.label_column, *self.partition.factor_columns, *self.partition.group_columns)
@@ -449,7 +454,7 @@ class Job:
         return schema
 
     def _check_sparse(self) -> None:
-        """Refuse declarations that would give a value different from 0 to cells that a sparse matrix does not store."""
+        """Refuse declarations that would turn a cell that a sparse matrix does not store into a value different from 0."""
         if isinstance(self.sparse, str) or not isinstance(self.sparse, Sequence):
             raise SpecificationError(f"sparse is a list of parties, not {self.sparse!r}")
         parties = self.partition.parties
@@ -499,7 +504,7 @@ class Job:
             )
 
     def _check_ids(self) -> None:
-        """Refuse an id that does not name one column per party, and give equal ids one form."""
+        """Refuse an id that does not name one column per party. Equal ids are then written alike."""
         kinds = [kind.value for kind in IdKind]
         if self.id_kind is not None and self.id_kind not in kinds:
             raise SpecificationError(f"id_kind must be one of: {', '.join(kinds)}; not {self.id_kind!r}")
@@ -543,7 +548,7 @@ class Job:
     def table_names(self) -> dict[str, dict[str, str]]:
         """{party: {column of its data: its name in one table of all parties}}.
 
-        The name is 'PARTY.COLUMN' where several parties read a column of that name; all share the id column.
+        The name is 'PARTY.COLUMN' if several parties read a column of that name. The id column has one name for all parties.
         """
         parties, sources = self.partition.parties, self.schema.sources
         read = {party: [s for c in self.partition.wanted(party) for s in sources(c)] for party in parties}
@@ -557,7 +562,7 @@ class Job:
         }
 
     def for_party(self, party: str) -> PartyTask:
-        """Return one party's view of the job. Raises PartitionError for a name that is not a party."""
+        """Return one party's view of the job. Raises PartitionError for an unknown party."""
         return PartyTask.of(self, party)
 
     def wanted(self, party: str) -> tuple[str, ...]:
@@ -566,7 +571,7 @@ class Job:
         return tuple(dict.fromkeys([*made_of, *((self.ids[party],) if party in self.ids else ())]))
 
     def made_of(self, party: str) -> tuple[str, ...]:
-        """Return the columns from which a party's features are made, under the party's own names."""
+        """Return the columns from which a party's features are computed, under the party's own names."""
         columns = self.partition.columns(party)
         return tuple(dict.fromkeys(source for column in columns for source in self.schema.sources(column)))
 
@@ -577,7 +582,7 @@ class Job:
 
     @property
     def targets(self) -> Targets:
-        """Per-record vectors besides the labels: offsets, weights and margins."""
+        """Per-record vectors that the job has besides the labels (offsets, weights), and the form of its margins."""
         own = self.partition
         return Targets(own.exposure is not None, own.weight is not None, self.n_margins, self.margins)
 
@@ -588,7 +593,7 @@ class Job:
 
     @property
     def shows_columns(self) -> bool:
-        """True if participants see other parties' columns before noise, so that policies ask for consent."""
+        """True if participants see other parties' columns before noise is added. Then policies ask for consent."""
         inference = self.privacy is not None and self.privacy.inference_share
         return bool(inference) or (self.solver.shows_columns and self.trust == "trusted")
 
@@ -598,7 +603,7 @@ class Job:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, as in the names of a multinomial model's coordinates; () with one margin per record."""
+        """Names of the classes, as they appear in a multinomial model's coordinates; () with one margin per record."""
         return tuple(map(canonical_category, self.classes or ())) if self.multinomial else ()
 
     @property
@@ -608,11 +613,11 @@ class Job:
 
     @property
     def split(self) -> Split | None:
-        """The public split of the records; None if training uses all of them."""
+        """The public split of the records; None if training uses all records."""
         return None if self.holdout is None else Split(self._salt, self.holdout)
 
     def subsamples(self, n_records: int) -> Subsamples | None:
-        """Return the disjoint public subsamples of n records that the job trains on; None if it trains on all n at once."""
+        """Return the disjoint public subsamples of n records on which the job trains; None if it trains on all at once."""
         return Subsamples(self._salt, n_records) if self.privacy is not None and self.privacy.subsampled else None
 
     @property
@@ -623,7 +628,7 @@ class Job:
 
     @property
     def uncharged(self) -> str:
-        """Values that the job releases un-noised and uncharged besides its model, in words; '' if there are none."""
+        """Values besides the model that the job releases without noise or charge, in words; '' if there are none."""
         said = []
         if self.diagnostics:
             said.append("the objective at the end is released un-noised and uncharged (diagnostics)")
@@ -635,7 +640,7 @@ class Job:
         return "; ".join(said)
 
     def on_all_records(self) -> Job:
-        """Return the job without a hold-out, and without the measures and groups that need one."""
+        """Return the job without the hold-out, and without the measures and groups that need a hold-out."""
         partition = self.partition.without_groups()
         ids = {party: self.ids[party] for party in partition.parties} if self.ids else None
         groups = self.partition.group_columns
@@ -653,7 +658,7 @@ class Job:
         )
 
     def noise_source(self) -> NoiseSource:
-        """Return the noise source: the operating system's, unless the job names seeded noise."""
+        """Return the noise source: the operating system, unless the job names seeded noise."""
         return (self.privacy.noise if self.privacy is not None else None) or CryptographicNoise()
 
     def scaling_of(self, columns: Sequence[str]) -> Scaling:
@@ -662,7 +667,7 @@ class Job:
         return Scaling.of(self.schema, columns, scaling=self.scaling, intercept=self.intercept, unshifted=unshifted)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as plain tables and lists; `vfl.job.file.decode` reverses it."""
+        """Return the job as plain tables and lists, which `vfl.job.file.decode` reads."""
         return encode(self)
 
     def to_toml(self) -> str:
@@ -671,7 +676,7 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON of the job, hex."""
+        """SHA-256 of the canonical JSON of the job, in hexadecimal."""
         return digest_of(self.to_dict())
 
     def __repr__(self) -> str:
@@ -719,6 +724,6 @@ def _bounds(column: str) -> str:
 
 
 def require_job(value: Any) -> None:
-    """Raise SpecificationError, which tells how to read a Job from a file, unless the value is a Job."""
+    """Raise SpecificationError unless the value is a Job. The message says how to read a Job from a file."""
     wanted = "a vfl.Job (Job.from_toml(FILE) returns the job of a file, and its environment)"
     require("job", value, wanted, fits=isinstance(value, Job))

@@ -1,4 +1,4 @@
-"""Jobs as nested tables, lists and scalars. This plain form is written to files, sent and hashed."""
+"""Jobs as nested tables, lists and scalars. A job is written, sent and hashed in this plain form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 def encode(job: Job) -> dict[str, Any]:
-    """Return the job as nested plain values; `vfl.job.file.decode` reverses it."""
+    """Return the job as nested plain values, which `vfl.job.file.decode` reads."""
     fields = {f.name: getattr(job, f.name) for f in dataclasses.fields(job) if f.init}
     partition: FeaturePartition = fields.pop("partition")
     plain: dict[str, Any] = {"format": FORMAT, **{k: plain_of(v) for k, v in fields.items() if v is not None}}
@@ -48,7 +48,7 @@ def plain_of(value: Any) -> Any:
 
 
 def canonical(plain: Mapping[str, Any]) -> str:
-    """Return a text that is the same for equal jobs. The order of parties matters, the order of declarations does not."""
+    """Return a text that is the same for equal jobs. The order of parties matters; the order of declarations does not."""
     partition = {
         key: list(value.items()) if isinstance(value, Mapping) else value for key, value in plain["partition"].items()
     }
@@ -58,12 +58,12 @@ def canonical(plain: Mapping[str, Any]) -> str:
 
 
 def digest_of(plain: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the canonical JSON of a job's plain values, hex."""
+    """Return the SHA-256 of the canonical JSON of a job's plain values, in hexadecimal."""
     return hashlib.sha256(canonical(plain).encode()).hexdigest()
 
 
 def _numbers(value: Any) -> Any:
-    """Return plain values in which 18, 18.0 and NumPy's 18 are the same."""
+    """Return plain values in which equal numbers, such as 18, 18.0 and NumPy's 18, are written alike."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def require_offered(job: Job) -> None:
-    """Raise SpecificationError unless the job can be trained on shares, or PrivacyError where the guarantee is concerned."""
+    """Raise SpecificationError unless the job can be trained on shares; raise PrivacyError if the guarantee is the reason."""
     secure, partition, privacy = job.secure, job.partition, job.privacy
     if job.trust != "secure" or secure is None:
         return

@@ -1,6 +1,6 @@
-"""Sites: where runs compute. They belong to the environment and are not part of the job.
+"""Sites: places where runs compute. A site belongs to the environment and is not part of the job.
 
-Only `resolve` interprets `at=`. A site is frozen and holds no secret; it can be copied, compared and kept in a log.
+Only `resolve` interprets arguments `at=`. A site is frozen and holds no secret, so it can be copied, compared and logged.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ ALONE = (
     "'never' for a simulation, or leave parties_per_process out"
 )
 FEW_PARTIES = 4
-"""Largest number of parties of a simulation that have one process each even on fewer cores."""
+"""Largest number of parties in a simulation that get one process each even on fewer cores."""
 FEWEST_PROCESSES = 2
-"""Smallest number of processes for more parties than FEW_PARTIES, so that one lost process does not lose all parties."""
+"""Smallest number of processes for more than FEW_PARTIES parties, so that one lost process does not lose all parties."""
 PINS = ("auto", "always", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProcess:
-    """Site in this process, which computes for one party after another: for simulations, debugging and tests.
+    """Site in this process, which computes for one party after another. For simulations, debugging and tests.
 
-    cores : number of cores per party; None takes all cores of this process. It changes no result.
-    shards : number of ranges into which the rows of each party are divided. The model is the same to the bit for every number;
-        without privacy it agrees to rounding. Predictions hold one range in memory at a time.
+    cores : number of cores per party; None takes all cores of this process. The number changes no result.
+    shards : number of ranges into which the rows of each party are divided. The model is the same to the bit for every number
+    of
+    shards; without privacy the models agree to rounding. Predictions hold one range in memory at a time.
     """
 
     cores: int | None = None
@@ -47,25 +48,27 @@ class InProcess:
         _check(self)
 
     def require_fit(self, trust: str) -> None:
-        """Raise PlacementError if a job under this trust setting cannot run in such shards."""
+        """Raise PlacementError if a job with this trust setting cannot run in the site's shards."""
         if trust == "secure" and self.shards > 1:
             raise PlacementError(IN_ONE_PROCESS)
 
 
 @dataclass(frozen=True, slots=True)
 class Ray:
-    """A Ray cluster, with an actor for each party and one for the coordinator, which takes no CPU.
+    """Ray cluster, with one actor for each party and one for the coordinator, which reserves no CPU.
 
     address : address of the cluster, 'auto' or host:port. None takes the Ray to which this process is connected. If there is
-        none, a local Ray is started, which stays until the process ends, so that later runs begin sooner.
-    cores : number of cores per party for alignment and training; it changes no result. None divides this machine's cores among
-        the parties that work at the same time; on a cluster with an address, a party takes its `party_cpus`.
+    none, a local Ray is started, which stays until the process ends, so that later runs begin sooner.
+    cores : number of cores per party for alignment and training; the number changes no result. None divides this machine's
+    cores
+    among the parties that work at the same time. On a cluster with an address, None gives a party its `party_cpus`.
     shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the
-        bit for every number; without privacy it agrees to rounding. Each shard takes party_cpus.
-    pin : 'always' pins actors to nodes by custom resources, 'never' does not, and 'auto' does on a cluster with an address.
-    resources : {party: name of the resource that its node offers}; the default is 'party:NAME'.
-    ready_seconds : limit for the cluster to offer the required resources.
-    party_cpus : CPUs of its node that a party's actor takes. None takes 1 on a cluster, and a small fraction on one machine.
+    bit for every number of shards; without privacy the models agree to rounding. Each shard takes party_cpus.
+    pin : 'always' pins actors to nodes by custom resources, 'never' does not; 'auto' pins only on a cluster with an address.
+    resources : {party: name of the resource that the party's node offers}; the default is 'party:NAME'.
+    ready_seconds : time limit for the cluster to offer the required resources.
+    party_cpus : CPUs that a party's actor reserves on its node. None takes 1 on a cluster, and a small fraction on one
+    machine.
     parties_per_process : number of parties that share a worker process, for simulations by one owner without pinned actors.
         Results are the same to the bit, but parties in one process are not protected from each other. With None, parties
         share processes only if they outnumber both four and the cores, on a local Ray that vfl starts, without owners'
@@ -105,7 +108,7 @@ class Ray:
                 raise JobFileError(f"[ray.resources] {party} must be the name of a resource, not {resource!r}")
 
     def require_fit(self, trust: str) -> None:
-        """Raise PlacementError if a job under this trust setting cannot run in such shards or shared processes."""
+        """Raise PlacementError if a job with this trust setting cannot run in the site's shards or shared processes."""
         if trust == "secure" and self.shares_processes:
             raise PlacementError(APART)
         if trust == "secure" and self.shards > 1:
@@ -135,7 +138,7 @@ class Ray:
         return replace(self, parties_per_process=math.ceil(len(parties) / max(cores, FEWEST_PROCESSES)))
 
     def processes(self, parties: Iterable[str]) -> list[tuple[str, ...]]:
-        """Return the parties of each process, in their order."""
+        """Return the names of the parties in each process, in order."""
         names, each = tuple(parties), self.parties_per_process or 1
         return [names[k : k + each] for k in range(0, len(names), each)]
 
@@ -146,13 +149,13 @@ class Ray:
 
 @dataclass(frozen=True, slots=True)
 class Federated:
-    """A federation of organisations, whose parties run `vfl.join`; this process is the coordinator.
+    """Federation of organisations. Each party runs `vfl.join`; this process is the coordinator.
 
-    file : path of the federation file. identity : path of the coordinator's key or certificate; None takes the files next to
-        the federation file. faults : policy for lost parties.
+    file : path of the federation file. identity : path of the coordinator's key or certificate; None takes the key beside
+    the federation file. faults : policy for lost parties.
 
-    Each party has its own data, policy, index folder and cores. `data` of a command is None or {party: name that
-    the owner gave its source}.
+    Each party has its own data, policy, index folder and cores. The argument `data` of a command is then None or
+    {party: name that the owner gave the party's source}.
     """
 
     file: str | Path
@@ -166,15 +169,15 @@ class Federated:
 
 Site = InProcess | Ray | Federated
 RAY_KEYS = tuple(f.name for f in fields(Ray) if f.name not in ("cores", "faults"))
-"""Keys of the job file's [ray]. Cores are in [alignment], faults in [faults]."""
+"""Keys of [ray] in a job file. Cores are in [alignment] instead, and faults in [faults]."""
 _KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (InProcess, Ray, Federated)}
 _NAMES: Mapping[str, Any] = {name.lower(): kind for name, kind in _KINDS.items() if kind is not Federated}
 
 
 def resolve(at: Site | str | None, otherwise: Site) -> Site:
-    """Return the site that `at` means. Raises SpecificationError for anything else.
+    """Return the site that an argument `at` means. Raises SpecificationError for any other value.
 
-    at : a site; 'inprocess' or 'ray' for that site with its defaults; None for `otherwise`.
+    at : a site; 'inprocess' or 'ray' for that site with its defaults; None for the site `otherwise`.
     """
     if at is None:
         return otherwise
@@ -196,7 +199,7 @@ def resolve(at: Site | str | None, otherwise: Site) -> Site:
 
 
 def plain_site(site: Site) -> dict[str, Any]:
-    """Return a site as plain values, for the log of a run; the paths of a federation become absolute."""
+    """Return a site as plain values, for a run's log. The paths of a federation become absolute."""
     from vfl.job.plain import plain_of
 
     plain: dict[str, Any] = {"kind": type(site).__name__, **plain_of(site)}
@@ -204,7 +207,7 @@ def plain_site(site: Site) -> dict[str, Any]:
 
 
 def site_of_log(kept: Mapping[str, Any]) -> Site:
-    """Return the site stored in a log."""
+    """Return the site that a run's log names."""
     plain = dict(kept.get("at") or {"kind": Ray.__name__})
     kind = _KINDS[plain.pop("kind")]
     if "faults" in plain:
@@ -214,7 +217,7 @@ def site_of_log(kept: Mapping[str, Any]) -> Site:
 
 
 def _check(site: Any) -> None:
-    """Check the options that several kinds of site share."""
+    """Check the options that several kinds of site have in common."""
     require_count("shards", getattr(site, "shards", 1))
     if getattr(site, "cores", None) is not None:
         require_count("cores", site.cores)

@@ -1,4 +1,4 @@
-"""A released model that training starts from."""
+"""Released model from which training starts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A released model that training starts from. The start costs no budget, since the model is public.
+    """Released model from which training starts. The start costs no budget, since the model is public.
 
-    The guarantee of this job's run covers this job's records, and the model's own certificate covers the records that the model
-    was trained on. A ledger adds up the costs for records in both data sets.
+    The guarantee of this job's run is for this job's records. The records on which the starting model was trained have the
+    guarantee of that model's own certificate. A ledger adds up both costs for records that are in both data sets.
 
-    model : SHA-256 of the model, as its certificate states it.
+    model : SHA-256 of the model, as the model's certificate states it.
     coefficients : {coordinate: coefficient in original units}, the intercept under '(intercept)'; `Result.original`.
-    private : False if the model's own certificate gives no guarantee; then this job's certificate gives none either.
+    private : False if the model's own certificate gives no guarantee. Then this job's certificate gives no guarantee either.
     """
 
     model: str
@@ -42,7 +42,7 @@ class Start:
         object.__setattr__(self, "coefficients", {str(k): float(v) for k, v in self.coefficients.items()})
 
     def require(self, coordinates: Collection[str]) -> None:
-        """Raise SpecificationError unless the model has exactly these coordinates."""
+        """Raise SpecificationError unless the starting model has exactly these coordinates."""
         for name in coordinates:
             if name not in self.coefficients:
                 raise SpecificationError(

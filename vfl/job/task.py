@@ -1,4 +1,4 @@
-"""Task of one party: the part of a job that it needs."""
+"""Task of one party: the part of a job that the party needs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PartyTask:
-    """Public facts of a job that one party needs to read its data, derived from declarations alone.
+    """Public facts of a job that one party needs to read the party's data. They follow from declarations alone.
 
-    job : the whole job, which the owner's policy and book check.
+    job : the whole job, which the owner's policy and the party's own ledger check.
     columns : the job's names of the party's columns in the declared order, which is the order of an array without names. The
-        schema maps them to the columns of the party's data.
+    schema maps these names to the columns in the party's data.
     canonical : the same columns in the order of storage, in which every block is contiguous.
     schema : the declarations of all columns of the job. scaling : scaling of the canonical columns.
     sparse : True if zeros have to stay zeros. storage : 'float64' or 'float32'.
-    label : (column of the party's data, declaration) if the party holds the label and it is wanted.
-    intercept : True if a column of ones is stored after the others.
-    id : column by which records are aligned, None without alignment. id_kind : as in `Job`.
-    groups : columns by which fairness is checked; they may be features too.
-    factors : exposure and weight if the party holds the label and they are wanted.
+    label : (column in the party's data, declaration), if the party holds the label and the label is wanted.
+    intercept : True if a column of ones is stored after the other columns.
+    id : column by which records are aligned; None without alignment. id_kind : as in `Job`.
+    groups : columns by which fairness is checked; such a column may be a feature too.
+    factors : exposure and weight, if the party holds the label and the factors are wanted.
     """
 
     job: Job
@@ -47,7 +47,7 @@ class PartyTask:
 
     @classmethod
     def of(cls, job: Job, party: str) -> PartyTask:
-        """Derive the task of one party. Raises PartitionError for a name that is not a party."""
+        """Return the task of one party. Raises PartitionError for an unknown party."""
         partition = job.partition
         canonical = partition.canonical_columns(party)
         label = (partition.label[1], label_of(job)) if party == partition.label_party else None
@@ -70,12 +70,12 @@ class PartyTask:
 
     @property
     def features(self) -> PartyTask:
-        """The task for prediction: columns in float64, without label, groups and intercept."""
+        """Return the task for prediction: columns in float64, without label, groups and intercept."""
         return replace(self, label=None, intercept=False, storage="float64", groups=(), factors=())
 
     @property
     def measured(self) -> PartyTask:
-        """The task for measuring a released model on new records: as `features`, with the label and the exposure."""
+        """Return the task for measuring a released model on new records: that of `features`, with label and exposure."""
         factors = tuple(factor for factor in self.factors if factor.role != "weight")
         return replace(self.features, label=self.label, factors=factors)
 
@@ -95,7 +95,7 @@ def factors_of(job: Job) -> tuple[Factor, ...]:
 
 
 def label_of(job: Job) -> Label:
-    """Return the label's declaration: classes for classification, else a number within its declared bounds."""
+    """Return the label's declaration: classes for classification, else a number with its declared bounds."""
     classes: Any = job.classes
     if job.multinomial:
         return ClassLabel(classes)
