@@ -1,8 +1,8 @@
 """The coordinator's side of an alignment: it passes sets of blinded ids from party to party and compares the final sets.
 
-It never learns the salt, so it cannot test guesses against the hash of the aligned ids. Across organisations, the parties seal
-the sets for one another: the coordinator reads only sets that all parties have blinded, and learns the lengths of all other
-sets.
+The coordinator never learns the salt, so it cannot test guesses against the hash of the aligned ids. Across organisations, the
+parties seal the sets for one another. The coordinator then reads only sets that all parties have blinded; of all other sets it
+learns the lengths.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ READ_SECONDS = 3600.0
 
 
 def align(transport: MessageTransport, *, required: bool = False) -> Generator[Aligning, None, Aligned]:
-    """Align the records of all parties by their ids; yield progress, return the outcome.
+    """Align the records of all parties by their ids. Yield progress, and return the outcome.
 
-    If all parties hold the index of one earlier alignment, this index is reused.
+    If all parties have the index of one earlier alignment, this index is used again.
 
-    required : True if a run has already begun with the present index. A new index would reorder the records, so it raises
+    required : True if a run has begun with the current index. A new index would reorder the records, so the need for one raises
         DataError or FederationError.
 
-    Raises DataError for ids of different kinds or without a common id, and FederationError if the hashes differ.
+    Raises DataError if ids are of different kinds or no id is common, and FederationError if the parties' hashes differ.
     """
     greetings = transport.call(dict.fromkeys(transport.parties, ReadIds()), IdsGreeting, READ_SECONDS)
     for party, greeting in greetings.items():
@@ -114,12 +114,12 @@ def _positions(
     yield Aligning(done, total, "comparing")
     if not is_large(list(sizes.values())):
         return intersect({owner: _points(transport, owner, holder, sizes) for owner, holder in holders.items()})
-    # Hold only one of the large sets at a time.
+    # Hold only one of the large sets in memory at a time.
     return joined({q: bucketed(_points(transport, q, holder, sizes), q) for q, holder in holders.items()})
 
 
 def _set_of(transport: MessageTransport, owner: str, holder: str, to: str, sizes: Mapping[str, int]) -> Posted:
-    """Ask `holder` for `owner`'s set, to pass the set on to party `to`; if `to` is '', to read the set here."""
+    """Ask `holder` for `owner`'s set, in order to pass the set on to party `to`. If `to` is '', the set is read here."""
     return transport.post(holder, SendSet(owner, to), due={"points": SIZE * sizes[owner]}, passed=bool(to))
 
 

@@ -1,4 +1,4 @@
-"""The coordinator of one run: it greets the parties, reserves the budget, and runs the schedule over the parties."""
+"""Coordinator of one run: it greets the parties, reserves the budget, and runs the schedule of queries over the parties."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 class Outcome:
     """Outcome of a finished run.
 
-    w : (p,) the model on the scaled features.
-    statement : the budget's statement on the run; None without privacy.
+    w : (p,) the model for the scaled features.
+    statement : the budget's statement about the run; None without privacy.
     findings : results of the job's evaluation queries, by name.
-    books : {party: head of the chain of its book}, for the parties that keep a book.
-    left : the parties that were given up during the run.
-    knots : {column: knots} of the curves whose knots the run found.
-    fits : (p,) the model of each subsample, of which w is the mean; () for a run without subsamples.
+    books : {party: head of the chain of the party's book}, for parties that keep a book.
+    left : names of the parties that were given up during the run.
+    knots : {column: knots}, for curves whose knots the run found.
+    fits : (p,) one model per subsample; w is their mean. () for a run without subsamples.
     """
 
     plan: Plan
@@ -68,7 +68,7 @@ SKIP = (
 
 
 def agreed_records(greetings: Mapping[str, Greeting]) -> int:
-    """Return n if all parties run this version and hold the same records. Errors name the parties that differ."""
+    """Return n if all parties run this version and have the same records. Errors name the parties that differ."""
     for party, greeting in greetings.items():
         require_version(party, greeting.version)
     (first, n_records), *others = ((party, greeting.n_records) for party, greeting in greetings.items())
@@ -102,12 +102,12 @@ def _require_skippable(plan: Plan) -> None:
 
 
 def _welcome(began: Mapping[str, Greeting], books: PartyBooks, party: str, greeting: Greeting) -> None:
-    """Reopen the book of a party that has come back. Raises DataError if it holds different records.
+    """Reopen the book of a party that has come back. Raises DataError if the party has different records than before.
 
-    began : {party: its greeting at the start of the run}.
+    began : {party: the party's greeting at the start of the run}.
     """
     agreed_records({party: greeting})
-    if party not in began:  # the dealer, who holds no records
+    if party not in began:  # the dealer, which has no records
         return
     before = began[party]
     if (greeting.n_records, greeting.alignment) != (before.n_records, before.alignment):
@@ -116,7 +116,7 @@ def _welcome(began: Mapping[str, Greeting], books: PartyBooks, party: str, greet
 
 
 def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reservation | None:
-    """Reserve the plan in the ledger, then in every party's book. If a book refuses, withdraw the run from ledger and books."""
+    """Reserve the plan in the ledger, then in every party's book. If a book refuses, withdraw the run everywhere."""
     books.compare()
     reservation = budget.reserve(plan)
     if reservation is not None:
@@ -132,23 +132,23 @@ def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reserv
 
 
 def _closed(books: PartyBooks, recovery: Recovery, left: tuple[str, ...]) -> dict[str, Head]:
-    """Close the run in every book. Wait once more for a party lost meanwhile, even if its book is closed already."""
+    """Close the run in every book. If a party was lost meanwhile, wait for it once more, even if its book is closed already."""
     losses = 0
     while True:
         try:
             return books.close(without=left)
         except PartyLost as lost:
             losses += 1
-            if not recovery.restored(lost, losses):  # the model holds all its releases; only its book stays open
+            if not recovery.restored(lost, losses):  # the model has all of its releases; only its book stays open
                 return books.close(without=[*left, lost.party])
 
 
 class Coordinator:
-    """Coordinator of one job. It holds the margins and the reservation, but no column. It cannot import the parties' code.
+    """Coordinator of one job. It holds margins and the reservation, but no columns. It cannot import the parties' code.
 
-    expand : True to send every step of a Descend query as its own query.
+    expand : True to send every step of a `Descend` query (one with several steps) as a query of its own.
     faults : policy on lost parties.
-    margins : function from (labels, split, n, targets) to the margins.
+    margins : function of (labels, split, n, targets) that returns the margins.
     """
 
     def __init__(
@@ -167,11 +167,11 @@ class Coordinator:
     def run(
         self, job: Job, budget: Budget | None = None, log: Log | None = None
     ) -> Generator[Plan | Reserved | Round | Lost | Made, None, Outcome | None]:
-        """Yield the plan, the reservation, and a record for every query; return the outcome, None for a run that only counts.
+        """Yield the plan, the reservation, and a record per query. Return the outcome, or None for a run that only counts.
 
         The whole plan is reserved before any party computes on its columns. Every release is charged before it is made.
 
-        budget : storage of the budget; None covers this fit only, in memory.
+        budget : storage of the budget; None for a budget in memory that covers this fit only.
         log : releases of an earlier process of this run.
         """
         budget, log = budget or Budget(uuid.uuid4().hex), log or Log()
@@ -185,7 +185,7 @@ class Coordinator:
             return None
         problem = plan.problem
         sealed = budget.sealed or (plan.solver.sealed and problem.private)
-        if sealed:  # the log of a sealed run holds no round, so the run begins again
+        if sealed:  # the log of a sealed run has no rounds, so the run starts again
             log = replace(log, released=(), rebuilt=0, left={}, products=())
         if self._faults.on_party_lost == "skip":
             _require_skippable(plan)
@@ -226,7 +226,10 @@ class Coordinator:
         return replace(outcome, statement=statement, books=_closed(books, recovery, left))
 
     def _state(self, plan: Plan, log: Log) -> tuple[Transport, State]:
-        """Return the run's transport and state: margins and labels, or under trust='secure' the public model alone."""
+        """Return the run's transport and state.
+
+        The state is margins and labels; under trust='secure', the public model alone.
+        """
         label = plan.job.partition.label_party
         if plan.sharing is None:
             return self._transport, self._of_margins(plan, plan.division)
@@ -234,7 +237,7 @@ class Coordinator:
             raise SpecificationError(
                 "trust='secure' does not run over this transport: use an engine that carries its requests"
             )
-        # Imported here, so that the coordinator of other runs starts faster.
+        # Imported here, so that the coordinator starts faster in other runs.
         from coordinator.secure import SecureTransport
 
         iterate = Iterate(plan.problem.layout, plan.problem.n_records, label)
@@ -246,7 +249,7 @@ class Coordinator:
         return self._margins(labels, split, plan.n_records, job.targets)
 
     def _turned(self, plan: Plan, subsample: Subsample, shards: MarginShards | None) -> State:
-        """Return the margins of a subsample at the start of its training; shards load them in place."""
+        """Return the margins of a subsample at the start of its training. Shards load these margins in place."""
         if shards is None:
             return self._of_margins(plan, subsample)
         labels: Any = self._transport.labels(plan.job.partition.label_party)
@@ -254,7 +257,7 @@ class Coordinator:
         return shards
 
     def stream(self, job: Job, budget: Budget | None = None, log: Log | None = None) -> Iterator[Event]:
-        """Yield the events of `run`, then its return value as a last event."""
+        """Yield the events of `run`, then the return value of `run` as the last event."""
         outcome = yield from self.run(job, budget, log)
         if outcome is not None:
             yield outcome

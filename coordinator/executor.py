@@ -1,4 +1,4 @@
-"""Execution of one query: charge it, send it to the parties, update the margins."""
+"""Execution of one query: charge it, send it to the parties, and update the margins."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class Unanswered(Exception):
-    """Raised if a party is lost during a query. The query gives no result; its charges stay.
+    """Raised if a party is lost during a query. The query has no result, and its charges stay.
 
-    lost : the party and the cause. charges : charges of the attempt.
+    lost : error that names the party and the cause. charges : charges of the failed attempt.
     """
 
     def __init__(self, lost: PartyLost, charges: Charges) -> None:
@@ -46,24 +46,24 @@ class Unanswered(Exception):
 class Executor:
     """Executor of queries. Every release is charged before any party is asked for it, durably if the budget is durable.
 
-    A failure after the charge leaves the release charged. This class retries nothing, because a second attempt is a
-    second release. A caller that repeats a query after `Unanswered` makes a new attempt, with new noise and a new charge,
-    on the margins from before the query. Seeded noise is identical in each attempt, so all attempts make the same release.
+    After a failure, a charged release stays charged. This class repeats nothing, because a second attempt is a second
+    release. A caller that repeats a query after `Unanswered` makes a new attempt, with new noise and a new charge, on the
+    margins from before the query. Seeded noise is equal in each attempt, so all attempts then make the same release.
 
     margins : the state that queries read and change: margins, or the public model alone (coordinator.states.state).
     reservation : the reserved budget; None for a run without privacy, which charges nothing.
-    noise : noise source for queries that the coordinator answers itself; None for the operating system's.
-    unnoised : kinds of query that the job declares to be released without noise; any other release without noise raises
+    noise : source of noise for queries that the coordinator answers itself; None for the operating system's source.
+    unnoised : kinds of query that the job declares to be released without noise. Any other release without noise raises
         PrivacyError.
-    expand : True to send every step of a Descend query as its own query, for trust settings that do not allow Descend.
+    expand : True to send every step of a `Descend` query as its own query, for trust settings that do not allow `Descend`.
     together : with `expand`, True to send all steps at equal margins as one query, in which each block has its own part number.
     split : name of the public split of the records; None if every query works on all records.
-    attempts : function from a round to its attempt number, above 0 if an earlier process may have made the release.
+    attempts : function from a round to its attempt number, which is above 0 if an earlier process may have made the release.
     earlier : function from a round to the number of charges that earlier processes made.
-    reload : function that resets `margins` to the start of the run after a part of them was lost; None if no part can be lost.
-    held : True if an earlier process charged a pass whose releases the transport holds already.
+    reload : function that resets `margins` to the start of the run, after a part of them was lost; None if none can be lost.
+    held : True if an earlier process charged a pass, and the transport holds all releases of this pass already.
     turn : function from the number of a subsample to the state at the start of its training; None for a run without
-        subsamples. `margins` is the state of the first one.
+        subsamples. `margins` is the state of the first subsample.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class Executor:
         self._stale = False
 
     def _begin(self) -> None:
-        """Forget earlier charges, at the start of a run or a subsample: a charge pays for releases on one subsample only."""
+        """Drop earlier charges, at the start of a run or subsample. A charge pays only for releases on one subsample."""
         self._folds = Folds(self._noise.private and not self._held)
         self._passes = Passes(self._noise.private)
         self._samples = Samples(self._noise.private)
         self._effects: list[tuple[Query, ReleaseKey]] = []
 
     def _turn_to(self, query: Query) -> None:
-        """Replace the state if the query begins a new subsample. PrivacyError if only one of run and query has subsamples."""
+        """Replace the state if the query starts a new subsample. PrivacyError if only one of run and query has subsamples."""
         if (self._turn is None) != (query.subsample is None):
             raise PrivacyError("a query names a subsample if the run trains on subsamples, and only then")
         if self._turn is not None and query.subsample is not None and query.subsample != self._subsample:
@@ -126,7 +126,7 @@ class Executor:
         """Repeat the changes that a query of an earlier process made to the margins. Nothing is released or charged.
 
         gone : parties that were given up later. They are not asked, and a later query undoes their changes.
-        margins : False if a later reset undid the change of Xw. Changes of vectors kept under a name are always repeated.
+        margins : False if a later reset undid the change of Xw. Changes of vectors that are kept by name are always repeated.
         """
         key = ReleaseKey(self._round)
         self._turn_to(query)
@@ -144,12 +144,15 @@ class Executor:
             self._ask(again, key, without=gone)
 
     def refuse(self) -> NoReturn:
-        """Count a query that the budget of an earlier process could not cover, and raise the same error again."""
+        """Count a query that an earlier process could not pay for, and raise the same error again."""
         self._round += 1
         raise BudgetExceeded("an earlier process of this run could not pay for this release")
 
     def give_up(self, query: Query, party: str) -> None:
-        """Count a query that stays unanswered because its party was lost. Later queries leave the plan and get new keys."""
+        """Count a query that stays unanswered because its party was lost.
+
+        Later queries deviate from the plan and get new keys.
+        """
         self._left.add(party)
         self._count_earlier(query)
         self._folds.replayed(query)
@@ -158,9 +161,10 @@ class Executor:
         self._n_given_up += 1
 
     def __call__(self, query: Query) -> tuple[Released, Charges]:
-        """Send a query; return the released values and the charges. Raise `Unanswered` if a party or part of the state is lost.
+        """Send a query. Return released values and charges. Raises `Unanswered` if a party or a part of the state is lost.
 
-        If an earlier query lost a part of the state, it is first rebuilt from released values, which releases nothing.
+        If a part of the state was lost in an earlier query, the state is first rebuilt from released values. This releases
+        nothing.
         """
         try:
             self._turn_to(query)
@@ -200,10 +204,10 @@ class Executor:
         return self._transport.newly_opened()
 
     def _note(self, again: Query, key: ReleaseKey) -> None:
-        """Record a query's change of the state, so that the state can be rebuilt. A reset makes earlier changes of Xw obsolete.
+        """Record a query's change of the state, so that the state can be rebuilt. A reset of Xw makes earlier changes obsolete.
 
-        A rebuild repeats weightings from before a reset on the margins after it. This is harmless: SVRG replaces its kept
-        vectors after each reset of Xw, and SCD, which relies on vectors kept earlier, never resets Xw.
+        A rebuild repeats weightings from before a reset on the margins after the reset. This is harmless: SVRG replaces the
+        vectors that it keeps after each reset of Xw, and SCD, which relies on vectors kept earlier, never resets Xw.
         """
         if self._reload is None:
             return
@@ -212,7 +216,7 @@ class Executor:
         self._effects.append((again, key))
 
     def _undone(self, lost: PartyLost, before: Any) -> PartyLost:
-        """Undo a failed query; return `lost`, or the StateLost if the state was lost too."""
+        """Undo a failed query. Return `lost`, or StateLost if the state was lost, too."""
         try:
             if isinstance(lost, StateLost):
                 raise lost
@@ -223,9 +227,9 @@ class Executor:
         return lost
 
     def _rebuild(self) -> None:
-        """Load the state again and repeat the changes of all answered queries. Nothing is released or charged.
+        """Load the state again, and repeat the changes of all answered queries. Nothing is released or charged.
 
-        Raises StateLost if repeating a change would draw noise again under a used charge; only `vfl resume` may draw it again.
+        Raises StateLost if repeating a change would draw noise again under a used charge. Only `vfl resume` may draw it again.
         """
         charged = any(isinstance(again, Local) and again.events() for again, _ in self._effects)
         if self._reload is None or (charged and self._noise.private):
@@ -239,7 +243,7 @@ class Executor:
         self._stale = False
 
     def _count_earlier(self, query: Query) -> None:
-        """Skip the charges that earlier processes made for a query of a pass, once per round."""
+        """Skip the charges that earlier processes made for a query of a pass. This happens once per round."""
         if self._counted < self._round:
             self._counted = self._round
             if paid_by_pass(query) is not None and (charges := self._earlier(self._round)):
@@ -270,7 +274,7 @@ class Executor:
         return released
 
     def _charge(self, query: Query, key: ReleaseKey) -> tuple[Query, Charges]:
-        """Charge a query's releases; return the query. If the charge of a pass pays for it, the query names this charge."""
+        """Charge a query's releases, and return the query. If the charge of a pass pays for it, the query names this charge."""
         self._passes.begin()
         events: tuple[Event | None, ...]
         if (by_pass := paid_by_pass(query)) is not None:
@@ -309,9 +313,9 @@ class Executor:
         return replies
 
     def _expanded(self, query: Descend, key: ReleaseKey) -> Released:
-        """Run a Descend as single queries, with the same releases and keys: per step a Backward, the update, and a Forward.
+        """Run a `Descend` query as single queries with the same releases and keys: per step a sum, the update, and a `Forward`.
 
-        Steps at equal margins are one Backward if the transport releases their blocks together.
+        If the transport releases blocks together, all steps at equal margins share one `Backward` query.
         """
         released: list[Vector] = []
         w = {party: start.copy() for party, start in query.start.items()}

@@ -1,4 +1,4 @@
-"""Prediction and evaluation at the coordinator: parties send their parts of the margins to one party, which adds them up."""
+"""Prediction and evaluation at the coordinator. Parties send their parts of margins to one party, which adds them up."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 LOAD_SECONDS = 3600.0
 ID_BYTES = 1 << 10
-"""Largest size of one id in JSON, in bytes."""
+"""Largest number of bytes of one id in JSON."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Predicted:
-    """Outcome of a prediction, in the order of the adding party's rows.
+    """Outcome of a prediction, in the order of the rows of the party that adds up.
 
-    ids : ids of the records; None if the data hold none. margins : (n,) float64, or (n, K) with multinomial loss.
+    ids : ids of the records; None if the data have no ids. margins : (n,) float64, or (n, K) with multinomial loss.
     threshold : margin above which the model predicts the positive class.
     """
 
@@ -50,12 +50,12 @@ class Predicted:
 def apply(
     transport: MessageTransport, job: Job, *, aligns: bool, ids: bool, threshold: float, w: Vector | None = None
 ) -> Generator[Aligning | Aligned, None, Predicted | Findings]:
-    """Have the parties apply their parts of a job's model; yield the alignment, return the added margins or exact measures.
+    """Make the parties apply their parts of a job's model. Yield the alignment; return the added margins or exact measures.
 
     aligns : True to align the new records by their ids, by private set intersection. ids : True if the new records have ids.
     threshold : margin above which the model predicts the positive class.
-    w : the whole model, to measure it; None predicts. The label party then returns exact sums without noise; nobody else sees
-        a label or a margin.
+    w : the whole model, to measure it; None to predict. To measure it, the label party returns exact sums without noise, and
+        nobody else sees a label or a margin.
     """
     receiver, n = yield from _applied(transport, job, aligns=aligns)
     if w is not None:
@@ -91,7 +91,7 @@ def _measured(
 
 
 def _asked(transport: MessageTransport, to: str, message: object, due: Mapping[str, int]) -> Mapping[str, Any]:
-    """Send one message and return the vectors of its answer."""
+    """Send one message to one participant, and return the vectors of the answer."""
     ((reply, vectors),) = transport.collect([transport.post(to, message, due=due, seconds=LOAD_SECONDS)])
     expected(reply, Done, to)
     return vectors
@@ -100,7 +100,10 @@ def _asked(transport: MessageTransport, to: str, message: object, due: Mapping[s
 def _applied(
     transport: MessageTransport, job: Job, *, aligns: bool
 ) -> Generator[Aligning | Aligned, None, tuple[str, int]]:
-    """Have the parties apply their parts and send them to the adding party; return that party and the number of records."""
+    """Make all parties apply their parts and send them to the party that adds up.
+
+    Return this party and the number of records.
+    """
     parties, receiver = transport.parties, job.partition.receiver(transport.parties)
     if len(parties) > 1:
         transport.exchange_keys(salted=aligns)
@@ -127,7 +130,7 @@ def _applied(
 
 
 def _ids_of(found: Any, party: str, n_records: int) -> list[Any]:
-    """Return the ids of an answer: a list, or JSON from another organisation."""
+    """Return the ids in an answer, which come as a list, or as JSON from another organisation."""
     if not isinstance(found, list):
         try:
             found = parse_json(found.tobytes())

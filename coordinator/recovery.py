@@ -1,4 +1,4 @@
-"""Reaction of a run to the loss of a party: wait for it, continue without it, or end."""
+"""Reaction of a run to the loss of a party: wait for the party, continue without it, or end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from vfl.messages import Greeting
 
 LOSSES_A_QUERY = 3
-"""Largest number of losses during one query after which it is repeated; each attempt is charged."""
+"""Largest number of losses during one query after which the query is repeated. Each attempt is charged."""
 
 
 class Recovery:
-    """Applier of the policy for lost parties.
+    """Applies the job's policy for lost parties.
 
-    welcome : called with a party that has come back, and its greeting, before any query; raises if the greeting differs.
+    welcome : called with a returning party and its greeting, before any query; it raises an error if the greeting differs.
     keep : label party, which also holds the intercept. No run can continue without it.
     given_up : the parties without which the run continues, in the order of their loss.
     """
@@ -36,11 +36,11 @@ class Recovery:
         self.given_up: list[str] = []
 
     def restored(self, lost: PartyLost, losses: int) -> bool:
-        """Return True if the party is back and the query can be repeated, False to continue without the party.
+        """Return True if the party is back and the query can be repeated; False to continue without the party.
 
         A party that was given up is never restored, even if it shares a process with a party that is restored.
 
-        losses : number of failed attempts at the query. Raises PartyLost to end the run, which can be resumed.
+        losses : number of failed attempts at the query. Raises PartyLost if the run must end; it can be resumed later.
         """
         policy, party = self._faults.on_party_lost, lost.party
         if isinstance(lost, StateLost) and policy != "abort" and losses <= LOSSES_A_QUERY:

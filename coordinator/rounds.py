@@ -1,4 +1,4 @@
-"""The round loop: it gives each query of a schedule to the executor, and yields a record of each answer."""
+"""The round loop: it passes each query of a schedule to the executor, and yields a record of each answer."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Round:
     """Record of one answered query: its releases and its charges.
 
     number : running number of the query, from 0.
-    kind : name of the query; LEFT if a party was given up during it, and nothing was released.
-    parties : the parties that answered.
-    resets : True if the query computed Xw anew, so that the margins depend on no earlier query.
-    released : the parties' released values.
+    kind : name of the query's class; LEFT if a party was given up during the query, which then released nothing.
+    parties : names of the parties that answered.
+    resets : True if the query computed Xw anew, so that the margins no longer depend on earlier queries.
+    released : released values of the parties.
     charges : ((key, event), ...), the charges with their keys.
-    seconds : time from the charge to the last reply, for operators. It is the only field that may depend on unreleased data.
-    refused : True if the budget left to a resumed run did not cover the query, so that nothing was released.
-    products : releases of later queries that were opened and charged with this one (vfl.secure.gram), for the log of the run.
+    seconds : time from the charge to the last reply, for operators. Only this field may depend on unreleased data.
+    refused : True if the remaining budget of a resumed run did not cover the query, which then released nothing.
+    products : releases of later queries that were opened and charged with this query (vfl.secure.gram), for the log of the run.
     """
 
     number: int
@@ -48,15 +48,15 @@ class Round:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Charged events, without their keys."""
+        """Return the charged events, without keys."""
         return tuple(event for _, event in self.charges)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
-    """Event: an attempt at a query failed, because a party was lost. The charges of the attempt are not refunded.
+    """Event: an attempt at a query failed because a party was lost. The charges of the attempt are not refunded.
 
-    number : number of the query. party : the lost party. charges : ((key, event), ...) of the attempt. why : cause, in words.
+    number : number of the query. party : the lost party. charges : ((key, event), ...) of the attempt. why : the cause.
     """
 
     number: int
@@ -66,7 +66,7 @@ class Lost:
 
 
 LEFT = "Left"
-"""Kind of a round in which a party was given up."""
+"""Kind of a round during which a party was given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,15 @@ class Made:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Log:
-    """Log of an earlier process of a run: the releases of its queries, with None for a query that the budget did not cover.
+    """Log of an earlier process of a run: the releases of each query, or None for a query that the budget did not cover.
 
     charged : keys of the charges of each query.
     rebuilt : number of the last query that computed Xw anew.
-    n_records : n of that process; None if it ended before n was known.
-    left : {number of a query: the party that was given up during it}.
-    flags : flags of that process, for the certificate.
+    n_records : n in that process; None if the process ended before n was known.
+    left : {number of a query: the party that was given up during the query}.
+    flags : flags from that process, for the certificate.
     resumed : True if there was an earlier process.
-    products : the products in the `Round` of the query that released them.
+    products : `Round.products` of the query that released products; () without such a query.
     """
 
     released: tuple[Released | None, ...] = ()
@@ -105,15 +105,15 @@ def rounds(
     sealed: bool = False,
     recovery: Recovery | None = None,
 ) -> Generator[Round | Lost, None, tuple[Ended, bool]]:
-    """Run a schedule to its end and yield one record per query; return its result, and True if the budget lasted.
+    """Run a schedule to its end, and yield one record per query. Return the schedule's result, and True if the budget lasted.
 
-    log : releases of the first queries in an earlier process. The schedule receives them, and nothing is released again.
-    sealed : leave the answers out of the records, because they are not noised.
-    recovery : policy for lost parties; None ends the run at the first loss.
+    log : releases of the first queries, from an earlier process. The schedule receives them, and nothing is released again.
+    sealed : True to leave answers out of the records, because they have no noise.
+    recovery : policy for lost parties; None to end the run at the first loss.
 
-    Lost releases stay charged, so the budget may run out early. Then BudgetExceeded is thrown into the schedule, which may
-    return its current result or yield another query. If a party is given up, its PartyLost is thrown into the schedule; a
-    schedule that does not handle it ends the run.
+    Lost releases stay charged, so the budget may run out early. BudgetExceeded is then thrown into the schedule, which may
+    return its current result or yield another query. If a party is given up, PartyLost is thrown into the schedule. A schedule
+    that does not handle PartyLost ends the run.
     """
     log = log or Log()
     query, lasted = next(schedule), True
@@ -144,7 +144,7 @@ def rounds(
         except StopIteration as end:
             return end.value, lasted
         except BudgetExceeded as error:
-            # Without losses or a resumption, the plan must cover its run: a shortfall is a defect, so raise it.
+            # Without losses or a resumption, the plan must cover the run. A shortfall is then a defect, so raise it.
             if not (log.resumed or execute.lost_any):
                 raise
             lasted = False
@@ -161,7 +161,7 @@ def rounds(
 def _answered(
     query: Query, number: int, execute: Executor, recovery: Recovery | None
 ) -> Generator[Lost, None, tuple[Released, Charges] | PartyLost]:
-    """Repeat a query until it is answered; return its releases and charges, or the loss of the party that was given up."""
+    """Repeat a query until it is answered. Return its releases and charges, or the PartyLost of a party that was given up."""
     losses = 0
     while True:
         try:

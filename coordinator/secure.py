@@ -1,9 +1,9 @@
-"""The coordinator's part of training on shares: it sends the requests for each gradient and opens the noised sum.
+"""The coordinator's part of training on shares. It sends the requests for each gradient, and opens the sum with noise.
 
-Guarantee. The coordinator holds the public model, sealed parcels that it cannot read, and the words (integers
-modulo 2^64) of openings, which add up to noised sums. It never asks for labels. Each opening is charged before its first
-request is sent. If a request fails, nothing is released, the charge stays, and the session ends. The next attempt has new
-keys, new masks and new streams.
+Guarantee. The coordinator holds the public model, sealed parcels that it cannot read, and the words of openings. Words are
+integers modulo 2^64, which add up to sums with noise. The coordinator never asks for labels. Each opening is charged before the
+first request for it is sent. If a request fails, nothing is released, the charge stays, and the session ends. The next attempt
+has new keys, new masks and new streams.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ if TYPE_CHECKING:
 
 
 MOST_TERMS = 16
-"""Largest number of Fourier terms of the sigmoid."""
+"""Largest number K of terms in a Fourier series of the sigmoid."""
 
 
 class Centred(NamedTuple):
-    """Public model on centred columns, with bounds of its margins.
+    """Public model in terms of centred columns, with bounds of its margins.
 
     w : {party: (p,)}. needed : largest |margin| that the sigmoid's series must cover. reach : {party: bound of |X_q w_q|}.
     """
@@ -88,10 +88,10 @@ class Centred(NamedTuple):
 
 
 class SecureTransport:
-    """Transport of a run on shares, around a transport of messages.
+    """Transport of a run on shares, built on a transport of messages.
 
     iterate : the public model at which gradients are computed. plan : plan of the run.
-    products : result of `newly_opened` in an earlier process of the run. These products are not opened again.
+    products : result of `newly_opened` in an earlier process of the run; these products are not opened again. () without any.
     """
 
     def __init__(self, inner: MessageTransport, iterate: Iterate, plan: Plan, products: Released = ()) -> None:
@@ -133,12 +133,12 @@ class SecureTransport:
         return (party,) if party == DEALER else self._inner.together(party)
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Return the greeting of a lost participant that is back. The session ends, since the participant lost its keys."""
+        """Wait for a lost participant, and return its greeting. The session ends, since the participant has lost its keys."""
         self._session = ""
         return self._inner.revive(party, seconds)
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
-        """Open the noised sum of a gradient query, or send any other query to its parties."""
+        """For a gradient query, open the sum with noise. Send any other query to its parties."""
         query = next(iter(shares.values()), None)
         if query is not None and query.knots is not None and query.knots != self._knots:
             self._knots, self._session = query.knots, ""
@@ -159,7 +159,7 @@ class SecureTransport:
         return self._sharing
 
     def _piece(self, query: Gram, key: ReleaseKey, sharing: GramSharing) -> dict[str, Reply]:
-        """Return one piece of the products of columns. The first piece opens all products, under one charge."""
+        """Return the replies for one piece of the products of columns. The first piece opens all products, under one charge."""
         number = 0 if query.batch is None else query.batch.number
         if self._gram is None:
             if number or query.events() != sharing.first.events():
@@ -170,15 +170,15 @@ class SecureTransport:
         return {block.party: Reply((u,)) for block, u in blocks}
 
     def newly_opened(self) -> Released:
-        """Return the products opened since the last call: entry j is row j of the symmetric matrix, from the diagonal on.
+        """Return the products opened since the last call. Entry j is row j of the symmetric matrix, from the diagonal on.
 
-        The charge of the first piece pays for all of them. A run that logged them can continue the pass in another process.
+        The charge of the first piece pays for all products. A run that has logged them can continue the pass in a new process.
         """
         new, self._new = self._new, ()
         return new
 
     def _products(self, query: Gram, key: ReleaseKey, sharing: GramSharing) -> Vector:
-        """Open all products; return them as a symmetric matrix, (p, p), or (p + 1, p + 1) with the label last."""
+        """Open all products. Return them as a symmetric matrix, (p, p); with a label (p + 1, p + 1), the label last."""
         if not self._session:
             self._meet()
         parties, session = self._roles.parties, self._session
@@ -248,7 +248,7 @@ class SecureTransport:
         return {owner: Reply(tuple(sums)) for owner, sums in released.items()}
 
     def _meet(self) -> None:
-        """Begin a session: collect a new key from each participant, and send the keys to all."""
+        """Start a session: collect a new key from each participant, and send all keys to everyone."""
         self._sessions += 1
         self._setups = 0
         self._session = f"{self._run} {self._sessions}"
@@ -278,7 +278,7 @@ class SecureTransport:
     def _set_up(self, query: Backward) -> SetUp:
         """Return the set-up for a query: the cap, centres and scales with which the parties have masked their columns.
 
-        If cap, centres or scales differ from those of the last set-up, begin a new set-up, with new masks.
+        If these differ from the last set-up, start a new set-up, with new masks.
         """
         rows = _rows(query) if query.capped is None else query.capped.rows
         cap, known = query.clip.cap, self._setup
@@ -302,7 +302,7 @@ class SecureTransport:
         return setup
 
     def _model(self, setup: SetUp) -> Centred:
-        """Return the current model in terms of the columns as `setup` centres them, and public bounds of its margins."""
+        """Return the current model for columns that are centred as in `setup`, with public bounds of its margins."""
         problem, model = self._plan.problem, self._iterate.model
         w = {party: model.w[party].copy() for party in self._roles.parties}
         constant = model.shift + sum(float(setup.rows[party][1] @ own) for party, own in w.items())
@@ -324,14 +324,14 @@ class SecureTransport:
         return Centred(w, needed, reaches)
 
     def _share(self, model: Centred, setup: SetUp, owners: tuple[str, ...]) -> tuple[Version, tuple[str, ...]]:
-        """Share the residuals at a model, if not yet shared. Return their version, and the owners that receive them now."""
+        """Share the residuals at a model unless they are shared. Return their version, and the owners that take them now."""
         place = self._logistic.place(model.needed)
         known, version = self._version, Version(digest_of(model.w, [str(setup.number)]), place)
         roles, session = self._roles, self._session
         if known is not None and replace(known, attempt=0) == version:
             version = known
         else:
-            # If a model comes again after a different one, share it again with new masks.
+            # If a model comes again after a different one, its residuals are shared again, with new masks.
             first, times = version, self._shared.get(version, 0)
             version, self._shared[first] = replace(first, attempt=times), times + 1
             self._version = None
@@ -351,7 +351,7 @@ class SecureTransport:
         return version, fresh
 
     def _post(self, to: str, request: Request) -> None:
-        """Send a request together with its receiver's parcels, and keep the parcels that the receiver sends."""
+        """Send a request with the parcels for its receiver, and keep the parcels that the receiver sends."""
         parcels = [self._parcels[sender, to].pop(0) for sender in senders(request, to, self._roles)]
         names = receivers(request, to, self._roles)
         due = dict.fromkeys(parcel_names(len(names)), self._largest)
@@ -370,7 +370,7 @@ class SecureTransport:
         return {party: disclosed(party, session, commitments[party], words[party]) for party in parties}
 
     def _collected(self) -> dict[str, object]:
-        """Wait for the replies to all sent requests, in order; return the last reply of each participant."""
+        """Wait for the replies to all sent requests, in order. Return the last reply of each participant."""
         waiting, self._waiting = self._waiting, []
         return {own.to: reply for own, (reply, _) in zip(waiting, self._inner.collect(waiting), strict=True)}
 

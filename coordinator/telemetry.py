@@ -1,6 +1,6 @@
-"""Metrics and log lines of a run for its operators. These name job and round, never data, residuals, ids or scores.
+"""Metrics and log lines of a run, for the run's operators. They contain job and round, never data, residuals, ids or scores.
 
-Times may depend on records, and no guarantee covers them, so they are not part of a run's results.
+Times may depend on records. No guarantee covers times, so they are not part of a run's results.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Meters(Protocol):
 
 
 class Telemetry:
-    """Reporter of a run's events as metrics and log lines.
+    """Reports a run's events as metrics and log lines.
 
-    A timer reports the latest rounds while the caller pauses or a query takes long.
+    A timer also reports the latest rounds while the caller pauses, or while a query takes long.
 
     job, run : tags of every log line. traffic : counts of bytes and seconds of the run so far.
     """

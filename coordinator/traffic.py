@@ -1,4 +1,4 @@
-"""Counts of the bytes and seconds of exchanges between the coordinator and the parties, for metrics and benchmarks."""
+"""Counts of the bytes and seconds of exchanges between the coordinator and parties, for metrics and benchmarks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class Traffic:
-    """Bytes of per-record vectors between coordinator and parties, and seconds of the parties' answers.
+    """Bytes of per-record vectors between coordinator and parties, and seconds that the parties' answers took.
 
     Labels and limits are counted once per party and value, because parties keep them.
 
-    inline : size in bytes up to which labels and limits are sent with every query, since parties do not keep small ones.
-    n_bytes : size of the vectors sent and received so far.
-    party_seconds : time of the parties' answers so far; only the slowest answer of each query counts.
+    inline : largest size in bytes of labels and limits that parties do not keep; these are sent and counted with every query.
+    n_bytes : size of all vectors sent and received so far.
+    party_seconds : time of the parties' answers so far. Only the slowest answer to each query counts.
     """
 
     def __init__(self, inline: int = 0) -> None:
@@ -28,7 +28,7 @@ class Traffic:
         self.party_seconds = 0.0
 
     def count(self, records: Records, replies: Mapping[str, Reply]) -> None:
-        """Count the vectors that a query sent to the parties that replied, and their replies."""
+        """Count the vectors that a query sent to the replying parties, and the vectors of their replies."""
         for party, reply in replies.items():
             moved = (records.weights, records.margins, reply.vector)
             self.n_bytes += sum(vector.nbytes for vector in moved if vector is not None)
@@ -42,12 +42,12 @@ class Traffic:
         self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
 
     def forget(self, party: str) -> None:
-        """Forget the vectors that a restarted party held, so that its labels and limits count again."""
+        """Drop the record of vectors that a restarted party held. Its labels and limits then count again."""
         for own in [own for own in self._kept if own[0] == party]:
             del self._kept[own]
 
     def first(self, party: str, name: str, constant: Vector | float) -> bool:
-        """Return True unless the party already keeps this value. A float stands for the vector computed from the float."""
+        """Return True unless the party already keeps this value. A float stands for the vector that is computed from it."""
         known = self._kept.get((party, name))
         self._kept[party, name] = constant
         return not (known is constant or (isinstance(constant, float) and known == constant))

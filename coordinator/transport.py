@@ -1,10 +1,10 @@
-"""Transport of messages and vectors between the coordinator and the participants of training, alignment or prediction.
+"""Transport of messages and vectors between the coordinator and participants, for training, alignment and prediction.
 
     posted = transport.post("bank", Multiply(...), {"points": handle}, steps=n)
     for party, done in transport.follow([posted]): ...           # or transport.collect([posted])
 
-A subclass sends messages as function calls, to Ray actors, or over gRPC streams. Vectors travel as handles that only their
-transport resolves: an array, shared memory, a reference to the object store, or the future of an answer.
+A subclass sends messages as function calls, to Ray actors, or over gRPC streams. Vectors travel as handles that only the
+transport can resolve: an array, shared memory, a reference to an object store, or the future of an answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
     Received = tuple[object, Mapping[str, Any]]
-    """A reply and its vectors, by name."""
+    """A reply, and {name: vector} of the vectors that come with it."""
 
 M = TypeVar("M")
 
@@ -39,14 +39,14 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Transport(Protocol):
-    """Transport of a run's queries to parties. Replies come in the order of the shares; no query is ever repeated."""
+    """Transport of a run's queries to the parties. Replies are in the order of the shares. A query is never repeated."""
 
     def greet(self) -> Mapping[str, Greeting]:
-        """Return every party's greeting; PartyLost names a party that does not answer."""
+        """Return every party's greeting. Raises PartyLost, which names a party that does not answer."""
         ...
 
     def hear(self, notices: Mapping[str, Notice]) -> Mapping[str, BookHeads]:
-        """Send notices to the parties that keep a book of the run; return the chain heads of these books."""
+        """Send notices to parties that keep a book for the run. Return {party: chain heads of its book}."""
         ...
 
     def labels(self, party: str) -> Vector:
@@ -54,28 +54,28 @@ class Transport(Protocol):
         ...
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
-        """Send each party its part of a query, all at the same time, and wait for the replies."""
+        """Send each party its part of a query, all at once, and wait for the replies."""
         ...
 
     def together(self, party: str) -> Collection[str]:
-        """Return the parties in this party's process, which are all lost together; this party comes first."""
+        """Return all parties in the process of `party`, which are lost together. `party` comes first."""
         return (party,)
 
     @abstractmethod
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Wait until a lost party has loaded its data again; return its greeting. Raises PartyLost at the limit."""
+        """Wait until a lost party has loaded its data again, and return its greeting. Raises PartyLost after `seconds`."""
         ...
 
     def newly_opened(self) -> Released:
-        """Return the products of columns opened since the last call, for the log of a run on shares; () for other runs."""
+        """Return products of columns opened since the last call, for the log of a run on shares; () in all other runs."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posted:
-    """A message that was sent and not yet answered.
+    """A message that was sent but is not answered yet.
 
-    to : the receiver. answer : the transport's handle to wait on. vectors : {name: handle}, vectors to pass on.
+    to : the receiver. answer : handle on which the transport waits. vectors : {name: handle} of vectors to pass on.
     """
 
     to: str
@@ -87,12 +87,12 @@ class Posted:
 class Call:
     """A message to one participant.
 
-    to : the receiver. message : of a registered kind; a query comes as a pair (query, release key).
+    to : the receiver. message : message of a registered kind; for a query, the tuple (query, release key).
     vectors : {name: array or handle}. due : {name: largest number of bytes} of the vectors that the answer brings.
-    passed : True if these vectors are for other participants, and `Posted` has their handles; False if they come with the
+    passed : True if these vectors are for other participants, and `Posted` has handles of them; False if they come with the
         reply.
-    steps : number of steps whose progress `follow` yields. seconds : limit for the answer, or for silence before it; None takes
-    the transport's limit.
+    steps : number of steps whose progress `follow` yields. seconds : limit for the answer, or for silence before it; None for
+        the transport's limit.
     """
 
     to: str
@@ -105,10 +105,10 @@ class Call:
 
 
 class MessageTransport(Transport, ABC):
-    """Transport of messages, with vectors by name. A participant answers messages in the order in which they are sent.
+    """Transport of messages, with vectors by name. A participant answers messages in the order in which they were sent.
 
-    parties : names, in the partition's order. traffic : counts of the run so far; None starts new ones.
-    load_seconds : limit for a party to read its data; None for the transport's limit for an answer.
+    parties : names of the parties, in the partition's order. traffic : counts of the run so far; None for new counts.
+    load_seconds : time limit for a party to read its data; None for the transport's limit for an answer.
     """
 
     load_seconds: float | None = None
@@ -128,7 +128,7 @@ class MessageTransport(Transport, ABC):
         steps: int = 0,
         seconds: float | None = None,
     ) -> Posted:
-        """Send a message and return at once; `collect` or `follow` waits for the answer. Arguments are the fields of `Call`."""
+        """Send a message and return at once. `collect` or `follow` waits for the answer. Arguments : the fields of `Call`."""
         return self._post(Call(to, message, vectors, due, passed, steps, seconds))
 
     @abstractmethod
@@ -137,25 +137,28 @@ class MessageTransport(Transport, ABC):
 
     @abstractmethod
     def collect(self, posted: Sequence[Posted]) -> list[Received]:
-        """Wait for replies, and raise the first error in the order of the messages. PartyLost names the participant."""
+        """Wait for all replies, or raise the first error in the order of the messages. PartyLost names the participant."""
 
     @abstractmethod
     def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Received]]:
-        """Yield the progress of streaming messages as (participant, done); return what `collect` returns."""
+        """Yield the progress of streaming messages as (participant, finished steps); return what `collect` would return."""
 
     def exchange_keys(self, *, salted: bool) -> None:
-        """Exchange the parties' sealing keys and, if salted, a secret salt. Needed only if vectors pass the coordinator."""
+        """Exchange the parties' sealing keys; if salted, also a secret salt.
+
+        Needed only if vectors pass through the coordinator.
+        """
 
     def check_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Raise FederationError for sets of ids that this process cannot hold. sizes : {party: number of its ids}."""
+        """Raise FederationError if this process cannot hold sets of ids of these sizes. sizes : {party: number of its ids}."""
 
     def whole(self, vector: Any, party: str) -> Any:
-        """Return a vector of an answer as one array, joining the pieces that the party's shards may hold."""
+        """Return a vector of an answer as one array. Pieces that the party's shards hold are joined."""
         del party
         return vector
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return handles of a query's per-record vectors, which all of these parties can resolve."""
+        """Return handles of a query's per-record vectors. All of these parties can resolve the handles."""
         del parties
         if isinstance(records, tuple):  # one entry per shard
             return {"records": records}
@@ -164,28 +167,31 @@ class MessageTransport(Transport, ABC):
         return {name: vector for name, vector in (*named, *constant) if vector is not None}
 
     def call(self, messages: Mapping[str, object], kind: type[M], seconds: float | None = None) -> dict[str, M]:
-        """Send each participant its message; return the replies. Raises FederationError for a reply of another kind."""
+        """Send each participant its message, and return the replies. Raises FederationError for a reply of another kind."""
         posted = [self.post(name, message, seconds=seconds) for name, message in messages.items()]
         return {
             own.to: expected(reply, kind, own.to) for own, (reply, _) in zip(posted, self.collect(posted), strict=True)
         }
 
     def greet(self) -> dict[str, Greeting]:
-        """Have all parties load their columns, if not yet loaded; return their greetings."""
+        """Make all parties load their columns, unless they are loaded, and return their greetings."""
         return self.call(dict.fromkeys(self.parties, Load()), Greeting, self.load_seconds)
 
     def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
-        """Send notices; return the chain heads of these parties' books."""
+        """Send notices to these parties' books, and return {party: chain heads of its book}."""
         return self.call(notices, BookHeads)
 
     def labels(self, party: str) -> Any:
-        """Return y, (n,), followed by the other vectors of the job's targets; one handle per shard if rows are in shards."""
+        """Return y, (n,), followed by the other vectors of the job's targets.
+
+        If rows are in shards, return a handle per shard.
+        """
         ((reply, vectors),) = self.collect([self.post(party, SendLabels(), due={"labels": self._due_labels(party)})])
         expected(reply, Done, party)
         return given(vectors, "labels", party)
 
     def ask(self, shares: Mapping[str, Query], records: Any, key: ReleaseKey) -> dict[str, Reply]:
-        """Send each party its part of a query, all at the same time; return the replies in the same order."""
+        """Send each party its part of a query, all at once. Return {party: reply}."""
         handles = self.put(records, shares)
         posted = [self.post(name, (share, key), handles, self._due(name, share)) for name, share in shares.items()]
         replies = {}
@@ -195,12 +201,12 @@ class MessageTransport(Transport, ABC):
         return replies
 
     def _due(self, party: str, share: Query) -> Mapping[str, int]:
-        """Return the size in bytes of the vector that answers a party's part of a query, if the transport needs to know it."""
+        """Return the size in bytes of the vector in the answer to a party's part of a query, if the transport must know it."""
         del party, share
         return NOTHING
 
     def _due_labels(self, party: str) -> int:
-        """Return the size of the labels in bytes, if the transport needs to know it."""
+        """Return the size of the labels in bytes, if the transport must know it."""
         del party
         return 0
 
@@ -218,7 +224,7 @@ class MessageTransport(Transport, ABC):
 
 
 def require_version(party: str, version: str) -> None:
-    """Raise VersionMismatch unless a party runs the coordinator's version."""
+    """Raise VersionMismatch unless the party runs the same version of vfl as the coordinator."""
     if version != __version__:
         raise VersionMismatch(
             f"party {party!r} runs vfl {version}, the coordinator {__version__}: install one version everywhere"
@@ -235,7 +241,7 @@ def expected(message: object, kind: type[M], party: str) -> M:
 
 
 def given(vectors: Mapping[str, Any], name: str, party: str, size: int | None = None) -> Any:
-    """Return a named vector of an answer. size : its required number of bytes. Raises FederationError."""
+    """Return the named vector of an answer. size : required number of bytes; FederationError for another size or no vector."""
     if name not in vectors or (size is not None and vectors[name].nbytes != size):
         raise FederationError(f"party {party!r} sent {name} of an unexpected size")
     return vectors[name]

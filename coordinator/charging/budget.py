@@ -1,4 +1,4 @@
-"""Budget of a run, kept in a data set's ledger, in the run's own ledger, or in memory for a single fit."""
+"""Budget of a run. It is kept in a data set's ledger, in the run's own ledger, or in memory for a single fit."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Reserved:
     """Event: the ledger has reserved the whole plan.
 
     n_records : number of records that the plan assumes.
-    head : head of the ledger's hash chain after reserving; None for a budget in memory.
-    flags : flags that the run's storage adds to the certificate.
+    head : head (last hash) of the ledger's chain after the reservation; None for a budget in memory.
+    flags : flags that the storage of the run adds to the certificate.
     """
 
     n_records: int
@@ -35,16 +35,16 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Budget of a run: `reserve` the plan before any computation on data, then charge the reservation.
+    """Budget of a run: `reserve` reserves the whole plan before any computation on data. Releases are then charged to it.
 
     run : id of the run.
-    ledger : path of the ledger; None keeps the budget of this fit in memory.
-    resumed : True if an earlier process of this run may have reserved and charged.
-    head : head of the ledger's hash chain when this run reserved; a ledger whose chain lacks this head raises LedgerError.
-    allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost.
+    ledger : path of the ledger; None to keep the budget of this fit in memory.
+    resumed : True if an earlier process of this run may have reserved budget and charged releases.
+    head : head of the ledger's chain when this run reserved its plan; LedgerError if the chain of the ledger lacks this head.
+    allow_network_file_system : True to accept a ledger on a network file system, where a charge may be lost.
     sealed : True for a trial of a private selection that was charged as a whole before. The trial's releases are charged to a
-        book in memory, capped at the trial's budget, and no round's record holds a released value.
-    counts : True for a run that only counts records. It ends with its plan, reserves nothing and computes nothing on columns.
+        book in memory, capped at the trial's budget, and the record of a round contains no released value.
+    counts : True for a run that only counts records. It ends after planning, reserves nothing and computes nothing on columns.
     """
 
     run: str
@@ -56,21 +56,22 @@ class Budget:
     counts: bool = False
 
     def open(self) -> SqliteLedger | None:
-        """Return the run's ledger; None for a budget in memory."""
+        """Return the ledger of the run; None for a budget in memory."""
         if self.ledger is None:
             return None
         return SqliteLedger(self.ledger, allow_network_file_system=self.allow_network_file_system)
 
     def find(self) -> None:
-        """Raise LedgerError if the ledger does not exist. Call this only where the process shares the coordinator's disk."""
+        """Raise LedgerError if the ledger does not exist. Call this only in a process that shares the coordinator's disk."""
         ledger = self.open()
         if ledger is not None and not ledger.path.exists():
             ledger.show()  # raises a LedgerError that names the command to create the ledger
 
     def require_room(self, job: Job, plan: Plan) -> None:
-        """Raise BudgetExceeded if the data set's budget cannot hold the cheapest plan of a job, for any number of records.
+        """Raise BudgetExceeded if the data set has too little budget left for a job's cheapest plan, for any number of records.
 
-        Call this before records are aligned, in a process that may call `find`. The run reserves its own plan once n is known.
+        Call this before records are aligned, in a process that may call `find`. The run reserves its own plan later, once n is
+        known.
         """
         ledger = self.open()
         if ledger is None or job.dataset is None or self.resumed or not ledger.path.exists():
@@ -78,7 +79,7 @@ class Budget:
         DatasetBook(ledger, job.dataset).require_room(plan.releases)
 
     def check(self, job: Job) -> None:
-        """Raise an error for a data set without a ledger, and for a job without a guarantee on a data set."""
+        """Raise an error if a job names a data set without a ledger, or a data set but gives no guarantee."""
         if job.dataset is not None and self.ledger is None and job.privacy is not None and not self.sealed:
             raise SpecificationError(
                 f"the job names data set {job.dataset!r} but no ledger: name the file in which its budget is kept "
@@ -92,7 +93,7 @@ class Budget:
             )
 
     def reserve(self, plan: Plan) -> Reservation | None:
-        """Reserve the whole plan; return None without privacy. Raises BudgetError or LedgerError."""
+        """Reserve the whole plan, and return the reservation; None without privacy. Raises BudgetError or LedgerError."""
         problem, job = plan.problem, plan.job
         if job.privacy is None or problem.delta is None:
             return None
@@ -114,10 +115,10 @@ class Budget:
         return book.reserve(plan.releases, job=job.digest, run=self.run)
 
     def require_charged(self, reservation: Reservation, made: Sequence[ReleaseKey]) -> None:
-        """Raise LedgerError if the ledger lacks the charge of a release in the log: the ledger is then an older copy.
+        """Raise LedgerError if the ledger lacks the charge of a release in the run's log. The ledger is then an older copy.
 
-        The head that was noted after reserving cannot reveal a copy of the ledger that was made later than that. A settled
-        ledger holds all charges.
+        The head that was noted at the reservation cannot reveal this if the copy was made after the reservation. A settled
+        ledger has all charges.
 
         made : keys of the charged releases in the log.
         """
@@ -130,12 +131,12 @@ class Budget:
             )
 
     def current_head(self) -> Head | None:
-        """Return the head of the ledger's chain."""
+        """Return the head (last hash) of the ledger's chain; None for a budget in memory."""
         ledger = self.open()
         return ledger.head() if ledger is not None else None
 
     def settle(self, job: Job, reservation: Reservation, *, stopped_early: bool) -> Statement:
-        """Close the reservation; return the statement for the certificate.
+        """Close the reservation, and return the statement for the certificate.
 
         stopped_early : True if released values could decide how many planned releases were made. The statement then gives the ε
             of the whole reservation.
@@ -144,20 +145,20 @@ class Budget:
         return statement if job.dataset is not None else replace(statement, scope=FitBook.scope)
 
     def attempts(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
-        """Return a function from a round to the first attempt number of this process.
+        """Return a function from a round to the first attempt number that this process may use.
 
-        A release that an earlier process charged may have been seen. Repeating it is a new release, with new noise and a new
-        charge. One charge pays for a whole pass and names only its first release. So any round may have been answered under any
-        charged attempt, and this process begins above all of them. Seeded noise is the same in each attempt, so the number is
-        then 0.
+        A release that an earlier process charged may have been seen. To repeat it is a new release, with new noise and a new
+        charge. One charge pays for a whole pass, and names only the first release of the pass. Any round may therefore have
+        been answered under any charged attempt, so this process starts above all of them. Seeded noise is equal in each
+        attempt, so the number is then 0.
         """
         first = max((key.attempt + 1 for key in self._charged_earlier(job, reservation)), default=0)
         return lambda _: first
 
     def charges(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
-        """Return a function from a round to the number of charges by earlier processes, including lost attempts.
+        """Return a function from a round to the number of charges that earlier processes made, including lost attempts.
 
-        With seeded noise the number is 0, since a repetition is the same release.
+        With seeded noise the number is 0, since repeating a release makes no new release.
         """
         made = Counter(key.round for key in self._charged_earlier(job, reservation))
         return lambda number: made[number]
@@ -168,11 +169,11 @@ class Budget:
         return reservation.charged()
 
     def account(self, job: Job) -> str:
-        """Return the name of the ledger account that the run is charged to."""
+        """Return the name of the ledger account to which the run is charged."""
         return job.dataset if job.dataset is not None and not self.sealed else f"run {self.run}"
 
     def _status(self, ledger: SqliteLedger) -> str:
-        """Return the status of the run's reservation; '' if the earlier process did not reserve."""
+        """Return the status of the run's reservation; '' if no earlier process has reserved."""
         if not ledger.path.exists():
             return ""
         return next((run.status for balance in ledger.show() for run in balance.runs if run.run == self.run), "")

@@ -1,4 +1,4 @@
-"""Charges for passes over disjoint public batches: the first batch is charged, and each later batch must continue its pass."""
+"""Charges for passes over disjoint public batches. The first batch is charged; every later batch must continue the pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Folds:
     """Charges for queries on batches. One event pays for a whole pass, because each record is in one batch of the pass.
 
-    private : True if repeating a query makes a new release; False for seeded noise, which repeats a release to the bit.
+    private : True if a repeated query makes a new release; False for seeded noise, which repeats a release to the bit.
     """
 
     def __init__(self, private: bool) -> None:
@@ -25,20 +25,20 @@ class Folds:
         self._earlier = False
 
     def lost(self) -> None:
-        """Note that the answer to the last charged query was lost; it may have been released."""
+        """Record that the answer to the last charged query was lost. The answer may have been released."""
         self._last, self._earlier = self._before, self._private
 
     def unpaid(self) -> None:
-        """Note that the charge of the last query was refused, so that no later batch of its pass relies on it."""
+        """Record that the charge of the last query was refused, so that no later batch of the pass relies on this charge."""
         self._last = None
 
     def replayed(self, query: Query) -> None:
-        """Note a batch that an earlier process released. That process may have released the next batch too."""
+        """Record a batch that an earlier process released. That process may have released the next batch, too."""
         if query.batch is not None:
             self._last, self._earlier = query, self._private
 
     def charged(self, query: Query) -> tuple[Event | None, ...]:
-        """Return the events to charge for a query; None stands for a release without noise.
+        """Return the events to charge for a query; None among them stands for a release without noise.
 
         Raises PrivacyError for a batch that does not follow the previous batch of its pass under the same event, and for a
         query that releases values without an event.

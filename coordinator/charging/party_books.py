@@ -1,4 +1,4 @@
-"""The coordinator's side of the parties' own budget books. Each side notes the other's chain head, to detect old backups."""
+"""The coordinator's side of the parties' budget books. Ledger and book note each other's chain head, to detect old backups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 class PartyBooks:
-    """Sender of notices about the run to the parties that keep a book; without such parties it does nothing.
+    """Sends notices about the run to the parties that keep a book. If no party keeps a book, nothing is sent.
 
-    It detects a book or a ledger whose chain lacks the head that the other side noted last. It cannot detect that entries after
+    It detects a book or a ledger whose chain lacks the head (last hash) that the other file noted last. It cannot detect that
+    entries after this head are missing.
     this head are missing.
 
     parties : names of the parties that keep a book.
     ledger : the run's ledger; None for a budget in memory, which has no chain and no notes.
-    account : the ledger account that the run is charged to.
+    account : the ledger account to which the run is charged.
     """
 
     def __init__(
@@ -37,9 +38,9 @@ class PartyBooks:
         self._closed: dict[str, Head] = {}
 
     def compare(self) -> None:
-        """Raise LedgerError if a party's book or this ledger is older than the head that the other side has noted.
+        """Raise LedgerError if a party's book, or this ledger, is older than the head that the other file has noted.
 
-        Call this before any write to a book or to the ledger, so that the noted heads are not overwritten.
+        Call this before any write to a book or to the ledger, since a write would overwrite the noted head.
         """
         ledger = self._ledger if self._ledger is not None and self._ledger.path.exists() else None
         noted = {party: ledger.noted(self._name(party)) if ledger else None for party in self._parties}
@@ -59,24 +60,24 @@ class PartyBooks:
                 ) from error
 
     def open(self) -> None:
-        """Have every book reserve the plan; raise ConsentRefused if a book refuses it."""
+        """Make every book reserve the plan. Raises ConsentRefused if a book refuses the plan."""
         self._exchange(Phase.OPEN)
 
     def reopen(self, party: str) -> None:
-        """Announce the run to the book of a restarted party, if the party keeps a book."""
+        """Announce the run to the book of a restarted party, if this party keeps a book."""
         if party in self._parties:
             again = PartyBooks(self._transport, [party], run=self._run, account=self._account, ledger=self._ledger)
             again.compare()
             again.open()
 
     def abandon(self) -> None:
-        """Withdraw the run from every book that holds no release of the run yet."""
+        """Withdraw the run from every book that has no release of the run yet."""
         self._told(Phase.ABANDON)
 
     def close(self, without: Collection[str] = ()) -> dict[str, Head]:
-        """Close the run in every book; return the heads of their chains. A repeated call skips books that are closed.
+        """Close the run in every book, and return {party: head of the book's chain}. A repeated call skips closed books.
 
-        without : parties that were given up; their books keep the reservation.
+        without : parties that were given up. Their books keep the reservation.
         """
         for party in self._parties:
             if party not in without and party not in self._closed:

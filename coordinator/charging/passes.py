@@ -1,4 +1,4 @@
-"""Passes over disjoint blocks: one charge pays for all releases of a pass, in which each coordinate is released once."""
+"""Passes over disjoint blocks. One charge pays for all releases of a pass; each coordinate is released once per pass."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def paid_by_pass(query: Query) -> tuple[Descend, RecordCap] | None:
-    """Return (query, cap) if the charge of a pass pays for the query: a visit with noise under a record cap; else None."""
+    """Return (query, cap) for a visit with noise under a record cap, which the charge of a pass pays for; else None."""
     if not isinstance(query, Descend) or query.capped is None or None in query.events():
         return None
     return query, query.capped
 
 
 class Passes:
-    """Charges for queries under a record cap: decides when a query needs a new charge.
+    """Decides when a query under a record cap needs a new charge.
 
     Guarantee. A charge pays for each coordinate at most once, under one cap with one scale. After a loss, and in a new process,
     the charge pays for no further release: it is then unknown which of its releases were made, so all of them count as made. A
-    retry therefore takes the next charge of the plan, which also pays for the blocks after it.
+    retry therefore takes the next charge of the plan, which also pays for all blocks that follow.
 
-    private : True if repeating a query makes a new release; False for seeded noise, which repeats a release to the bit.
+    private : True if a repeated query makes a new release; False for seeded noise, which repeats a release to the bit.
     """
 
     def __init__(self, private: bool) -> None:
@@ -40,11 +40,11 @@ class Passes:
         self._before: tuple[int, Paid | None, frozenset[int], RecordCap | None] = (0, None, frozenset(), None)
 
     def begin(self) -> None:
-        """Save the present state of the charges, so that `lost` can return to it."""
+        """Save the current state of the charges, so that `lost` can return to this state."""
         self._before = self._number, self._paid, self._released, self._cap
 
     def charged(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[tuple[Gaussian, ...], Descend]:
-        """Return the event to charge now under `key`, if any, and the query with the charge that pays for it.
+        """Return the events to charge now, under `key`, and the query together with the charge that pays for it.
 
         Raises PrivacyError for a query that releases a coordinate twice, or with less noise than was charged.
         """
@@ -54,29 +54,29 @@ class Passes:
         return ((paid.event,) if new else ()), replace(query, capped=cap)
 
     def unpaid(self) -> None:
-        """Note that the charge of the last query was refused, so that no later query relies on it."""
+        """Record that the charge of the last query was refused, so that no later query relies on this charge."""
         self._paid = None
 
     def replayed(self, query: Query, key: ReleaseKey) -> None:
-        """Note the releases of an earlier process, if noise is seeded: their charge then also pays for their repetition."""
+        """Record releases of an earlier process. If noise is seeded, their charge also pays for repeating these releases."""
         found = paid_by_pass(query)
         if found is not None and not self._private:
             self._take(*found, key)
 
     def earlier(self, charges: int) -> None:
-        """Skip the charges that an earlier process made for one query. These charges pay for no further release."""
+        """Skip the charges that an earlier process made for one query. They pay for no further release."""
         self._number += charges
         self._paid = None
 
     def lost(self) -> None:
-        """Note that the answer to the last query was lost: its releases may have been made."""
+        """Record that the answer to the last query was lost. Its releases may have been made."""
         if self._private:
             self._over = True
         else:
             self._number, self._paid, self._released, self._cap = self._before
 
     def _take(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[Paid, bool]:
-        """Note the query's coordinates as released. Return the charge that pays for them, and True if this charge is new."""
+        """Record the query's coordinates as released. Return the charge that pays for them, and True if this charge is new."""
         blocks = [step.block.coordinates for step in query.ordered()]
         coordinates = frozenset(j for S in blocks for j in range(S.start, S.stop))
         if len(coordinates) < sum(S.stop - S.start for S in blocks):

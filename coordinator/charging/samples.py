@@ -1,4 +1,4 @@
-"""Secret Poisson samples: each release that is charged at the lower cost of a sampled release has its own sample."""
+"""Secret Poisson samples. Each release that is charged at the lower cost of a sampled release needs its own sample."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Samples:
-    """Check that no secret sample serves two releases.
+    """Check that no secret sample is used for two releases.
 
-    Guarantee. A `PoissonSubsampledGaussian` is accounted as if its sample were independent of all others. So a release
-    under such an event works on a sample of the event's rate that no earlier release has used. A lost attempt counts as
+    Guarantee. A `PoissonSubsampledGaussian` is accounted as if its sample were independent of all other samples. A release
+    under such an event therefore needs a sample of the event's rate that no earlier release has used. A lost attempt counts as
     a release, because its answer may have been seen.
 
-    private : False for seeded noise, which repeats a lost release to the bit, on the same sample.
+    private : False for seeded noise, which repeats a lost release to the bit and on the same sample.
     """
 
     def __init__(self, private: bool) -> None:
@@ -30,11 +30,11 @@ class Samples:
         self._lost = False
 
     def drawn(self, sample: Sample, key: ReleaseKey) -> None:
-        """Note the sample that the coordinator now holds, and the key of the stream that it was drawn from."""
+        """Record the sample that the coordinator now holds, and the key of the stream from which the sample was drawn."""
         self._sample, self._used, self._lost = (sample, key), False, False
 
     def lost(self) -> None:
-        """Note that the last attempt at a query was lost, so that its sample may have been used."""
+        """Record that the last attempt at a query was lost. Its sample may have been used."""
         if self._private:
             self._lost = self._used
         else:
@@ -43,7 +43,7 @@ class Samples:
     def next_for(self, query: Query) -> tuple[Sample, ReleaseKey] | None:
         """Return the sample to draw before this attempt at a query, and the key of its stream; None if no new sample is needed.
 
-        Raises PrivacyError for a sampled release if no sample of its rate was drawn, or if another release has used it.
+        Raises PrivacyError for a sampled release if no sample of the right rate was drawn, or if another release has used it.
         """
         rates = {event.rate for event in query.events() if isinstance(event, PoissonSubsampledGaussian)}
         if not rates:

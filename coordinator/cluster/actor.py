@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class RayMeters:
-    """Metrics of a run in Ray, which Ray's nodes export to Prometheus."""
+    """Metrics of a run in Ray. Ray's nodes export these metrics to Prometheus."""
 
     def __init__(self, job: str, run: str) -> None:
         from ray.util.metrics import Counter, Gauge
@@ -71,8 +71,8 @@ class RayMeters:
 class MarginsActor(Serving, ShardMargins):
     """Actor that holds one shard of the margins Xw.
 
-    The actor shares memory with parties whose shard is on this machine, and puts vectors for other parties into the object
-    store. It stores labels and limits of residuals once, for all parties and visits. It computes margins directly in the shared
+    The actor shares memory with parties whose shard is on the same machine. It puts vectors for other parties into the object
+    store. Labels and limits of residuals are stored once, for all parties and visits. Margins are computed directly in shared
     memory.
     """
 
@@ -84,11 +84,11 @@ class MarginsActor(Serving, ShardMargins):
         self._far: frozenset[str] = frozenset()
 
     def probe(self) -> Lent | None:
-        """Return a small vector in shared memory, which only processes of this machine can read."""
+        """Return a small vector in shared memory. Only processes on this machine can read it."""
         return self._weights.lend(np.zeros(1))
 
     def meet(self, near: Sequence[str], far: Sequence[str]) -> None:
-        """Store the names of the parties that could read the probe (near), and of the others (far)."""
+        """Store the names of the parties that could read the probe (near), and of all other parties (far)."""
         self._near, self._far = frozenset(near), frozenset(far)
 
     def _share(self, name: str, vector: Vector) -> Vector:
@@ -111,7 +111,7 @@ class MarginsActor(Serving, ShardMargins):
         return found.copy() if kept and isinstance(vector, Lent) else found
 
     def _sent(self, records: Records, parties: Collection[str]) -> Records:
-        """Return the records with large vectors replaced by handles that all of the parties can read."""
+        """Return the records, with large vectors replaced by handles that all of these parties can read."""
         near = self._near.issuperset(parties) if parties else not self._far
         margins, weights = records.margins, records.weights
         handles: dict[str, Any] = {
@@ -129,11 +129,12 @@ class MarginsActor(Serving, ShardMargins):
 class CoordinatorActor:
     """Actor that runs a job over the parties' actors.
 
-    It waits for the driver before the first release, so that the driver can refuse the plan, and before it settles the budget,
-    so that the driver's log is complete first.
+    The actor waits for the driver twice: before the first release, so that the driver can refuse the plan, and before the
+    budget is settled, so that the driver has written its log completely.
 
-    faults : policy on lost parties. job, run : tags of metrics and log lines. dealer : dealer's actor in training on shares.
-    shards : Ray's options for each shard of the margins; () keeps the margins in this actor.
+    faults : policy on lost parties. job, run : tags of metrics and log lines. dealer : actor of the dealer in training on
+        shares.
+    shards : Ray's options for the actor of each shard of the margins; () keeps the margins in this actor.
     """
 
     def __init__(
@@ -156,40 +157,40 @@ class CoordinatorActor:
         log.addHandler(logging.StreamHandler())
 
     def version(self) -> str:
-        """Return the version of the code that runs here."""
+        """Return the version of the vfl code in this process."""
         return __version__
 
     def align(self, *, required: bool) -> Iterator[Aligning | Aligned]:
-        """Align the parties' records by their ids; yield progress, then the outcome."""
+        """Align the parties' records by their ids. Yield progress, then the outcome."""
         yield (yield from align(self._transport, required=required))
 
     def apply(self, job: Job, **asked: Any) -> Iterator[Aligning | Aligned | Predicted | Findings]:
-        """Have the parties apply their parts of a model; yield the alignment, then the predictions or the model's measures.
+        """Make the parties apply their parts of a model. Yield the alignment, then the predictions or the model's measures.
 
         asked : keyword arguments of coordinator.prediction.apply.
         """
         yield (yield from apply(self._transport, job, **asked))
 
     def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Event, ...]:
-        """Reserve the plan; return the plan and the reservation."""
+        """Reserve the plan. Return two events: the plan and the reservation."""
         self._events = self._noted(self._coordinator.stream(job, budget, log))
         return tuple(islice(self._events, 2))
 
     def rounds(self) -> Iterator[Event]:
-        """Train: make the planned releases and yield each round."""
+        """Make the planned releases, and yield the event of each round."""
         for event in self._events:
             if isinstance(event, Made):
                 return
             yield event
 
     def finish(self) -> Event:
-        """Settle the budget; return the outcome."""
+        """Settle the budget, and return the outcome."""
         return next(self._events)
 
     def _margins(
         self, labels: Sequence[Any], split: Split | Subsample | None, n_records: int, targets: Targets
     ) -> MarginShards:
-        """Start one actor per shard of the margins. These actors end with this one."""
+        """Start one actor per shard of the margins, and return the margins. These actors end when this actor ends."""
         started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
         group = Served(started, self._of_margins, lost=self._late, seconds=self._answer_seconds)
         assert isinstance(self._transport, ShardTransport)  # noqa: S101 - made with the shards

@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 PAUSE_SECONDS = 0.2
-"""Pause between two requests to an actor that Ray is restarting."""
+"""Seconds between two requests to an actor that Ray is restarting."""
 
 
 class Constants:
-    """Vectors that most queries share. Each is stored once, and queries carry a reference to it."""
+    """Vectors that most queries share. Each vector is stored once, and queries carry a reference to it."""
 
     def __init__(self) -> None:
         self._stored: dict[str, tuple[Vector, Stored]] = {}
-        # Readers cache vectors by number. A random start keeps the numbers of a restarted process different.
+        # Readers cache vectors by number. The random start keeps a restarted process from reusing numbers.
         self._n_stored = secrets.randbits(62)
 
     def of(self, name: str, vector: Vector | None) -> Vector | Stored | None:
-        """Return a reference to the stored vector, or the vector itself if it is small."""
+        """Return a reference to the stored vector; return a small vector itself."""
         if vector is None or vector.nbytes <= INLINE_BYTES:
             return vector
         known = self._stored.get(name)
@@ -50,7 +50,7 @@ class Constants:
         return known[1]
 
     def shared(self, name: str, vector: Vector) -> Vector:
-        """Store a vector; return a read-only view of it in the object store, so that this process needs no copy of its own."""
+        """Store a vector. Return a read-only view of it in the object store, so that this process can drop its own copy."""
         stored = self.of(name, vector)
         if not isinstance(stored, Stored):
             return vector
@@ -60,9 +60,9 @@ class Constants:
 
 
 class RayTransport(MessageTransport):
-    """Transport that calls all actors at the same time. Every wait has a limit.
+    """Transport that calls all actors at once. Every wait has a time limit.
 
-    Handles are references. Actors send vectors directly to each other, and a large vector for several parties is stored once.
+    Handles are references. Actors send vectors directly to one another, and a large vector for several parties is stored once.
 
     actors : {party: handle}.
     timeout : seconds to wait for one answer.
@@ -89,7 +89,7 @@ class RayTransport(MessageTransport):
         self._near: frozenset[str] | None = None
 
     def _post(self, call: Call) -> Posted:
-        """Call the participant's actor. Ray keeps the order of the calls to one actor."""
+        """Call the participant's actor. Ray keeps the calls to one actor in order."""
         to, limit = call.to, call.seconds or self._timeout
         actor = self._dealer if to == DEALER else self._actors[to]
         plain, names, vectors = to_plain_call(call.message), tuple(call.vectors), call.vectors.values()
@@ -103,11 +103,11 @@ class RayTransport(MessageTransport):
         return Posted(to, (ref, limit), dict(zip(sent, refs, strict=True)))
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
-        """Wait for replies in the order of their messages, so that PartyLost names the first participant that was lost."""
+        """Wait for replies in the order of the messages, so that PartyLost names the first participant that was lost."""
         return [received(answer_of(own.to, *own.answer)) for own in posted]
 
     def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:
-        """Yield the progress counts that streaming calls return before their answers."""
+        """Yield the progress counts of streaming calls, and return all answers."""
         streams, answers = {own.answer[0]: own for own in posted}, {}
         while streams:
             limit = max(own.answer[1] for own in streams.values())
@@ -128,7 +128,7 @@ class RayTransport(MessageTransport):
         return [answers[own.answer[0]] for own in posted]
 
     def whole(self, vector: Any, party: str) -> Any:
-        """Return a vector of an answer as one array, fetching pieces from the object store."""
+        """Return a vector of an answer as one array. Pieces are fetched from the object store."""
         if not isinstance(vector, list):
             return vector
         return np.concatenate([answer_of(party, ref, self._timeout) for ref in vector])
@@ -136,7 +136,7 @@ class RayTransport(MessageTransport):
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
         """Return handles of a query's vectors. Labels and limits are stored once for all queries.
 
-        A large vector for several parties is stored once per query. Parties on this machine receive it through shared memory.
+        A large vector for several parties is stored once per query. Parties on this machine receive it in shared memory.
         """
         handles = super().put(records, parties)
         near = self._reached(parties, records)
@@ -149,11 +149,11 @@ class RayTransport(MessageTransport):
         return handles
 
     def together(self, party: str) -> tuple[str, ...]:
-        """Return the parties that run in the same process as this party; this party comes first."""
+        """Return the parties that run in the same process as `party`, which comes first."""
         return together(self._actors, party)
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Wait until Ray has restarted the party's actor, and have it load its data again."""
+        """Wait until Ray has restarted the party's actor, make it load its data again, and return its greeting."""
         until = time.monotonic() + seconds
         self._near = None  # the restarted party may run on another machine
         self.traffic.forget(party)
@@ -170,9 +170,9 @@ class RayTransport(MessageTransport):
                 time.sleep(PAUSE_SECONDS)
 
     def _reached(self, parties: Collection[str], records: Records) -> bool:
-        """Return True if vectors are large and all these parties can read memory of this process.
+        """Return True if the vectors are large and all of these parties can read memory of this process.
 
-        Each party is asked once, and tries to read a vector.
+        To find out, each party is asked once to read a small vector.
         """
         sizes = [vector.nbytes for vector in (records.weights, records.margins) if vector is not None]
         if max(sizes, default=0) <= INLINE_BYTES:
@@ -184,13 +184,16 @@ class RayTransport(MessageTransport):
         return self._near.issuperset(parties)
 
     def _handle(self, name: str, vector: Vector, *, near: bool, shared: bool) -> Any:
-        """Return a handle of the vector in shared memory or in the object store; or the vector itself if it needs no handle."""
+        """Return a handle of the vector, in shared memory or in the object store. A small vector is returned itself."""
         if near:
             return self._lenders[name].lend(vector) or vector
         return ray.put(vector) if shared and vector.nbytes > INLINE_BYTES else vector
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
-        """Return the reply with its vector: a view of shared memory if the vector is added at once, a copy if it is kept."""
+        """Return the reply with its vector.
+
+        The vector is a view of shared memory if it is added up at once, and a copy if kept.
+        """
         lent = vectors.get("vector")
         if not isinstance(lent, Lent):
             return super()._replied(party, share, reply, vectors)
@@ -204,6 +207,6 @@ class RayTransport(MessageTransport):
 
 
 def received(answer: Any) -> tuple[object, Mapping[str, Any]]:
-    """Return (reply, vectors) of an actor's answer."""
+    """Split an actor's answer into (reply, vectors)."""
     plain, vectors = answer if type(answer[1]) is dict else (answer, {})
     return from_plain(plain, object), vectors

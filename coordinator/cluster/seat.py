@@ -1,4 +1,4 @@
-"""Handles of parties that share one worker process of a simulation. Callers use these handles like handles of Ray actors."""
+"""Handles of parties that share one worker process of a simulation. They are used like handles of Ray actors."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class _Method:
     chosen: Any = None
 
     def remote(self, *arguments: Any) -> Any:
-        """Call the method; return Ray's reference or generator."""
+        """Call the method, and return Ray's reference or generator."""
         return (self.chosen or self.process.call).remote(self.party, self.name, *arguments)
 
     def options(self, **options: Any) -> _Method:
-        """Return the method with Ray's options. Only generators stream their results."""
+        """Return the method with Ray's options. Only a generator method streams its results."""
         method = self.process.stream if options.get("num_returns") == "streaming" else self.process.call
         return replace(self, chosen=method.options(**options))
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Handle of one party in a process that several parties share (parties.actor.Shared).
+    """Handle of one party in a process that several parties share (`parties.actor.Shared`).
 
     number : number of the process. Parties with the same number are lost together.
     """
@@ -46,12 +46,12 @@ class Seat:
 
 
 def process_of(actor: Any) -> Any:
-    """Return the handle of the process in which a party runs: its own actor, or the shared one."""
+    """Return the handle of the process in which a party runs: its own actor, or an actor shared with other parties."""
     return actor.process if isinstance(actor, Seat) else actor
 
 
 def together(actors: Mapping[str, Any], party: str) -> tuple[str, ...]:
-    """Return the parties that are lost together with the given party, which comes first."""
+    """Return the parties that are lost together with `party`, which comes first."""
     own = actors[party]
     if not isinstance(own, Seat):
         return (party,)

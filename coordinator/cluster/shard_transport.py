@@ -1,4 +1,4 @@
-"""Transport to parties whose rows are in shards. Shards send vectors to one another, never through the coordinator."""
+"""Transport to parties whose rows are in shards. The shards exchange vectors directly, never through the coordinator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ShardTransport(RayTransport):
-    """Transport to the main actor of each party whose rows are in shards. It carries handles; shards exchange the vectors.
+    """Transport to the main actor of each party with row shards. It carries handles; the shards exchange the vectors.
 
     Queries to main actors on this machine use local pipes (vfl.shards.serving).
 
@@ -45,7 +45,7 @@ class ShardTransport(RayTransport):
     _piped = False
 
     def introduce(self, margins: Served) -> None:
-        """Find out which shards and main actors share a machine, and tell each of them."""
+        """Find out which shards and main actors share a machine, and tell each actor the result."""
         self._margins = margins
         probes = margins.ask("probe")
         margins.near = all(probe is not None and self._borrower.borrow(probe) is not None for probe in probes)
@@ -62,7 +62,7 @@ class ShardTransport(RayTransport):
         }
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Wait until Ray has restarted the party's actors, and have them load their data again."""
+        """Wait until Ray has restarted the party's actors, make them load their data again, and return the party's greeting."""
         self._close_pipes()
         greeting = super().revive(party, seconds)
         if self._margins is not None:
@@ -71,12 +71,15 @@ class ShardTransport(RayTransport):
         return greeting
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return the handles of each shard's vectors."""
+        """Return the handles of the vectors of each shard."""
         self._piped = self._callers.keys() >= set(parties)
         return {"records": list(records)}
 
     def _post(self, call: Call) -> Posted:
-        """Call the party's main actor. Queries use pipes if all addressed parties have one; open pipes block Ray calls."""
+        """Call the party's main actor.
+
+        A query uses pipes if all addressed parties have one, since open pipes block Ray calls.
+        """
         if not (self._piped and "records" in call.vectors):
             self._close_pipes()
             return super()._post(call)
@@ -85,7 +88,7 @@ class ShardTransport(RayTransport):
         return Posted(call.to, caller)
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
-        """Wait for the answers."""
+        """Wait for the answers, from pipes or from Ray."""
         if not any(isinstance(own.answer, Caller) for own in posted):
             return super().collect(posted)
         try:
@@ -104,7 +107,10 @@ class ShardTransport(RayTransport):
         self.traffic.wait(replies)
 
     def moved(self, party: str, share: Query, *, answered: bool) -> int:
-        """Return the bytes per record that shards exchange for a party's part of a query. Labels and limits count once."""
+        """Return the bytes per record that shards exchange for a party's part of a query.
+
+        Labels and limits are counted once.
+        """
         swept = isinstance(share, Descend) and share.sweep
         margin = self.targets.n_margins * (np.dtype(self.targets.kind).itemsize if swept else 8)
         count = margin * share.width * (share.need is not Need.NOTHING)
@@ -116,12 +122,12 @@ class ShardTransport(RayTransport):
         return count
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
-        """Wait for answers of Ray calls, after closing the pipes, which would block these calls."""
+        """Wait for answers of Ray calls. The pipes are closed first, since they would block these calls."""
         self._close_pipes()
         return super()._gather(refs)
 
     def _close_pipes(self) -> None:
-        """Close the pipes to all parties. The next call of `introduce` opens new ones."""
+        """Close the pipes to all parties. The next call of `introduce` opens new pipes."""
         for caller in self._callers.values():
             caller.close()
 

@@ -1,4 +1,4 @@
-"""Acceptance of one stream per member of a federation. Refused peers receive the reason."""
+"""Acceptance of one stream per member of a federation. A refused peer receives the reason."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ HELLO_SECONDS = 10.0
 
 log = logging.getLogger("vfl.federation")
 ENDED = "the coordinator has ended"
-"""Reason sent to parties when the coordinator closes their streams, after a run or an error."""
+"""Reason that parties receive when the coordinator closes their streams, after a run or an error."""
 
 
 class Gathering:
-    """Connected members of a federation, one stream each: the parties, and the dealer in training on shares.
+    """Connected members of a federation, with one stream each: the parties, and the dealer in training on shares.
 
-    A party that connects again from the same process replaces its stream. A second process of one party is refused while the
-    first is connected.
+    If a party connects again from the same process, the new stream replaces the old one. A second process of the party is
+    refused while the first process is connected.
 
     listen : address to bind (vfl.wire.streams.Listener).
     """
@@ -64,7 +64,7 @@ class Gathering:
         self._listener.close()
 
     def link(self, party: str, seconds: float) -> Link:
-        """Wait for the party's stream and return it. Raises PartyLost at the limit."""
+        """Wait for the party's stream, and return it. Raises PartyLost after `seconds`."""
         until = time.monotonic() + seconds
         with self._changed:
             while (link := self._links.get(party)) is None or link.ended:
@@ -76,12 +76,12 @@ class Gathering:
             return link
 
     def connected(self) -> dict[str, Link]:
-        """Return the streams that are open."""
+        """Return {party: stream} for all open streams."""
         with self._changed:
             return {party: link for party, link in self._links.items() if not link.ended}
 
     def wait(self, parties: Collection[str], seconds: float) -> dict[str, Link]:
-        """Return the streams of these parties once all are connected. Raises PartyLost, which names a missing party."""
+        """Return the streams of these parties once all are connected. Else raises PartyLost, which names a missing party."""
         until = time.monotonic() + seconds
         return {party: self.link(party, max(until - time.monotonic(), 0.0)) for party in parties}
 
@@ -126,7 +126,7 @@ class Gathering:
         self._gone(link, "the connection broke")
 
     def _admitted(self, link: Link) -> bool:
-        """Return False while another process of the party is connected; end an older stream of the same process."""
+        """Return False if another process of the party is connected. An older stream of the same process is ended."""
         with self._changed:
             older = self._links.get(link.party)
             if older is not None and older.process != link.process and not older.ended:
@@ -146,7 +146,7 @@ class Gathering:
                 log.info(json.dumps({"event": "disconnected", "party": link.party, "why": link.ended}))
 
     def _reason(self, hello: Hello | None, peer: Peer) -> str:
-        """Return the reason to refuse a peer; '' if the peer is accepted."""
+        """Return the reason for refusing a peer; '' if the peer is accepted."""
         if hello is None:
             return f"no greeting came within {HELLO_SECONDS:g} s"
         member = self._federation.joining.get(hello.name)
@@ -172,7 +172,7 @@ class Gathering:
 
 
 def _first(frames: Iterator[bytes], at_end: Callable[[Callable[[], None]], Any]) -> Hello | None:
-    """Return the first frame if it is a Hello and arrives in time; else None."""
+    """Return the first frame if it arrives in time and is a Hello; else None."""
     found: list[Hello] = []
     there = threading.Event()
     at_end(there.set)

@@ -1,4 +1,4 @@
-"""Stream of one party at the coordinator: one call at a time, then its answer."""
+"""Stream of one party at the coordinator. It carries one call at a time, then the answer to this call."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 
 SENTENCE = 1 << 16
-"""Bytes always allowed for the body of an answer: enough for an error message."""
+"""Bytes that the body of an answer may always have: enough for an error message."""
 
 
 STEP_SECONDS = 1e-3
-"""Seconds allowed per step of a call that reports progress: 40 times the time to blind one id on one core."""
+"""Additional seconds per step of a call that reports progress: 40 times the time to blind one id on one core."""
 
 
 class Answer:
-    """Awaited answer to a call.
+    """Answer to a call, which may not have arrived yet.
 
-    sent : size of the call's vectors in bytes. progress, steps : as for `Link.call`.
+    sent : total size in bytes of the vectors in the call. progress, steps : as for `Link.call`.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Answer:
         self._began = self._touched = time.monotonic()
 
     def began(self, incoming: Incoming) -> None:
-        """Note the head of the answer."""
+        """Record the head, that is, the first frame of the answer."""
         self._bytes += incoming.size
         if self._progress is not None:
             self._touched = time.monotonic()
 
     def progressed(self, done: int) -> None:
-        """Note a progress report; a higher count restarts the time limit. Raises WireError for an unexpected report."""
+        """Record a progress report. A higher count restarts the time limit. Raises WireError for an unexpected report."""
         if self._progress is None or done > self._steps:
             raise WireError("received a report of progress that is not due")
         if done > self._done:
@@ -67,23 +67,23 @@ class Answer:
             self._progress(done)
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call a function once the answer is there: now, or later in the receiving thread. The function must not block."""
+        """Call a function once the answer has arrived: now, or later in the receiving thread. The function must not block."""
         self._then = call
         if self._there.is_set():
             call()
 
     def until(self, seconds: float) -> float:
-        """Return the time (monotonic) after which the party counts as lost; arguments as for `wait`."""
+        """Return the monotonic time after which the party counts as lost. Arguments : as for `wait`."""
         seconds += self._bytes / SLOWEST
         return min(self._touched + seconds, self._began + seconds + self._steps * STEP_SECONDS)
 
     def arrived(self, incoming: Incoming) -> None:
-        """Note that the answer is complete."""
+        """Record the complete answer."""
         self._incoming = incoming
         self._set()
 
     def fail(self, error: VflError) -> None:
-        """Note that no answer will come."""
+        """Record that no answer will arrive."""
         self._error = self._error or error
         self._set()
 
@@ -93,12 +93,12 @@ class Answer:
             self._then()
 
     def wait(self, seconds: float) -> tuple[Any, dict[str, Any]]:
-        """Return the answer's message and its vectors, as bytes.
+        """Return the message of the answer, and its vectors as bytes.
 
-        seconds : limit for the answer, in addition to the time to transfer call and answer at the rate SLOWEST. A progress
-            report restarts the limit; restarts add at most STEP_SECONDS per step in total.
+        seconds : limit for the answer, in addition to the time for transferring call and answer at the rate SLOWEST. A progress
+            report restarts the limit. All restarts together add at most STEP_SECONDS per step.
 
-        Raises the party's error, or PartyLost. At the limit, the party's stream is closed and its answer is lost.
+        Raises the party's error, or PartyLost. At the limit, the party's stream is closed, and the answer is lost.
         """
         name = self._link.party
         while not self._there.wait(max(self.until(seconds) - time.monotonic(), 0.0)):
@@ -121,7 +121,7 @@ class Answer:
 class Link:
     """The stream of one party.
 
-    process : id of the party's process, 16 random bytes. version : version of the party's code.
+    process : id of the party's process, 16 random bytes. version : version of the vfl code at the party.
     cancel : function that ends the stream at once, even if the party has stopped reading.
     """
 
@@ -143,11 +143,12 @@ class Link:
         progress: Callable[[int], None] | None = None,
         steps: int = 0,
     ) -> Answer:
-        """Send a call; return at once, with an `Answer` to wait for. Raises PartyLost if the stream has ended.
+        """Send a call, and return at once an `Answer` to wait for. Raises PartyLost if the stream has ended.
 
-        messages : the call, followed by the release key of a query. vectors : bytes-like objects; a Constant is sent once.
-        limits : limits on the answer's size. progress : called with the number of steps done, at most `steps`; None refuses
-            progress reports.
+        messages : the call; for a query, the query and its release key. vectors : bytes-like objects; a `Constant` is sent
+            once.
+        limits : limits on the size of the answer. progress : function called with the number of finished steps, at most
+            `steps`; None to refuse progress reports.
         """
         limits = limits or Limits(SENTENCE)
         with self._lock:
@@ -167,7 +168,7 @@ class Link:
         return answer
 
     def _sent(self, vectors: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace constants that the party already holds by their digests."""
+        """Replace constants that the party already has by digests of these constants."""
         sent = dict(vectors)
         for name, given in vectors.items():
             if isinstance(given, Constant):
@@ -203,7 +204,7 @@ class Link:
                 self._waiting = self._incoming = None
 
     def end(self, why: str) -> None:
-        """End the stream; the call in flight is lost."""
+        """End the stream. A call that waits for its answer is lost."""
         with self._lock:
             if self.ended:
                 return
@@ -215,7 +216,7 @@ class Link:
 
 
 def error_of(failure: Failure, party: str) -> VflError:
-    """Return the error that a party's failure names, of a class in vfl.errors; FederationError for an unknown name."""
+    """Return the error that a party's failure names, as a class in vfl.errors; FederationError for an unknown name."""
     kind = getattr(errors, failure.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, VflError)):
         kind = FederationError

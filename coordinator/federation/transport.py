@@ -1,4 +1,4 @@
-"""Transport to the parties of a federation; the same algorithm as on Ray and in process."""
+"""Transport to the parties of a federation. The algorithm is the same as on Ray and in one process."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 PER_VALUE = 64
-"""Overhead in bytes per vector or number in an answer, beyond the vectors' entries."""
+"""Overhead in bytes per vector or number in an answer, in addition to the entries of vectors."""
 MOST_WORDS = 1 << 26
-"""Largest size in bytes of the words that open one sum of shares (vfl.secure)."""
+"""Largest size in bytes of one party's words for opening sums on shares (vfl.secure)."""
 CONSTANTS = ("labels", "limits")
 COPIES = 2
-"""Copies of each party's set that the coordinator holds at once: one as received, one for the comparison."""
+"""Number of copies of each party's set that the coordinator holds at once: the received one, and one for the comparison."""
 OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Columns, Groups)
 WITH_VECTOR = OF_MARGINS + OF_RECORDS
-"""Queries answered with a vector: (K·n,) if they are in OF_MARGINS, with K margins per record, else (width·n,)."""
+"""Queries that are answered with a vector: (K·n,) for those in OF_MARGINS, with K margins per record; else (width·n,)."""
 
 
 class FederationTransport(MessageTransport):
-    """Transport that asks all parties at the same time. Every wait has a limit.
+    """Transport that asks all parties at once. Every wait has a time limit.
 
-    If a party's stream breaks during a query, both party and query are lost. `revive` waits until the party connects again.
+    If a party's stream breaks during a query, the party and the query are lost. `revive` waits until the party connects again.
 
-    parts : function from the number of records to the numbers of training and of held-out records.
+    parts : function from the number of records to the pair (number of training records, number of held-out records).
     offer : function that offers this run to a party that has connected again.
-    targets : vectors that the label party sends with the labels, and form of the margins.
+    targets : says which vectors the label party sends with the labels, and the form of the margins.
     dealer : dealer for training on shares: an object in this process, or the name of an organisation with a stream here.
     timeout : seconds to wait for one answer. load_seconds : seconds for a party to read its data.
     """
@@ -81,9 +81,9 @@ class FederationTransport(MessageTransport):
         self._constants: dict[str, tuple[Vector, Constant]] = {}
 
     def _post(self, call: Call) -> Posted:
-        """Queue a message; send it once its vectors have arrived and the participant has answered the earlier messages.
+        """Queue a message. It is sent once its vectors have arrived and the participant has answered all earlier messages.
 
-        Vectors for other participants pass through this process, sealed for their receiver.
+        Vectors for other participants pass through this process, sealed for their receivers.
         """
         to, done = call.to, list[int]()
         if to not in self._queues:
@@ -93,10 +93,10 @@ class FederationTransport(MessageTransport):
         return Posted(to, (answer, done), passed)
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
-        """Wait for all replies; return them, or raise the first error in the order of the messages.
+        """Wait for all replies, and return them, or raise the first error in the order of the messages.
 
-        If the messages have different receivers, another error is raised before any PartyLost: the caller may repeat the
-        messages after a loss, but not after another error.
+        If the messages have different receivers, any other error is raised in preference to PartyLost. The caller may repeat
+        the messages after a loss, but not after another error.
         """
         wait([own.answer[0] for own in posted])
         failed = [error for own in posted if (error := own.answer[0].exception()) is not None]
@@ -105,7 +105,7 @@ class FederationTransport(MessageTransport):
         return [own.answer[0].result() for own in posted]
 
     def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:
-        """Yield the progress that participants report; return their answers."""
+        """Yield the progress that participants report, and return all answers."""
         left: set[Future[Any]] = {own.answer[0] for own in posted}
         while left:
             _, left = wait(left, timeout=0.1)
@@ -117,7 +117,7 @@ class FederationTransport(MessageTransport):
         return self.collect(posted)
 
     def exchange_keys(self, *, salted: bool) -> None:
-        """Exchange the parties' sealing keys and, if salted, pass on the sealed salt that the first party chooses."""
+        """Exchange the parties' sealing keys. If salted, also pass on the salt that the first party chooses and seals."""
         keys = self.call(dict.fromkeys(self.parties, Introduce()), SealingKey)
         self.call(dict.fromkeys(self.parties, Introduced(keys)), Done)
         if not salted:
@@ -129,7 +129,7 @@ class FederationTransport(MessageTransport):
         self.call({name: TakeSalt(maker, sealed.texts[name]) for name in others}, Done)
 
     def check_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Raise FederationError for sets of ids that this machine cannot hold, before any is sent."""
+        """Raise FederationError if this machine cannot hold sets of ids of these sizes. Call this before a set is sent."""
         needed, here = COPIES * SIZE * sum(sizes.values()), memory_here()
         if needed > here:
             raise FederationError(
@@ -138,25 +138,25 @@ class FederationTransport(MessageTransport):
             )
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return handles of a query's vectors; labels and limits are sent once per run."""
+        """Return handles of a query's vectors. Labels and limits are sent once per run."""
         handles = super().put(records, parties)
         return handles | {name: self._constant(name, handles[name]) for name in CONSTANTS if name in handles}
 
     def greet(self) -> dict[str, Greeting]:
-        """Have all parties read their columns, at the same time; return their greetings."""
+        """Make all parties read their columns, at the same time, and return their greetings."""
         return self._noted(super().greet())
 
     def labels(self, party: str) -> Vector:
-        """Return y, (n,), followed by log(exposure) if the job has exposures."""
+        """Return y, (n,), followed by the other vectors of the job's targets, such as log(exposure)."""
         labels: Vector = sized({"labels": super().labels(party)}, "labels", self._due_labels(party), party)
         if not np.isfinite(labels).all():
             raise FederationError(f"party {party!r} sent a label that is not a number")
         return labels
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Wait until the party is connected again, offer it the run, and have it load its data if needed.
+        """Wait until the participant is connected again, offer it the run, and make it load its data if needed.
 
-        A dealer has no data to load.
+        The dealer has no data to load.
         """
         until = time.monotonic() + seconds
         member = self._member(party)
@@ -175,7 +175,7 @@ class FederationTransport(MessageTransport):
                     raise
 
     def _sent(self, call: Call, progress: Callable[[int], None]) -> tuple[object, Mapping[str, Any]]:
-        """Wait for the call's vectors, then call the participant; return its reply and its vectors."""
+        """Wait for the call's vectors, then call the participant. Return its reply, and the vectors of the reply."""
         to, message = call.to, call.message
         given = {name: own.get() if isinstance(own, _Awaited) else own for name, own in call.vectors.items()}
         due = {name: sealed_size(size) if call.passed else size for name, size in call.due.items()}
@@ -198,18 +198,18 @@ class FederationTransport(MessageTransport):
         return reply, found
 
     def _member(self, name: str) -> str:
-        """Return the federation's member that plays this role in the run."""
+        """Return the member of the federation that plays this role in the run."""
         return self._dealer if name == DEALER and isinstance(self._dealer, str) else name
 
     def _link(self, party: str) -> Link:
-        """Return the party's stream. Raises PartyLost for a new process of the party, which knows nothing of the run."""
+        """Return the party's stream. Raises PartyLost if the party has a new process, which knows nothing of the run."""
         link = self._gathering.link(party, 0.0)
         if self._offered_to.setdefault(party, link.process) != link.process:
             raise PartyLost(f"{party!r} was lost: it was started again", party)
         return link
 
     def _noted(self, greetings: dict[str, Greeting]) -> dict[str, Greeting]:
-        """Note the parties' numbers of records, which determine the sizes of answers."""
+        """Record the parties' numbers of records, which determine the sizes of answers."""
         for party, greeting in greetings.items():
             if not 0 <= greeting.n_records <= MOST_RECORDS:
                 raise FederationError(f"party {party!r} reported an impossible number of records")
@@ -217,7 +217,7 @@ class FederationTransport(MessageTransport):
         return greetings
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
-        """Return the reply with its vector. Raises FederationError if a length differs from the requested length."""
+        """Return the reply with its vector. Raises FederationError if a vector does not have the requested length."""
         selects = isinstance(share, Select)
         lengths = tuple(len(vector) for vector in reply.released)
         if lengths != (() if selects else share.sizes()) or (reply.selected is not None) != selects:
@@ -258,7 +258,7 @@ class FederationTransport(MessageTransport):
 
 @contextlib.contextmanager
 def _lost_as(name: str) -> Iterator[None]:
-    """Rename the party in a PartyLost from the member's name to its name in the run."""
+    """In a PartyLost, replace the name of the federation's member by the name of its role in the run."""
     try:
         yield
     except PartyLost as lost:
@@ -290,7 +290,7 @@ def _body_of(message: Any) -> int:
 
 
 def sized(vectors: Mapping[str, Any], name: str, size: int, party: str, kind: str = "float64") -> Any:
-    """Return the named vector, which must have exactly `size` bytes. Raises FederationError."""
+    """Return the named vector, which must have exactly `size` bytes; else raise FederationError."""
     try:
         return as_vector(given(vectors, name, party, size), kind)
     except WireError as error:

@@ -1,6 +1,6 @@
-"""Public model as the coordinator's only state between queries under trust='secure', in place of margins.
+"""Public model as the coordinator's only state between queries under trust='secure'. It takes the place of margins.
 
-Guarantee. No value here has an entry per record: w, the shift and the version are functions of released values.
+Guarantee. No value in this module has an entry per record: w and the shift are functions of released values.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 PUBLIC = ("add", "reset")
-"""Targets that change the model. Other targets name vectors that exist only with margins."""
+"""Targets of queries that change the model. Other targets name vectors that exist only together with margins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """A public model: margins are Σ_q X_q w_q + shift.
 
-    w : {party: (p_q,) its coefficients}. shift : −c·w for columns centred at c.
+    w : {party: (p_q,) coefficients of its columns}. shift : −c·w for columns centred at c.
     """
 
     w: Mapping[str, Vector]
@@ -37,10 +37,11 @@ class Model:
 
 
 class Iterate:
-    """Public model that queries change, with the interface of margins (coordinator.states.state).
+    """Public model that queries change. It has the interface of margins (coordinator.states.state).
 
-    Queries about the columns of one owner are sent to that owner: moments, ranges, tallies of labels. A gradient query is sent
-    to all parties, which open its noised sum (coordinator.secure). Other queries that change margins change the model.
+    A query about the columns of one owner (moments, ranges, tallies of labels) is sent to this owner. A gradient query is sent
+    to all parties, which open its sum with noise (coordinator.secure). Every other query that would change margins changes the
+    model.
 
     layout : layout of the coordinates. n_records : number of training records. label : the party with the labels.
     """
@@ -52,15 +53,18 @@ class Iterate:
         self.model = Model({party: np.zeros(size) for party, size in self._sizes.items()})
 
     def state(self) -> Model:
-        """Return the model, for `restore`. Updates replace it and never change it in place."""
+        """Return the model, for `restore`. An update replaces the model and never changes it in place."""
         return self.model
 
     def restore(self, state: Model) -> None:
-        """Return to an earlier model."""
+        """Go back to an earlier model."""
         self.model = state
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return each party's part of a query; gradient queries go to all parties. PrivacyError if the query needs margins."""
+        """Return {party: its part of a query}.
+
+        A gradient query goes to all parties. PrivacyError for a query that needs margins.
+        """
         match query:
             case Moments() | Ranges():
                 return query.shares()
@@ -78,11 +82,11 @@ class Iterate:
                 )
 
     def records(self, query: Query) -> Records:
-        """Return no vectors, since parties see no per-record vector."""
+        """Return no vectors, since under trust='secure' parties see no per-record vector."""
         return Records()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Apply to the model the change that a query makes to `Margins`. PrivacyError for a reply with an entry per record."""
+        """Change the model as a query would change `Margins`. PrivacyError for a reply with an entry per record."""
         if any(reply.vector is not None for reply in replies.values()):
             self._refuse()
         if isinstance(query, Forward) and query.target in PUBLIC:
@@ -91,12 +95,12 @@ class Iterate:
             self._repeat(query, query.replayed)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Raise PrivacyError if there are vectors."""
+        """Raise PrivacyError if `vectors` is not empty."""
         if list(vectors):
             self._refuse()
 
     def tally(self, query: Tally) -> NoReturn:
-        """Raise PrivacyError: statistics need margins."""
+        """Raise PrivacyError, since statistics need margins."""
         self._refuse()
 
     def _move(self, query: Forward) -> None:
@@ -108,7 +112,7 @@ class Iterate:
         self.model = Model(w, shift + sum(query.shifts.get(party, 0.0) for party in query.coordinates))
 
     def _repeat(self, query: Descend, released: tuple[Vector, ...]) -> None:
-        """Repeat the updates of an earlier process, in the order and with the rounding of the executor's single steps."""
+        """Repeat the updates of an earlier process, with the order and the rounding of the executor's single steps."""
         own = {party: start.copy() for party, start in query.start.items()}
         for step, u in zip(query.ordered(), released, strict=True):
             party = step.block.party

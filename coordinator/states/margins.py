@@ -1,7 +1,7 @@
-"""The only module that holds Xw, y and other per-record state in the clear.
+"""The only module that holds Xw, y and other per-record state unencrypted.
 
-Parties see what the trust setting allows: residuals, or margins and labels in a sweep. Under trust='secure',
-`coordinator.states.iterate` takes the place of this module, and no participant holds these vectors.
+Parties see what the trust setting allows: residuals, or margins and labels in a sweep. Under
+trust='secure', `coordinator.states.iterate` takes the place of this module, and no participant holds these vectors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HELD = (HELD_OUT, HELD_NORMS, HELD_GROUPS)
 
 
 class Place(NamedTuple):
-    """Positions of a shard's first records: `first` among all training records, `first_held_out` among all held-out ones."""
+    """Positions of a shard's first records: `first` among all training records, `first_held_out` among all held-out records."""
 
     first: int
     n_trained: int
@@ -55,18 +55,18 @@ def _own(name: str, vector: Vector) -> Vector:
 
 
 class Margins(State):
-    """Margins Xw + o, (n,), of the training records, beginning at w = 0, with labels y and weights s, (n,). o : offsets or 0.
+    """Margins Xw + o, (n,), of the training records, with labels y and weights s, (n,). Initially w = 0. o : offsets or 0.
 
-    labels : y, followed by the vectors that `targets` names. Rebuilding Xw keeps the offsets.
+    labels : y, followed by the vectors that `targets` names. The offsets stay if Xw is computed anew.
 
-    held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
-        records are kept for a Tally only.
+    held_out : (n + m,) booleans, True for the m held-out records; None for no held-out records. Margins, norms and groups of
+        held-out records are kept only for a `Tally` query.
     place : positions of these records if they are one shard; None if they are all records.
-    targets : form of the margins and of `labels`. The margins themselves are float64 for every kind of margins in a sweep. A
+    targets : form of the margins and of `labels`. The margins here are float64, even if a sweep sends them in another type. A
         record cap holds for any margins, so rounding costs no privacy.
-    share : called with the name and the value of a vector that most queries carry; returns the copy to keep, such as one in
+    share : function of the name and value of a vector that most queries carry. It returns the copy to keep, for example in
         memory that other processes read.
-    room : returns memory, (size,), for the next Xw + o; None lets numpy allocate it.
+    room : function that returns memory, (size,), for the next Xw + o, or None to let numpy allocate it.
     """
 
     def __init__(
@@ -99,7 +99,10 @@ class Margins(State):
 
     @np.errstate(all="ignore")  # a warning would reveal one record's overflow, here and below
     def tally(self, query: Tally) -> Integers | Vector:
-        """Return the sum of the query's statistic over the query's records. The sum has no noise: pass it only to `release`."""
+        """Return the sum of the query's statistic over the query's records.
+
+        The sum has no noise; only `release` may receive it.
+        """
         statistic: Any = query.statistic
         sums: Integers | Vector
         if query.side is Side.TRAINING:
@@ -121,7 +124,7 @@ class Margins(State):
         return known
 
     def state(self) -> Saved:
-        """Return the state that queries change, for `restore`; vectors are replaced, never changed in place."""
+        """Return the state that queries change, for `restore`. Queries replace vectors and never change them in place."""
         return self._margins, dict(self._held), dict(self._kept)
 
     def restore(self, state: Saved) -> None:
@@ -130,41 +133,44 @@ class Margins(State):
 
     @np.errstate(all="ignore")
     def records(self, query: Query) -> Records:
-        """Return the per-record vectors that the parties see for this query; store those that the weighting replaces."""
+        """Return the per-record vectors that the parties see for a query.
+
+        Vectors that the query's weighting replaces are stored.
+        """
         cap = query.capped if isinstance(query, Descend | Backward) else None
         if query.need is Need.MARGINS:
             return self.in_sweep(None if cap is None else cap.cap)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
-            # A `Piece` is a piece of one release, not of the records: all records take part.
+            # A `Piece` is a piece of one release, not a batch of records: all records take part.
             batch = None if isinstance(query.batch, Piece) else query.batch
             if batch is not None:
                 members = batch.members(self._place.n_trained)
                 self._kept["batch"] = members[self._place.first : self._place.first + len(self._labels)]
             weights, replaced = query.weighting(self._margins, self._labels, self._kept)
             self._kept.update(replaced)
-            if cap is not None:  # the charge of a pass assumes the cap, so it is applied here and not by the weighting
+            if cap is not None:  # the charge of a pass relies on this cap, so it is applied here
                 weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
             for _ in range(1 + bool(getattr(query.weighting, "squares_weights", False))):
                 weights = weighed(weights, self._weights)
-            # The charge of a pass assumes disjoint batches, so membership is applied here and not by the weighting.
+            # The charge of a pass relies on disjoint batches, so membership is applied here and not by the weighting.
             return Records(weights=weights if batch is None else weights * self._kept["batch"])
         return Records()
 
     @np.errstate(all="ignore")  # a cast to float32 may overflow
     def in_sweep(self, cap: float | None) -> Records:
-        """Return the per-record vectors that a party sees in a visit of a sweep. cap : record cap, if any."""
+        """Return the per-record vectors that a party sees in its visit of a sweep. cap : record cap, or None without a cap."""
         limits = None if cap is None else self._limits(cap)
         margins = self._margins.astype(self._kind, copy=False)
         return Records(margins=margins, labels=self._shown, limits=limits)
 
     def vectors(self) -> Iterator[Vector]:
-        """Yield the vectors that queries replace and that `restore` may need."""
+        """Yield all vectors that queries replace and that `restore` may need."""
         yield self._margins
         yield from self._held.values()
         yield from self._kept.values()
 
     def _limits(self, cap: float) -> Vector:
-        """Return C/‖z_i‖, (n,), the limits of residuals. They are cached, so that transports can store them once."""
+        """Return C/‖z_i‖, (n,), the limits of residuals. The result is cached, so that transports can store it once."""
         norms = self._kept.get("norms")
         if norms is None:
             raise PrivacyError("a record cap is asked for before the norms of the records are known")
@@ -173,12 +179,15 @@ class Margins(State):
         return self._capped[2]
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Take in the (n,) vectors of the replies to a query."""
+        """Apply the (n,) vectors in the replies to a query."""
         self.absorb(query.target, [reply.vector for reply in replies.values() if reply.vector is not None])
 
     @np.errstate(all="ignore")
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Add up the vectors in order. By `target`, add the sum to Xw, replace Xw by it, or keep it under that name."""
+        """Add up the vectors in order.
+
+        `target` says what to do with the sum: add to Xw, replace Xw, or keep under that name.
+        """
         total: Vector | None = None
         for vector in vectors:
             if vector.dtype == np.float32 and (target != "add" or self._kind != np.float32):

@@ -1,7 +1,7 @@
 """Margins in row shards.
 
-Shard k of the margins exchanges vectors with shard k of each party. The coordinator forwards references and adds up the
-exact sums of the shards. It holds no per-record vector.
+Shard k of the margins exchanges vectors with shard k of each party. The coordinator forwards references, and adds up exact sums
+over the shards. It holds no per-record vector.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 PAUSE_SECONDS = 0.2
-"""Pause between two requests to a shard that is being restarted."""
+"""Seconds between two requests to a shard that is being restarted."""
 
 
 class ShardMargins:
-    """Margins of one shard. The shard itself keeps the state from before a query, so the coordinator never holds it.
+    """Margins of one shard. The shard itself keeps the state from before a query, so the coordinator never holds this state.
 
-    Methods that change the state take `mark`: if True, they first save the present state for `undo`.
+    Methods that change the state have an argument `mark`. If it is True, they first save the current state for `undo`.
     """
 
     _loaded: Margins | None = None
@@ -58,13 +58,13 @@ class ShardMargins:
         place: Place,
         targets: Targets | None = None,
     ) -> None:
-        """Load the labels of the shard's records, (n,), held-out records included. Other arguments as for `Margins`."""
+        """Load labels of the shard's records, (n,), including held-out records. Other arguments : as for `Margins`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
         self._before = None
         self._loaded = Margins(self._read(labels), held_out, place, targets, self._share, self._room)
 
     def _share(self, name: str, vector: Vector) -> Vector:
-        """Return the copy of a vector that is kept; see `Margins`."""
+        """Return the copy of a vector to keep; see `Margins`."""
         del name
         return vector
 
@@ -73,7 +73,7 @@ class ShardMargins:
         return no_room(size)
 
     def _read(self, vector: Any, party: str = "", *, kept: bool = True) -> Vector:
-        """Return a vector that a party sent; PartyLost names the party if the vector is lost.
+        """Return a vector that a party sent. If the vector is lost, PartyLost names the party.
 
         kept : False if the vector is added up at once, so that no copy is needed.
         """
@@ -82,12 +82,12 @@ class ShardMargins:
         return given
 
     def _sent(self, records: Records, parties: Collection[str]) -> Records:
-        """Return the vectors in the form in which these parties receive them. parties : () for vectors for any party."""
+        """Return the vectors in the form in which these parties receive them. parties : () if any party may receive them."""
         del parties
         return records
 
     def records(self, query: Query, mark: bool) -> Records:
-        """Return the per-record vectors that the parties see for this query, or handles of them."""
+        """Return the per-record vectors that the parties see for a query, or handles of these vectors."""
         if mark:
             self._mark()
         return self._sent(self._margins.records(query), tuple(query.shares()))
@@ -97,7 +97,7 @@ class ShardMargins:
         return self._margins.tally(query)
 
     def keep(self, target: str, mark: bool, pieces: Sequence[Vector]) -> None:
-        """Keep the vector that the coordinator drew for these records, if `pieces` holds one."""
+        """Keep the vector that the coordinator drew for these records, if `pieces` contains one."""
         if mark:
             self._mark()
         self._margins.absorb(target, pieces)
@@ -105,10 +105,10 @@ class ShardMargins:
     def take(
         self, target: str, mark: bool, visit: float | Literal[False] | None, parties: Sequence[str], *vectors: Any
     ) -> Records | None:
-        """Take in the parties' vectors, in order; see `Margins.absorb`.
+        """Apply the parties' vectors, in order, to the margins; see `Margins.absorb`.
 
-        visit : for a query of a sweep its record cap, or None without a cap; the records for the next visit are then returned.
-            False for any other query, which returns None.
+        visit : for a query of a sweep, its record cap, or None without a cap; the records for the next visit are then returned.
+            False for any other query; None is then returned.
         """
         if mark:
             self._mark()
@@ -130,7 +130,7 @@ class ShardMargins:
 class MarginShards(State):
     """Margins of all records, kept in one `ShardMargins` per shard, with the methods of `Margins`.
 
-    loaded : function called when all shards have loaded, also after a restart of one of them.
+    loaded : function that is called when all shards have loaded, also after one of them was restarted.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class MarginShards(State):
         self.turn(labels, split)
 
     def turn(self, labels: Sequence[Any], split: Split | Subsample | None) -> None:
-        """Begin a split: load its training part, which may differ in size from shard to shard, with the margins at w = 0."""
+        """Start a split: load its training part, whose size may differ from shard to shard, with margins at w = 0."""
         ends = [0, *(shard.stop for shard in self._ranges)]
         apart = [0] * len(ends) if split is None else split.counts(ends)
         trained = [end - out for end, out in zip(ends, apart, strict=True)]
@@ -161,9 +161,9 @@ class MarginShards(State):
         self._load(labels)
 
     def reload(self, labels: Callable[[], Any], seconds: float) -> None:
-        """Wait for lost shards, then load all shards as at the start of the run. Raises StateLost at the limit.
+        """Wait for lost shards, then load all shards as at the start of the run. Raises StateLost after `seconds`.
 
-        labels : function that asks the label party for its labels.
+        labels : function that requests the labels from the label party.
         """
         until = time.monotonic() + seconds
         while True:
@@ -182,28 +182,31 @@ class MarginShards(State):
         self._loaded()
 
     def tally(self, query: Tally) -> Integers | Vector:
-        """Return the sum of the query's statistic over the query's records. The sum has no noise: pass it only to `release`."""
+        """Return the sum of the query's statistic over the query's records.
+
+        The sum has no noise; only `release` may receive it.
+        """
         self._settle()
         total: Integers | Vector = functools.reduce(np.add, self._shards.ask("tally", query))
         return total
 
     def state(self) -> None:
-        """Make each shard save its state for `restore`. The request is sent with the next call that changes the state."""
+        """Make each shard save its state for `restore`. This request is sent with the next call that changes the state."""
         self._marked = False
 
     def restore(self, state: None) -> None:
-        """Undo all changes since the last `state`."""
+        """Undo all changes since the last call of `state`."""
         self._settle()
         self._ahead = None
         if self._marked:
             self._shards.ask("undo")
 
     def records(self, query: Query) -> Each:
-        """Return, per shard, the per-record vectors that the parties see for this query, or handles of them.
+        """Return, per shard, the per-record vectors that the parties see for this query, or handles of these vectors.
 
-        In a sweep, the shards return the vectors for the next visit with their answer to `take`, which saves a round trip.
+        In a sweep, shards return the vectors for the next visit in their answer to `take`. This saves a round trip.
         """
-        self._settle()  # parties may overwrite the vectors that they sent once they are asked again
+        self._settle()  # once parties are asked again, they may overwrite vectors that they have sent
         if query.need is Need.NOTHING:
             return Each([Records()] * self._shards.size)
         visit = _visit_of(query)
@@ -214,27 +217,27 @@ class MarginShards(State):
         return self._ahead
 
     def _mark(self) -> bool:
-        """Return True if this call is the first since `state`."""
+        """Return True for the first call since `state`."""
         first, self._marked = not self._marked, True
         return first
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Make each shard add up its pieces of the replies' vectors, in the same order, and take in the sum.
+        """Make each shard add up its pieces of the replies' vectors, in equal order, and apply the sum.
 
-        The call does not wait for the shards, so that they work while the coordinator records this query and charges the next
-        one. The next call waits, and raises StateLost if a shard has failed.
+        This call does not wait for the shards. They work while the coordinator records this query and charges the next query.
+        The next call waits, and raises StateLost if a shard has failed.
         """
         self._settle()
         vectors: dict[str, Any] = {q: reply.vector for q, reply in replies.items() if reply.vector is not None}
         if vectors:
-            # Only margins change: labels and limits of a visit stay.
+            # Only margins change. Labels and limits of a visit stay.
             visit = self._visit if query.target in ("add", "reset") and _visit_of(query) is not False else False
             self._ahead = None
             begun = self._shards.begin("take", query.target, self._mark(), visit, tuple(vectors), *vectors.values())
             self._taking = begun, visit
 
     def _settle(self) -> None:
-        """Wait until all shards have taken in the last vectors. Raise StateLost if some have not: the shards then disagree."""
+        """Wait until all shards have applied the last vectors. Raises StateLost if a shard has failed: shards then disagree."""
         if self._taking is None:
             return
         (answers_of, visit), self._taking = self._taking, None
@@ -247,7 +250,7 @@ class MarginShards(State):
         self._ahead = None if visit is False or None in answers else Each(answers)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Keep a vector that the coordinator drew for all records. vectors : its pieces, one per shard."""
+        """Keep a vector that the coordinator drew for all records. vectors : pieces of this vector, one per shard."""
         self._settle()
         self._ahead = None
         for k, piece in enumerate(vectors):
@@ -256,13 +259,13 @@ class MarginShards(State):
 
 
 def _visit_of(query: Query) -> float | Literal[False] | None:
-    """Return the record cap of a query in a sweep: None for a sweep without a cap, and False for any other query."""
+    """Return the record cap of a query in a sweep, None for a sweep without a cap, and False for any other query."""
     if not (isinstance(query, Descend) and query.need is Need.MARGINS):
         return False
     return None if query.capped is None else query.capped.cap
 
 
 def whole(labels: Any, split: Split | Subsample | None, n_records: int, targets: Targets | None = None) -> Margins:
-    """Return the margins of all records, in this process."""
+    """Return margins of all records, held in this process."""
     held_out = None if split is None else split.held_out(n_records)
     return Margins(labels, held_out, targets=targets)

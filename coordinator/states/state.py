@@ -1,4 +1,4 @@
-"""Interface of the coordinator's state, which queries read and change, for every trust setting."""
+"""Interface of the coordinator's state, which queries read and change. It is the same for every trust setting."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class StateLost(PartyLost):
-    """Part of the state was lost with the process that held it. It belongs to no party, so `party` is ''."""
+    """A part of the state was lost with the process that held it. The state belongs to no party, so `party` is ''."""
 
 
 class State(Protocol):
-    """State of a run between its queries: margins and labels (coordinator.states.margins), or the public model alone."""
+    """State of a run between queries: margins and labels (coordinator.states.margins), or only the public model."""
 
     counts: tuple[int, ...]
     """Number of training records per shard; (n,) for a single shard."""
 
     def state(self) -> Any:
-        """Return the present state, for `restore`."""
+        """Return the current state, for `restore`."""
         ...
 
     def restore(self, state: Any) -> None:
@@ -32,21 +32,21 @@ class State(Protocol):
         ...
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return {party: its part of the query}; {} for a query that only changes this state."""
+        """Return {party: its part of a query}; {} for a query that only changes this state."""
         return query.shares()
 
     def records(self, query: Query) -> Any:
-        """Return the per-record vectors that the parties see for this query, or references to them per shard."""
+        """Return the per-record vectors that the parties see for a query, or references to these vectors, per shard."""
         ...
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Apply a query and the replies to it to the state."""
+        """Change the state by a query and the replies to this query."""
         ...
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Take in the (n,) vector that the coordinator drew for a query. vectors : its pieces, one per shard."""
+        """Keep the (n,) vector that the coordinator drew for a query. vectors : pieces of this vector, one per shard."""
         ...
 
     def tally(self, query: Tally) -> Integers | Vector:
-        """Return the sum of a statistic over this state. It has no noise: pass it only to `release`."""
+        """Return the sum of a statistic over the records. The sum has no noise; only `release` may receive it."""
         ...
