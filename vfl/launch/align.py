@@ -1,4 +1,4 @@
-"""`align`: find the records that all parties have, before any training, and keep their number n for `vfl plan`."""
+"""Function `align`: find the records that all parties have, before any training, and keep their number n for `vfl plan`."""
 
 from __future__ import annotations
 
@@ -36,16 +36,18 @@ def align(
     again: bool = False,
     watch: Callable[[Aligning], None] | None = None,
 ) -> Aligned:
-    """Align the records of the job's parties by private set intersection; no party learns an id that it does not hold.
+    """Align the parties' records by private set intersection. No party learns an id that the party does not hold itself.
 
-    A party whose data are a file keeps its index for later runs of the job. Those runs need no alignment, and refuse to start
-    if the file has changed. An interrupted alignment continues where it stopped. An alignment of the same files is reused if
-    every party still holds its index: each party compares its file and its ids with the index.
+    A party whose data are a file keeps an index (positions of the aligned records) for later runs of the job. Those runs need
+    no
+    alignment, and refuse to start if the file has changed. An interrupted alignment continues where it stopped. An earlier
+    alignment of the same files is reused if every party still holds its index: each party compares file and ids with the
+    index.
 
-    data, at : as for `train`. vfl.Source(source, index=FOLDER) names the folder for a party's index.
-    again : True aligns again even if an alignment can be reused. watch : callback for the progress.
+    data, at : as for `train`. vfl.Source(source, index=FOLDER) names the folder of a party's index.
+    again : True aligns again even if an alignment can be reused. watch : function that is called with the progress.
 
-    Returns n and the sizes of the sets, which the participants learn. Raises as `train` does.
+    Returns n and the number of ids of each party, which the participants learn. Raises as `train` does.
     """
     require_job(job)
     if job.id is None:
@@ -70,11 +72,11 @@ def align(
 
 
 def remembered_records(job: Job, sources: Mapping[str, Any], federation: Federation | None = None) -> int | None:
-    """Return n of this user's last alignment of the same parties, id columns and paths; None without such an alignment.
+    """Return n of this user's last alignment of the same parties, id columns and paths; None if there is no such alignment.
 
-    federation : federation whose organisations aligned the records; `sources` then holds the owners' names of their sources.
+    federation : federation whose organisations aligned the records. `sources` then holds the owners' names of their sources.
 
-    The files may have changed since. A run refuses changed files until they are aligned again.
+    The files may have changed since that alignment. A run refuses changed files until they are aligned again.
     """
     path = _memory(job, sources, federation)
     try:
@@ -86,7 +88,7 @@ def remembered_records(job: Job, sources: Mapping[str, Any], federation: Federat
 
 
 def _remember(job: Job, sources: Mapping[str, Any], aligned: Aligned, federation: Federation | None) -> None:
-    """Write n, which is public, to this user's index folder. If that fails, the alignment still succeeds."""
+    """Write n, which is public, to this user's index folder. A failure to write does not fail the alignment."""
     path = _memory(job, sources, federation)
     if path is None:
         return
@@ -98,7 +100,7 @@ def _remember(job: Job, sources: Mapping[str, Any], aligned: Aligned, federation
 
 
 def _memory(job: Job, sources: Mapping[str, Any], federation: Federation | None) -> Path | None:
-    """Return the path of the file that keeps n; None unless every party's data are a file or a federation is given."""
+    """Return the path of the file that keeps n. None unless every party's data are a file, or a federation is given."""
     if federation is not None:
         named = {party: sources.get(party, "") for party in job.partition.parties}
         parts = list(job.ids.items()), job.id_kind, federation.digest, list(named.items())

@@ -1,4 +1,4 @@
-"""Checks of a federation's connections: each member's version, clock, round trip and throughput. They touch no data."""
+"""Checks of a federation's connections: version, clock, round trip and throughput of each member. The checks touch no data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 PINGS = 5
 """Number of round trips to measure. The fastest one counts, since slower ones include other delays."""
 PAYLOAD = 8 << 20
-"""Size in bytes of the answer that measures the throughput; it takes half a second at 128 Mb/s."""
+"""Size in bytes of the answer by which throughput is measured. The answer takes half a second at 128 Mb/s."""
 SKEW_SECONDS = 60.0
-"""Clock error above which the user is warned, since dates in certificates and ledgers would be wrong."""
+"""Clock difference above which the user is warned, since dates in certificates and ledgers would be wrong."""
 ANSWER_SECONDS = 60.0
 PAUSE_SECONDS = 1.0
 
@@ -29,8 +29,9 @@ PAUSE_SECONDS = 1.0
 class LinkReport:
     """Report on one party's connection, measured by the coordinator.
 
-    why : reason why the party is not connected, '' if it is connected. skew : the party's clock minus the coordinator's in
-        seconds, ± half a round trip.
+    why : reason why the party is not connected; '' if it is connected. skew : the party's clock minus the coordinator's
+    clock,
+    in seconds, ± half a round trip.
     round_trip : seconds. throughput : bytes per second from the party to the coordinator.
     """
 
@@ -45,7 +46,7 @@ class LinkReport:
 def check_links(
     federation: str | os.PathLike[str], *, identity: str | os.PathLike[str] | None = None, seconds: float = 30.0
 ) -> Iterator[LinkReport]:
-    """Listen as the coordinator; yield a report on each party in order, once it connects or `seconds` have passed."""
+    """Listen as the coordinator. Yield a report on each party, in order, once the party connects or `seconds` have passed."""
     from coordinator.federation.gathering import Gathering  # imports gRPC
 
     read = read_federation(federation)
@@ -68,7 +69,7 @@ def check_coordinator(
 ) -> float:
     """Return the seconds until party `name` and the coordinator accepted each other's key.
 
-    Raises FederationError if the coordinator does not answer in time, or shows a key different from the pinned one.
+    Raises FederationError if the coordinator does not answer in time, or shows a key that is not the pinned one.
     """
     from vfl.wire.streams import obstacle
 

@@ -1,4 +1,4 @@
-"""`evaluate`: exact measures of a saved model on new records, which get no privacy protection."""
+"""Function `evaluate`: exact measures of a saved model on new records, which get no privacy protection."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ def evaluate(
     at: At = None,
     threshold: float | None = None,
 ) -> Findings:
-    """Return exact measures of a model on new records with their labels. Nothing protects these records.
+    """Return exact measures of a model on new records with their labels. Nothing protects the privacy of these records.
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
     at : as for `predict`. The measures are the same to the bit at every place. On Ray and across organisations each party
-        applies its part of the model to its own source; the label party adds the parts of the margins and returns sums.
+    applies its part of the model to the party's own source. The label party adds up the parts of the margins and returns
+    sums.
     threshold : threshold at which decisions are measured; None takes the model's threshold (Result.threshold).
 
     Every owner's policy is checked before any data are opened. The label party's policy must allow `labels`.
 
-    Raises ConsentRefused, which names the rule, and the errors of `train`.
+    Raises ConsentRefused, which names the refusing rule, and the errors of `train`.
     """
     require_result(result)
     if why := result.altered():

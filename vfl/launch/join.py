@@ -1,4 +1,4 @@
-"""`join`: take part in a federation as one party, under its owner's policy, or as the dealer of training on shares."""
+"""Function `join`: take part in a federation as a party, under its owner's policy, or as the dealer for training on shares."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 UNNAMED = ""
 """Name of the default source."""
 STOPPING_SECONDS = 3.0
-"""Limit for the party to end after a request to stop. No charge is lost: each is on disk before its noise is drawn."""
+"""Time limit for the party to end after a request to stop. No charge is lost: charges are on disk before noise is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Checked arguments of `vfl join`. The dealer has neither sources nor a policy."""
+    """Checked arguments of `vfl join`. A dealer has neither sources nor a policy."""
 
     federation: Federation
     identity: Identity
@@ -53,7 +53,7 @@ def prepare(
     index: str | os.PathLike[str] | None = None,
     shards: int = 1,
 ) -> Joining:
-    """Check the arguments of `join` and return them; open no data and no connection. Raises SpecificationError."""
+    """Check the arguments of `join` and return them. Opens no data and no connection. Raises SpecificationError."""
     require_count("shards", shards)
     if cores is not None:
         require_count("cores", cores)
@@ -82,7 +82,7 @@ def prepare(
 
 
 def _sources(data: Any) -> dict[str, Any]:
-    """Return {name: source}; a single source gets the name UNNAMED."""
+    """Return {name: source}. A single source gets the name UNNAMED."""
     named = dict(data) if isinstance(data, dict) else {UNNAMED: data}
     for name in named:
         if not isinstance(name, str):
@@ -91,7 +91,7 @@ def _sources(data: Any) -> dict[str, Any]:
 
 
 def _absolute(source: Any) -> Any:
-    """Return a source with an absolute path; tables, functions and addresses stay as they are."""
+    """Return a source with an absolute path. Tables, functions and addresses are returned unchanged."""
     if isinstance(source, Csv):
         return replace(source, path=_absolute(source.path))
     if isinstance(source, Path) or (isinstance(source, str) and ADDRESS not in source):
@@ -112,23 +112,23 @@ def join(
     watch: Callable[[Event], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Take part in a federation as its member `name`, for any number of jobs, until Ctrl-C or until `stop` is set.
+    """Take part in a federation as the member `name`, for any number of jobs, until Ctrl-C or until `stop` is set.
 
     Training, alignment, prediction and evaluation all check the owner's policy before they open any data. The party connects
-    to the coordinator and opens no port. It reconnects whenever the connection breaks. The federation's dealer joins without
-    data and policy.
+    to the coordinator and opens no port. The party reconnects whenever the connection breaks. The federation's dealer joins
+    without data and without a policy.
 
     federation : path of the federation file. data : a source as for `vfl.train`, or {name: source}. The coordinator chooses
-        one by name, never by path; '' is the default source.
+    a source by its name, never by path; '' is the default source.
     policy : path of the owner's policy file (parties.consent). Across organisations it must accept trust = ["trusted"].
     identity : path of the party's key or certificate; None takes NAME.key and NAME.pem beside the federation file.
-    cores : number of cores for alignment and training; None takes all. index : folder for the index of aligned records; None
-        takes this user's folder (parties.alignment.index).
+    cores : number of cores for alignment and training; None takes all cores. index : folder for the index (positions of
+    aligned records); None takes this user's folder (parties.alignment.index).
     shards : number of row ranges that a prediction or an evaluation reads one after another. The process holds the columns of
-        one range at a time. The margins are the same to the bit. Databases and installed sources cannot have shards.
-    watch : callback for every event (vfl.federation.events), called from another thread.
+    one range at a time. The margins are the same to the bit. Databases and installed sources cannot be read in ranges.
+    watch : function that is called with every event (vfl.federation.events), from another thread.
 
-    Returns after a stop. Raises SpecificationError before it connects; FederationError if the coordinator will never accept it.
+    Returns after a stop. Raises SpecificationError before connecting; FederationError if the coordinator refuses for good.
     """
     joining = prepare(federation, name, data, policy=policy, identity=identity, cores=cores, index=index, shards=shards)
     run(joining, watch, stop or threading.Event())
@@ -137,7 +137,7 @@ def join(
 def run(joining: Joining, watch: Callable[[Event], None] | None, stop: threading.Event) -> None:
     """Serve until `stop` is set; Ctrl-C sets it.
 
-    The connection has its own thread, so that signals are handled at once.
+    The connection has a thread of its own, so that signals are handled at once.
     """
     from parties.joined import serve  # imports gRPC
 

@@ -1,4 +1,4 @@
-"""Measurement of a machine's constants for `vfl plan`: kernels, releases, memory, and Ray. No data are involved."""
+"""Measurement of a machine's constants for `vfl plan`: kernels, releases, memory, and Ray. No private data are used."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 FEW, RECORDS, COLUMNS, PASSES, TIMES = 200, 200_000, 6, 4, 3
 TRIPS = 20
 LARGE = 5_000_000
-"""Length of a vector that no processor cache can hold."""
+"""Length of a vector that fits no processor's cache."""
 SECONDS = 60.0
 PRESETS = Machine()
 
 
 class Echo:
-    """Actor that stands for a party without columns: it returns a copy of a vector, in shared memory if available."""
+    """Actor that stands for a party without columns. It returns a copy of a vector, in shared memory if available."""
 
     def __init__(self) -> None:
         self._borrower, self._lender = Borrower(), Lender()
 
     def answer(self, given: Any) -> Any:
-        """Return the vector as a party would: copy it out of borrowed memory, then lend the copy."""
+        """Return the vector as a party would: copy it out of shared memory, then return the copy through shared memory."""
         view = self._borrower.borrow(given) if isinstance(given, Lent) else None
         return given if view is None else self._lender.lend(view.copy())
 
@@ -62,7 +62,7 @@ class Echo:
 
 
 def resident() -> float:
-    """Return this process's memory in bytes, with its share of shared pages; the preset if the system does not report it."""
+    """Return this process's memory in bytes, with its share of shared pages; the preset if the system reports none."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
         return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -71,11 +71,11 @@ def resident() -> float:
 
 
 def measure(*, ray: bool = True) -> Machine:
-    """Return this machine's constants.
+    """Return the constants of this machine.
 
     Constants of networks, organisations and shards keep their presets, since one machine cannot measure them.
 
-    ray : True starts a local Ray too, which takes seconds; False keeps the presets of Ray's constants.
+    ray : True also starts a local Ray, which takes seconds; False keeps the presets of Ray's constants.
     """
     found: dict[str, float] = {
         **_training(),
@@ -87,7 +87,7 @@ def measure(*, ray: bool = True) -> Machine:
 
 
 def _least(run: Callable[[], object], clock: Callable[[], float] = time.process_time, times: int = TIMES) -> float:
-    """Return the seconds of the fastest of several calls after a warm-up call: other programs can only slow a call down."""
+    """Return the seconds of the fastest of several calls after a warm-up call. Other programs can only slow a call down."""
     run()
     taken = []
     for _ in range(times):
@@ -110,7 +110,7 @@ def _training() -> dict[str, float]:
 
 
 def _simulated(n: int) -> tuple[Job, dict[str, Any]]:
-    """Return a private job of two parties, and a table of random numbers as the job's data."""
+    """Return a private job of two parties, and a table of random numbers as data for the job."""
     rng = np.random.default_rng(0)
     held = {party: [f"{party}{j}" for j in range(COLUMNS)] for party in ("a", "b")}
     names = [name for columns in held.values() for name in columns]
@@ -125,7 +125,7 @@ def _simulated(n: int) -> tuple[Job, dict[str, Any]]:
 
 
 def _run_seconds(job: Job, table: dict[str, Any]) -> list[float]:
-    """Return the processor seconds of all rounds of a run in this process, for each of several runs."""
+    """Return the processor seconds of all rounds, for each of several runs in this process."""
     taken = []
     for _ in range(TIMES):
         begun = ended = 0.0

@@ -1,4 +1,4 @@
-"""Metrics over HTTP in Prometheus's text format, for runs and parties outside Ray. Numbers only, never data."""
+"""Metrics over HTTP in Prometheus's text format, for runs and parties outside Ray. They are numbers only, never data."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _served: list[Metrics] = []
 
 
 def meters() -> Metrics | Unmetered:
-    """Return the metrics that this process serves, or a sink that discards them."""
+    """Return the metrics that this process serves; else a sink that discards them."""
     return _served[-1] if _served else Unmetered()
 
 
 class Metrics:
-    """Counters and gauges, which anybody who reaches the address can read while this context is open.
+    """Counters and gauges. Anybody who reaches the address can read them while this context is open.
 
     counters, gauges : {name: help text}. A counter is served as NAME_total, a gauge once it is set.
-    labels : {label: value}, added to every number.
+    labels : {label: value}, added to every metric.
 
-    Implements coordinator.telemetry.Meters. Raises SpecificationError for a malformed address, OutputError for one that
-    cannot be served.
+    Implements coordinator.telemetry.Meters. Raises SpecificationError for a malformed address, and OutputError for an address
+    that cannot be served.
     """
 
     def __init__(

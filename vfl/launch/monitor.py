@@ -1,4 +1,4 @@
-"""`monitor`: drift between the training records and today's records, from noisy counts that a ledger charges."""
+"""Functions for `monitor`: drift between training records and today's records, from noisy counts that a ledger charges."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from vfl.launch.run.result import Result
 
 CELLS = 40
-"""Largest number of bins of a column of numbers, before bins are merged."""
+"""Largest number of bins of a numeric column, before bins are merged."""
 REACH = 3.0
-"""Distance of the outermost edges of the scores from their centre, in units of the margins' spread."""
+"""Distance of the outermost edges of the scores' bins from their centre, in units of the margins' spread."""
 GROUPS, SEEN = 10, 5.0
-"""Bins are merged until each has a tenth of the baseline's records and exceeds SEEN standard deviations of its noise."""
+"""Bins are merged until each has 1/GROUPS of the baseline's records and exceeds SEEN standard deviations of its noise."""
 MISSING, OTHER, SCORE = "(missing)", "(none of these)", "score"
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Noisy counts of one data set. They are released, hence public: save them as the baseline of later comparisons.
+    """Noisy counts of one data set. They are released, hence public. Save them as the baseline of later comparisons.
 
-    columns : {column: {bin: noisy number of records}}. sigma : {column: standard deviation of a count's noise}, 0 without
-        noise.
+    columns : {column: {bin: noisy number of records}}. sigma : {column: standard deviation of a count's noise}; 0 without
+    noise.
     scores : histograms of the margins by class; None if only one party's columns were counted.
-    epsilon, delta : cost of the release. scope : data that the guarantee covers. model : digest of the model.
+    epsilon, delta : cost of the release. scope : data that the guarantee is for. model : digest of the model.
     """
 
     columns: Mapping[str, Mapping[str, float]]
@@ -61,14 +61,14 @@ class Counted:
     model: str
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file. Raises OutputError."""
+        """Save the counts as a JSON file. Raises OutputError."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         plain["scores"] = None if self.scores is None else self.scores.to_dict()
         write_whole(Path(path), json.dumps(plain, indent=2, ensure_ascii=False, default=dict))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file that `save` wrote. Raises OutputError."""
+        """Read counts that `save` wrote. Raises OutputError."""
         try:
             plain = dict(read_json(path))
             scores = None if plain["scores"] is None else Histogram.from_dict(plain["scores"])
@@ -80,10 +80,10 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Population stability index of a column or of the score, Σ (p − q)·ln(p/q) over bins with shares p today and q before.
+    """Population stability index of a column or of the score: Σ (p − q)·ln(p/q) over bins, shares p today and q before.
 
     floor : mean index without drift, from noise and sampling alone. limit : index that at most one of 1,000 columns without
-        drift exceeds (vfl.launch.paid_releases.woe.evidence). bins : {bin: (share before, share today)}.
+    drift exceeds (vfl.launch.paid_releases.woe.evidence). bins : {bin: (share before, share today)}.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Drift:
     bins: Mapping[str, tuple[float, float]]
 
     def exceeds(self, threshold: float) -> bool:
-        """Return True if the index exceeds its limit, and exceeds its floor by more than the threshold."""
+        """Return True if the index exceeds `limit`, and also exceeds `floor` by more than the threshold."""
         return self.index > max(self.floor + threshold, self.limit)
 
     def __str__(self) -> str:
@@ -104,9 +104,9 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Monitored:
-    """Drift of each column and of the score, the largest first, with the counts behind these numbers.
+    """Drift of each column and of the score, the largest drift first, with the counts behind it.
 
-    unwatched : columns without bins, such as text that is hashed.
+    unwatched : columns that have no bins, such as hashed text.
     """
 
     drifts: tuple[Drift, ...]
@@ -115,17 +115,17 @@ class Monitored:
     unwatched: tuple[str, ...]
 
     def exceeding(self, threshold: float) -> tuple[str, ...]:
-        """Return the names of the columns that drifted beyond the threshold; 'score' names the score of the model."""
+        """Return the names of the columns whose drift exceeds the threshold; 'score' stands for the score of the model."""
         return tuple(drift.name for drift in self.drifts if drift.exceeds(threshold))
 
 
 def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unpack[Terms]) -> Counted:
-    """Count records per bin of columns and score, in one run that is (ε, δ)-DP for every record under replace-one.
+    """Count records per bin of columns and score, in one run. The run is (ε, δ)-DP for every record under replace-one.
 
-    Parties count their own columns with noise; the coordinator counts the margins with noise, by class, as in training
-    (vfl.solvers.releases.drift). The records need labels.
+    Each party counts its own columns with noise. The coordinator counts the margins with noise, by class, and sees the
+    margins as in training (vfl.solvers.releases.drift). The records need labels.
 
-    data : as for `train`. dataset : name of these records in the ledger; None takes the job's data set.
+    data : as for `train`. dataset : name of these records in the ledger; None takes the data set of the job.
     terms : epsilon, delta, noise, at, ledger (`Terms`).
 
     Raises the errors of `train`; SpecificationError for multinomial loss and for trust='secure'.
@@ -151,9 +151,9 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
 
 
 def count_own(result: Result, party: str, source: Any) -> Counted:
-    """Count the records of one party's own columns exactly, in this process. Nothing leaves the process, so nothing is charged.
+    """Count the records of one party's own columns exactly, in this process. No value leaves the process or is charged.
 
-    The counts have no privacy protection: keep them at the party.
+    The counts have no privacy protection: do not let them leave the party.
     """
     draft, bins, _ = watching(result)
     draft.partition.columns(party)
@@ -170,7 +170,7 @@ def count_own(result: Result, party: str, source: Any) -> Counted:
 
 
 def compare(result: Result, before: Counted, now: Counted) -> Monitored:
-    """Return the drift between two counted data sets: post-processing, which costs nothing.
+    """Return the drift between two counted data sets. This is post-processing and costs no privacy.
 
     Raises SpecificationError for counts of another model.
     """
@@ -199,13 +199,13 @@ def compare(result: Result, before: Counted, now: Counted) -> Monitored:
 def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float], *, ordered: bool) -> Drift:
     """Return the drift of one column from noisy counts (2, b), today's counts first.
 
-    Neighbouring bins of an ordered column are merged until the baseline, which is public, has enough records in each. The
-    formulas of index, floor and limit stand in vfl.launch.paid_releases.woe.evidence. Bins whose counts noise may explain in
+    Neighbouring bins of an ordered column are merged until each has enough records in the baseline, which is public. The
+    formulas of index, floor and limit are in vfl.launch.paid_releases.woe.evidence. Bins whose counts noise may explain in
     both data sets are left out.
 
     The number of records in no bin is the public total minus b noisy counts (`_with_rest`), with variance bσ². The covariance
-    of all b + 1 is at most the diagonal 2(σ², ..., σ², bσ²), since ‖u − v1‖² ≤ 2‖u‖² + 2bv²; the noise is taken to be that
-    large.
+    of all b + 1 counts is at most the diagonal 2(σ², ..., σ², bσ²), since ‖u − v1‖² ≤ 2‖u‖² + 2bv². The noise is taken to be
+    as large as this bound.
     """
     shown = [one for one in bins if one not in (MISSING, OTHER)] if ordered else []
     groups: list[list[int]] = [[]]
@@ -230,9 +230,9 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
 
 
 def _with_rest(declared: Any, bins: dict[str, float], n_records: int) -> dict[str, float]:
-    """Return {bin: count}, with OTHER if some records can fall into none of the bins.
+    """Return {bin: count}, with a bin OTHER if some records can fall into none of the declared bins.
 
-    Such records have a Boolean that is false, or an undeclared value. OTHER counts them: the public total minus all bins.
+    Such records have a Boolean that is false, or an undeclared value. OTHER is the public total minus all other bins.
     """
     short = {_bin(name): count for name, count in bins.items()}
     covered = not isinstance(declared, Boolean) and getattr(declared, "unknown", "") != "zero"
@@ -244,7 +244,7 @@ def _bin(coordinate: str) -> str:
 
 
 def _edges(result: Result) -> Any:
-    """Return the edges of the margins (m,), from the released model alone."""
+    """Return the edges (m,) of the margins' bins, from the released model alone."""
     names = result.coordinates
     coef = np.array([own for name, own in zip(names, result.w, strict=True) if name in result.feature_names])
     spread = float(np.linalg.norm(coef)) / math.sqrt(3.0) or 1.0
@@ -258,7 +258,7 @@ def _by_owner(job: Job, bins: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]]:
-    """Return a job that bins the model's columns, {column: coordinates of its bins}, and the columns without bins."""
+    """Return a job that puts the model's columns into bins, {column: coordinates of its bins}, and the columns without bins."""
     require_result(result)
     job = result.applied
     if job.multinomial:
@@ -293,7 +293,7 @@ def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]
 
 
 def _grid(declared: Any) -> tuple[float, ...] | None:
-    """Return public edges of the bins of a numeric column; None for a column without public edges."""
+    """Return public edges for the bins of a numeric column; None for a column without public edges."""
     if isinstance(declared, Binned):
         return declared.edges
     if isinstance(declared, Spline):

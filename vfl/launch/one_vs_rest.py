@@ -1,4 +1,4 @@
-"""Classification with several classes: one model per class against the rest, all under one privacy budget."""
+"""Classification with several classes by one model per class against the rest, all under one privacy budget."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SMALLER = (0.0, *(10.0**k for k in range(-14, 0)), *(k / 10 for k in range(2, 10)))
-"""Fractions by which μ of every class is lowered. They are tried in order until the plans of all classes fit the budget."""
+"""Fractions by which μ of every class is lowered, tried in order until the plans of all classes fit the budget together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class OneVsRest:
     """Results of one-vs-rest training, one per class.
 
     epsilon, delta : the guarantee of all results together, composed exactly; inf and 0 without privacy. The certificate of
-        each result covers that result alone.
+    each result is for that result alone.
     """
 
     classes: tuple[Category, ...]
@@ -82,13 +82,14 @@ class OneVsRest:
 
 
 def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tuple[Job, ...], float]:
-    """Return one job per class, class k against the rest, and the joint ε of the releases of all these jobs at the job's δ.
+    """Return one job per class, the class against the rest, and the joint ε of the releases of all jobs at the job's δ.
 
-    All models are trained on the same records, and replacing one record may change its label in all of them. The releases
-    therefore compose, and each of K classes gets μ/√K (Dong, Roth, Su 2022, Cor. 3.3). Plans with non-Gaussian releases get
-    less, as their accountant requires. ε is inf without privacy.
+    All models are trained on the same records, and replacing one record may change the record's label in all of them. The
+    releases therefore compose, and each of K classes gets μ/√K (Dong, Roth, Su 2022, Cor. 3.3). Plans with non-Gaussian
+    releases
+    get less, as their accounting requires. ε is inf without privacy.
 
-    Raises SpecificationError, and PrivacyError when no division of the budget fits.
+    Raises SpecificationError, and PrivacyError if no division of the budget fits.
     """
     listed = tuple(classes)
     if len({canonical_category(c) for c in listed}) != len(listed) or len(listed) < 3:
@@ -129,16 +130,17 @@ def train_one_vs_rest(
     key: str | Path | None = None,
     watch: Watch | None = None,
 ) -> OneVsRest:
-    """Train one model per class against the rest; all together have the job's (ε, δ)-DP guarantee for every record.
+    """Train one model per class against the rest. All models together have the job's (ε, δ)-DP guarantee for every record.
 
-    job : a job without `classes`. data and others : as for `train`. There is no output folder; save each result instead.
-    classes : all labels that may occur, from public knowledge; any other label is refused before training starts.
-    n_records : public number of records, n. It fixes every plan before the first release; data with a different n are refused.
+    job : a job without `classes`. data and other parameters : as for `train`. There is no output folder; save each result.
+    classes : all labels that may occur, from public knowledge. Any other label is refused before training starts.
+    n_records : n, the public number of records. n fixes every plan before the first release. Data with a different n are
+    refused.
 
-    A job that aligns records aligns them once. If the call fails, every party keeps the index.
+    A job that aligns records aligns them once. If the call fails, every party keeps its index (positions of aligned records).
 
-    With a ledger, all plans are checked against the budget before the first plan is reserved. Without one, the guarantee covers
-    this call alone. Raises the errors of `train` and of `jobs_of`.
+    With a ledger, all plans are checked against the budget before the first plan is reserved. Without a ledger, the guarantee
+    is for this call alone. Raises the errors of `train` and of `jobs_of`.
     """
     jobs, epsilon = jobs_of(job, classes, n_records)
     plans = [make_plan(each, n_records) for each in jobs]
@@ -168,7 +170,7 @@ def train_one_vs_rest(
 
 
 def _aligned_once(jobs: Sequence[Job], arrangement: Arrangement) -> tuple[Arrangement, ...]:
-    """Return the arrangement per class. The first run aligns; every party keeps its index until the last run has loaded."""
+    """Return one arrangement per class. The first run aligns. Every party keeps its index until the last run has loaded."""
     if jobs[0].id is None:
         return (arrangement,) * len(jobs)
     run, last = uuid.uuid4().hex, len(jobs) - 1
@@ -176,7 +178,7 @@ def _aligned_once(jobs: Sequence[Job], arrangement: Arrangement) -> tuple[Arrang
 
 
 def united(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
-    """Return the releases of all plans. Splits of different runs count separately, since each alignment splits anew."""
+    """Return the releases of all plans. Splits of different runs count separately, since each alignment splits records anew."""
     return tuple((of_run(event, plan.job.name), count) for plan in plans for event, count in plan.releases)
 
 
@@ -187,7 +189,7 @@ def _composed(plans: Sequence[Plan], delta: float) -> float:
 
 
 def _require_room(plans: Sequence[Plan], ledger: str | Path | Ledger | None) -> None:
-    """Raise BudgetExceeded, before the first class is trained, if the data set's budget does not cover all classes."""
+    """Raise BudgetExceeded, before the first class is trained, if the data set's budget is too small for all classes."""
     job, path = plans[0].job, Ledger.of(ledger).path
     if path is None or job.dataset is None or job.privacy is None:
         return

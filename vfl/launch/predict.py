@@ -1,4 +1,4 @@
-"""`predict`: every party applies its part of a model to new records, and the label party adds the parts."""
+"""Function `predict`: every party applies its part of a model to new records, and the label party adds up the parts."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 class Predictions:
     """Predictions of a model for new records.
 
-    margins : (n,) float64. labels : (n,) classes, or for regression the loss's response to the margins.
+    margins : (n,) float64. labels : (n,) classes; for regression the predicted values (the loss's response to the margins).
     probabilities : (n,) probabilities of the positive class; None unless the loss is logistic or multinomial.
-    classes : names of the K classes of multinomial loss, where margins and probabilities are (n, K); () for other losses.
+    classes : names of the K classes of multinomial loss, whose margins and probabilities are (n, K); () for other losses.
     ids : (n,) ids in the order of the adding party's rows; None if rows were not joined. id_column : name of the id column.
     rows : {party: number of rows in its data}; None if rows were not joined. Only the participants of an alignment learn
-        these sizes: do not publish them.
-    threshold : threshold of the labels, on the scale of `Result.threshold`; None without two classes.
+    these numbers: do not publish them.
+    threshold : threshold by which labels were decided, on the scale of `Result.threshold`; None without two classes.
     """
 
     margins: Vector
@@ -57,20 +57,20 @@ class Predictions:
 
     @property
     def unmatched(self) -> dict[str, int]:
-        """{party: number of its rows that some other party lacks}; {} if rows were not joined."""
+        """{party: number of its rows that another party lacks}; {} if rows were not joined."""
         return {party: n - len(self) for party, n in (self.rows or {}).items()}
 
     def __len__(self) -> int:
         return len(self.margins)
 
     def __repr__(self) -> str:
-        """Count the records. Ids, labels and margins of single records stay out of notebooks and logs."""
+        """Return the number of records. Ids, labels and margins of single records stay out of notebooks and logs."""
         joined = "rows in the order of the data" if self.id_column is None else f"joined by {self.id_column!r}"
         left = "".join(f", {n:,} rows of {party} unmatched" for party, n in self.unmatched.items() if n)
         return f"Predictions for {len(self):,} records, {joined}{left} (to_pandas() has them)"
 
     def to_pandas(self) -> Any:
-        """Return a pandas frame of label, probability (under logistic loss) and margin, indexed by id if there are ids.
+        """Return a pandas frame of label, probability (logistic loss) and margin. The index is the ids, if there are any.
 
         With multinomial loss every class has two columns, 'probability[class]' and 'margin[class]'.
         """
@@ -83,7 +83,7 @@ class Predictions:
         return pd.DataFrame(columns, index=index)
 
     def numbers(self, name: str) -> dict[str, Vector]:
-        """Return {column: (n,) values} of 'margin' or 'probability'; one column for each class of multinomial loss."""
+        """Return {column: (n,) values} of 'margin' or 'probability', with one column per class of multinomial loss."""
         values = self.margins if name == "margin" else self.probabilities
         if values is None:
             return {}
@@ -99,23 +99,24 @@ def predict(
     threshold: float | None = None,
     watch: Callable[[Aligning], None] | None = None,
 ) -> Predictions:
-    """Predict for new records: each party computes its part of Xw from its own data, and the label party adds the parts.
+    """Predict new records: each party computes its part of Xw from its own data, and the label party adds up the parts.
 
-    If the job aligns records and the data hold their id columns, the records that all parties have are predicted, in the order
-    of the adding party's rows. Otherwise row i of every party belongs to the same record. The adding party sees every party's
-    part of each margin: prediction, like training, is for participants who trust one another.
+    If the job aligns records and the data hold the id columns, the records that all parties have are predicted, in the order
+    of the adding party's rows. Otherwise row i of every party must belong to the same record. The adding party sees every
+    party's part of each margin: prediction, like training, is for participants who trust one another.
 
-    model : a result, or {party: path of its part}, each read by its own party; Result.save_parts writes them.
+    model : a result, or {party: path of its part}. Each party reads its own part; Result.save_parts writes the parts.
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
         Each party checks [prediction] of its owner's policy before it opens any data (parties.consent).
-    at : as for `train`, with the same predictions to the bit. None predicts in this process, which reads all data and compares
-        ids in the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of every party
-        are read in ranges: by one actor per range, or in this process one range after another. Across organisations `model` is
-        a result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding party; this
-        process receives the sums, and the ids if there are any.
+    at : as for `train`; all places give the same predictions to the bit. None predicts in this process, which reads all data
+    and
+    compares ids in the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of every
+    party are read in ranges: by one actor per range, or in this process one range after another. Across organisations `model`
+    is a result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding party; this
+    process receives the sums, and the ids if there are any.
     threshold : threshold for the positive class: a probability with logistic loss, a margin with other losses of two classes.
         None takes the model's threshold (Result.threshold).
-    watch : callback for the progress of the alignment.
+    watch : function that is called with the progress of the alignment.
 
     Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).
     """
@@ -152,7 +153,7 @@ def _followed(
     threshold: float | None,
     watch: Callable[[Aligning], None] | None,
 ) -> Predictions:
-    """Return the predictions from the last event. Pass the progress of an alignment to `watch`."""
+    """Return the predictions, which are the last event. Pass the progress of an alignment to `watch`."""
     rows: Mapping[str, int] | None = None
     for event in events:
         if isinstance(event, Aligned):

@@ -1,7 +1,7 @@
-"""Warning for jobs that match records by row number although their files have an id column.
+"""Warning about jobs that match records by row number although their files have an id column.
 
-If such files are shuffled, the model is meaningless and no released number reveals it. The check reads only the names of
-columns.
+If the rows of such files are in different orders, the model is meaningless and no released number reveals it. The check reads
+only the names of columns.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def row_order_warnings(job: Job, files: Mapping[str, str | Csv]) -> tuple[str, ...]:
-    """Return a warning if a file has a column that is named like an id and not used by the job.
+    """Return a warning if a file has a column that is named like an id and that the job does not use.
 
-    files : {party: path, or a text file with its format}; paths that are not files on this machine are ignored.
+    files : {party: path, or a text file with its format}. Paths that are not files on this machine are ignored.
     """
     if job.ids or len(files) < 2:
         return ()

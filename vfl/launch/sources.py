@@ -1,4 +1,4 @@
-"""Data sources of the parties: one given per party, or one table that is split to simulate the parties."""
+"""Data sources of the parties: one source given per party, or one table that is split to simulate the parties."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def data_of(job: Job, environment: Environment) -> Any:
-    """Return the training data with their owners' rules: {party: source}, or one table, read here, for a simulation."""
+    """Return the training data with their owners' rules: {party: source}; for a simulation one table, which is read here."""
     policies, indexes = environment.policies, environment.indexes
     if environment.table is None:
         return {p: Source(given, policies.get(p), indexes.get(p)) for p, given in environment.data.items()}
@@ -40,7 +40,7 @@ def data_of(job: Job, environment: Environment) -> Any:
 
 
 def owned(parties: Collection[str], data: Any) -> tuple[Any, dict[str, str], dict[str, str]]:
-    """Return data without their owners' rules, {party: policy} and {party: folder for its index}, as absolute paths."""
+    """Return data without their owners' rules, {party: policy}, and {party: folder of its index}. Paths are absolute."""
     rules: dict[str, dict[str, Any]] = {"policy": {}, "index": {}}
     if isinstance(data, Source):
         for what, named in rules.items():
@@ -58,7 +58,7 @@ def owned(parties: Collection[str], data: Any) -> tuple[Any, dict[str, str], dic
 
 
 def in_memory(data: Any) -> bool:
-    """Return True for tables in this process, False for sources that a party has to open."""
+    """Return True for tables in this process; False for sources that a party has to open."""
     if isinstance(data, Mapping):
         return all(map(in_memory, data.values()))
     from parties.sources.blocks import is_dataset
@@ -67,7 +67,7 @@ def in_memory(data: Any) -> bool:
 
 
 def named_for(partition: FeaturePartition, data: Any) -> dict[str, Any]:
-    """Return {party: its source as given}: its own source, or the one table of all parties."""
+    """Return {party: source as given}: the party's own source, or the one table of all parties."""
     if is_by_party(partition, data):
         return {party: data[party] for party in partition.parties if party in data}
     return dict.fromkeys(partition.parties, data)
@@ -79,12 +79,12 @@ def is_by_party(partition: FeaturePartition, data: Any) -> bool:
 
 
 def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *others: Job, here: bool = False) -> None:
-    """Check the job against every owner's policy before this process opens the table of all parties. Raises ConsentRefused.
+    """Check the job against every owner's policy before this process opens a table of all parties. Raises ConsentRefused.
 
-    A party with its own source checks its policy itself, where it opens the source.
+    A party with a source of its own checks its policy itself, where the party opens the source.
 
-    here : True if all parties compute in this process; then every policy is checked, for any kind of data.
-    others : further jobs on the same data; the budgets of the owners must cover all jobs together.
+    here : True if all parties compute in this process. Then every policy is checked here, for any kind of data.
+    others : further jobs on the same data; the owners' budgets must be enough for all jobs together.
     """
     from parties.book import require_room
     from parties.loading import consented
@@ -98,9 +98,9 @@ def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *others: Job, h
 
 
 def named_by_owners(partition: FeaturePartition, data: Mapping[str, str] | None) -> dict[str, str]:
-    """Return {party: the name that its owner gave to the source}. Raises SpecificationError for anything else.
+    """Return {party: name that the owner gave to the party's source}. Raises SpecificationError for any other data.
 
-    A party of another organisation opens its own source; it receives neither data nor a path.
+    A party of another organisation opens its own source. The party receives neither data nor a path.
     """
     given = {} if data is None else data
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given.values()):
@@ -129,10 +129,11 @@ def sources_of(
 ) -> dict[str, Any]:
     """Return {party: source} in the partition's order.
 
-    data : {party: source}, left for their owners to open, or one table of all columns, which is split.
-    label : give the label party its label. ids : give each party its id column.
-    groups : give each party its group columns, and the label party the weights; None takes the value of `label`. Measures of a
-        released model read neither groups nor weights.
+    data : {party: source}, which the owners will open, or one table of all columns, which is split here.
+    label : True gives the label party its label. ids : True gives each party its id column.
+    groups : True gives each party its group columns, and the label party the weights; None uses the value of `label`.
+    Measures
+    of a released model read neither groups nor weights.
     """
     partition, groups = job.partition, label if groups is None else groups
     parties = partition.parties
@@ -157,13 +158,13 @@ def on_joined_rows(
     *,
     labels: bool = False,
 ) -> tuple[dict[str, Vector], dict[str, Any], dict[str, Any]]:
-    """Return {party: values per record}, the sources, and {party: its rows}, all in the common order of the records.
+    """Return {party: values per record}, the sources, and {party: its rows}, all in one common order of the records.
 
     Guarantee. Every owner's policy is checked before any source is opened.
 
     part_of : function of a party that returns its part of the model.
-    compute : function from a party's model part, source and permission to values with one row per record of the source.
-    labels : True if the caller reads the label party's labels too.
+    compute : function from a party's model part, source and permission to values, one row per record of the source.
+    labels : True if the caller also reads the label party's labels.
     """
     from parties.alignment.reading import joined_rows
     from parties.permission import all_permitted
@@ -180,7 +181,7 @@ def on_joined_rows(
 
 
 def _contents(job: Job, *, label: bool = True, groups: bool = True, ids: bool = False) -> dict[str, dict[str, Content]]:
-    """Return {party: {column: content}} for one table, with each column read as its party would read it alone."""
+    """Return {party: {column: content}} for one table. Each column is read as its party would read it from its own data."""
     from parties.storage.cells import contents_of
 
     contents: dict[str, dict[str, Content]] = {}

@@ -1,4 +1,4 @@
-"""`train`, `stream` and `resume`: train a job on its data and return the result."""
+"""Functions `train`, `stream` and `resume`: train a job on its data and return the result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stream(
     ledger: str | Path | Ledger | None = None,
     warm_start: Result | str | Path | None = None,
 ) -> Iterator[Event | Result]:
-    """Train, and yield the plan, the reservation, an event per round, and finally the result. See `train`.
+    """Train as `train` does. Yield the plan, the reservation, an event per round, and finally the result.
 
     If the job aligns records, the progress and the outcome of the alignment come first.
     """
@@ -62,28 +62,31 @@ def train(
     warm_start: Result | str | Path | None = None,
     environment: dict[str, Any] | None = None,
 ) -> Result:
-    """Train the job's model; it is (ε, δ)-differentially private for every record as its certificate states.
+    """Train the job's model. The model is (ε, δ)-differentially private for every record, as its certificate states.
 
-    data : {party: source}, each loaded by its own party, or one table of all columns, to simulate. A source is a path to CSV,
-        Parquet, Arrow or NumPy; vfl.Csv(path, delimiter=";"); a pandas, Polars or Arrow table; an array or SciPy sparse
-        matrix whose columns are in the partition's order; or a function that returns one of these, which the party calls
+    data : {party: source}, each loaded by its own party; or one table of all columns, to simulate the parties. A source is a
+    path
+        to CSV, Parquet, Arrow or NumPy; vfl.Csv(path, delimiter=";"); a pandas, Polars or Arrow table; an array or SciPy
+        sparse
+        matrix whose columns are in the partition's order; or a function that returns one of these and that the party calls
         (parties.sources.opening.open_source). vfl.Source(source, policy, index) adds the owner's policy file, and the folder
-        for the party's index: the run uses the index of an earlier `vfl.align` if the files have not changed since.
+        of
+        the party's index: the run uses the index of an earlier `vfl.align` if the files have not changed since.
     at : place of the run: vfl.InProcess(...) or 'inprocess', vfl.Ray(...) or 'ray', or vfl.Federated(FILE). None keeps
-        tables in memory in this process, and opens other sources in actors on a local Ray. All places give the same model
-        for the same seeded noise.
-    ledger : file that keeps the budget of the job's data set, or vfl.Ledger(...) for one on a network file system.
-    output : a new folder for the model, the certificate and the log from which an interrupted run is resumed. A job without
-        a data set keeps its budget there too. None leaves nothing on disk.
-    key : file of the Ed25519 key that signs the certificate. None signs with this user's own key, made on first use
-        (vfl.security.signatures), if there is an `output`; otherwise the certificate is unsigned.
-    watch : callback for events: the progress and outcome of an alignment, the plan, the reservation, and every round. None
-        issues the plan's warnings as vfl.PrivacyWarning.
-    warm_start : a result, or the folder of a run, to start from instead of the constant model (`starting_from`). A
-        released model costs no budget, and the charges of this job do not change.
+        tables in memory in this process, and opens other sources in actors on a local Ray. With the same seeded noise, all
+        places give the same model.
+    ledger : file that keeps the budget of the job's data set, or vfl.Ledger(...) for a file on a network file system.
+    output : new folder for the model, the certificate and the log from which an interrupted run is resumed. A job without
+        a data set keeps its budget there too. None writes nothing to disk.
+    key : file of the Ed25519 key that signs the certificate. With an `output`, None signs with this user's own key, which is
+        made on first use (vfl.security.signatures). Without an `output`, None leaves the certificate unsigned.
+    watch : function that is called with each event: the progress and outcome of an alignment, the plan, the reservation, and
+        every round. None issues the plan's warnings as vfl.PrivacyWarning.
+    warm_start : a result, or the folder of a run, from whose model training starts instead of the constant model
+        (`starting_from`). A released model costs no budget, and the charges of this job do not change.
     environment : plain values to keep in the log for `vfl resume`.
 
-    If a process makes several private runs without a ledger, a vfl.PrivacyWarning states their total ε.
+    If a process makes several private runs without a ledger, a vfl.PrivacyWarning states the total ε of these runs.
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if possible.
     """
@@ -98,12 +101,12 @@ def train(
 
 
 def starting_from(job: Job, model: Result | str | Path | None) -> Job:
-    """Return the job with a start from a result, or from the run in a folder; for None return the job itself.
+    """Return the job with a start from a result, or from the run in a folder; if `model` is None, return the job itself.
 
-    A released model is public, so it costs no budget. Its coefficients are taken in original units, so bounds may differ.
+    A released model is public, so a start costs no budget. Its coefficients are in original units, so bounds may differ.
 
-    Raises SpecificationError if the model has different columns or another loss, OutputError if its certificate does not
-    match it.
+    Raises SpecificationError if the model has other columns or another loss, and OutputError if the model's certificate does
+    not fit the model.
     """
     if model is None:
         return job
@@ -125,9 +128,9 @@ def starting_from(job: Job, model: Result | str | Path | None) -> Job:
 
 
 def kept_of(settings: Settings, at: At) -> dict[str, Any]:
-    """Return the settings of a run that its log keeps besides the budget.
+    """Return the settings of a run that the run's log keeps, besides the budget.
 
-    A federation that was passed as an open object has no file from which `vfl resume` could read it.
+    A federation that was passed as an open object has no file from which `vfl resume` could read it again.
     """
     kept: dict[str, Any] = {"policies": settings.arrangement.policies, "indexes": settings.arrangement.folders}
     kept["allow_network_file_system"] = settings.budget.allow_network_file_system
@@ -136,7 +139,7 @@ def kept_of(settings: Settings, at: At) -> dict[str, Any]:
 
 
 def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At) -> tuple[Place, Any, Arrangement]:
-    """Return place, data and arrangement of a resumed run: as its log states them, unless the arguments replace them."""
+    """Return place, data and arrangement of a resumed run: those in the run's log, unless the arguments replace them."""
     place, data, own = located(parties, data, site_of_log(kept) if at is None else at)
     policies, folders = {**(kept.get("policies") or {}), **own.policies}, {**(kept.get("indexes") or {}), **own.folders}
     return place, data, replace(own, policies=policies, folders=folders)
@@ -174,13 +177,13 @@ def resume(
     key: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Result:
-    """Continue an interrupted run from the releases in its log; load a finished run.
+    """Continue an interrupted run from the releases in its log. For a finished run, load the result.
 
-    Releases that were charged and lost stay charged: the run may end with fewer releases, never with more budget. It
-    needs the same data and the same ledger. With seeded noise the model is the same to the bit.
+    Releases that were charged and lost stay charged: the run may end with fewer releases, but never uses more budget. The
+    data and the ledger must be the same as before. With seeded noise the model is the same to the bit.
 
-    at : as for `train`; None takes the site at which the run began. The run keeps its policies and index folders, unless `data`
-        name others.
+    at : as for `train`; None takes the site at which the run began. The run keeps its policies and index folders, unless
+    `data` names others.
     """
     require("folder", folder, "the path of a run", fits=isinstance(folder, str | Path))
     folder = Path(folder)

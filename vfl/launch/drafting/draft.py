@@ -1,12 +1,13 @@
-"""`draft`: write a job file for some data files. Every value that was read from the data becomes a comment.
+"""Function `draft`: write a job file for some data files. Every value that was read from the data becomes a comment.
 
-vfl refuses the draft until somebody declares these values, in the file or by answers to questions at a terminal: a range or a
+vfl refuses the draft until somebody declares these values, in the file or by answers to questions at a terminal. A range or a
 list of categories that was read from the records reveals something about them, so no guarantee could be based on it.
 
-The draft itself declares the label, found by its name; the ids, by their names or the overlap of their cells; the format of
-text files, by their beginning; the loss, by the label's cells; and the kind of each column. A single cell may decide them, so
-the draft lists them in `read_from_data`. Certificates say NOT PRIVATE until the owner confirms that they are publicly known.
-The draft shows cells: only the owner of the files should see it.
+The draft itself declares the label, found by its name; the ids, by their names or by cells that files share; the format of
+text files, by their beginning; the loss, by the label's cells; and the kind of each column. A single cell may decide one of
+these declarations, so the draft lists them in `read_from_data`. Certificates say NOT PRIVATE until the owner confirms that
+the
+listed declarations are publicly known. The draft shows cells: only the owner of the files should see it.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MANY = 50
-"""Largest number of distinct values in a text column; a column with more is treated as free text and dropped."""
+"""Largest number of distinct values in a text column. A column with more values is treated as free text and dropped."""
 FEW = 10
-"""Largest number of classes in a numeric label; a label with more is treated as a number."""
+"""Largest number of classes in a label of numbers. A label with more distinct values is treated as a number."""
 FEWEST = 3
-"""Largest number of distinct texts in a column of numbers; so few texts are taken for marks of missing cells."""
+"""Largest number of distinct texts in a column of numbers. So few texts are taken for marks of missing cells."""
 NAME = 'name = "draft"'
 OVERLAP = "found by overlap, check it"
 DIGITS = 6
-"""Significant digits of a drafted range; longer numbers are rounded outwards."""
+"""Significant digits of a range in a draft. Longer numbers are rounded outwards."""
 
 LABELS = ("target", "label", "y", "class", "outcome", "default", "churn")
 _LOSSES = {
@@ -61,18 +62,18 @@ _LOSSES = {
     "squared": 'or "huber", which is robust; for amounts "gamma" (above 0) or "tweedie" (0 or more), for counts "poisson"',
 }
 _NUMBERS = ("poisson", "squared")
-"""The drafted losses that need the range of the label."""
+"""Losses in drafts for which the range of the label must be declared."""
 IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient", "person", "user", "account")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A declaration that only a person can make.
+    """Question about a declaration that only a person can make.
 
     about : 'label', 'bounds', 'fill', 'categories', 'missing', 'classes', 'read' or 'epsilon'. column : name of the column.
     shown : the value that the records suggest, in TOML; NOT PRIVATE unless publicly known. For 'label', the names of all
-        columns. For 'read', the declarations that the records decided; the answer lists those that are not public knowledge,
-        or is '""' if there are none.
+    columns. For 'read', the declarations that the records decided. The answer to 'read' lists those declarations that are not
+    public knowledge, or is '""' if all are.
     """
 
     about: str
@@ -81,7 +82,7 @@ class Question:
 
 
 Ask: TypeAlias = "Callable[[Question], str | None]"
-"""Returns the declared value in TOML (for a label: PARTY.COLUMN), or None to leave it open."""
+"""Function that answers a question by the declared value in TOML (for a label: PARTY.COLUMN), or None to leave it open."""
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class Found:
     """Summary of a column's cells.
 
     kind : 'numeric', 'boolean', 'text', 'date' or 'other'.
-    values : the first distinct cells as text, at most MANY + 1. empty : True if a text cell has no characters.
+    values : the first distinct cells as text, at most MANY + 1. empty : True if a text cell is empty.
     """
 
     kind: str
@@ -123,7 +124,7 @@ class Found:
 
 
 def numbers_in(cells: pa.Array, spec: Csv | None) -> pa.Array | None:
-    """Return the cells that are not missing as float64; None if one is not a number. spec : the format of a text file."""
+    """Return the cells that are not missing as float64; None if a cell is not a number. spec : the format of a text file."""
     cells = cells.drop_null()
     if spec is not None:
         return numbers_of(cells, spec)
@@ -146,7 +147,7 @@ def _kind_of(kind: pa.DataType) -> str:
 
 
 def columns_of(party: str, source: Any) -> dict[str, Found]:
-    """Read a party's source once and return {column: summary} in the source's order. Raises DataError."""
+    """Read a party's source once. Return {column: summary} in the source's order. Raises DataError."""
     opened = open_source(source, {}, party=party)
     names = opened.names
     if not isinstance(opened, SparseSource) and names:
@@ -172,7 +173,7 @@ def columns_of(party: str, source: Any) -> dict[str, Found]:
 def _again(
     names: Any, textual: set[str], batches: Iterator[pa.RecordBatch], found: dict[str, Found], spec: Csv | None
 ) -> dict[str, Found]:
-    """Read again, as text, the columns whose first values looked like numbers and whose later values did not."""
+    """Read again, as text, the columns whose first values looked like numbers and whose later values are not numbers."""
     texts = {name: Found("text") for name in textual}
     dated = set(textual) if spec is not None else set()
     for batch in batches:
@@ -186,7 +187,7 @@ def _again(
 
 
 def _are_dates(cells: pa.Array, spec: Csv) -> bool:
-    """Return True if a text file has cells and all cells are dates in the file's format."""
+    """Return True if a text file has cells and every cell is a date in the file's format."""
     cells = cells.drop_null()
     if spec.dates is None and len(cells):
         iso = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$"
@@ -207,20 +208,22 @@ def draft(
     ask: Ask | None = None,
     curves: bool = False,
 ) -> str:
-    """Return the text of a job file for the parties' files.
+    """Return the text of a job file for the data files of the parties.
 
-    sources : {party: path, or a text file with its format}; the format of a text file given as a path is recognised.
-    label : 'column' or 'party.column'; None looks for a usual name, then asks.
-    ids : the id column of all files, or 'party.column' for each; None looks for usual names, then for shared cells.
-    weight, exposure : columns of the label's owner with the weights and the exposures of the records; None if there is no such
-        column.
+    sources : {party: path, or a text file with its format}. The format of a text file that is given as a path is recognised.
+    label : 'column' or 'party.column'; None looks for a usual name of a label, then asks.
+    ids : the id column of all files, or 'party.column' for each file; None looks for usual names, then for shared cells.
+    weight, exposure : columns of the label's owner with the weights and the exposures of the records; None if there is no
+    such
+    column.
     folder : folder of the job file; paths in the draft are relative to it.
-    dataset : name of the data set in a ledger, for the job. ledger : file of the ledger.
-    ask : answers questions (`Question`); None leaves comments instead.
+    dataset : name of the job's data set in a ledger. ledger : file of the ledger.
+    ask : function that answers questions (`Question`); with None, comments in the draft ask them.
     curves : True declares a curve (vfl.Curve) for every number with bounds.
 
-    The draft lists in `read_from_data` all declarations that the records decided, unless `ask` confirms that these are publicly
-    known.
+    The draft lists in `read_from_data` all declarations that the records decided, unless the answers of `ask` confirm that
+    they
+    are publicly known.
 
     Raises SpecificationError, or DataError for a file that cannot be read.
     """
@@ -299,10 +302,10 @@ def draft(
 def _decided(
     sources: Mapping[str, str | Path | Csv], class_lines: Sequence[str], label: Found | None, *, by_cells: bool
 ) -> str:
-    """Describe the declarations of a draft that the records decided. by_cells : True if shared cells chose the ids.
+    """Describe, in words, the declarations of a draft that the records decided. by_cells : True if shared cells chose the ids.
 
-    Declared classes, if there are any, decide the loss; otherwise the cells do. The formats of plain text files are named
-    too, since they were recognised from the files.
+    Declared classes decide the loss; without them, the label's cells do. The formats of plain text files are named too, since
+    they were recognised from the files.
     """
     decided = ["the kinds of the columns"]
     if label is not None and not any(line.startswith("classes = ") for line in class_lines):
@@ -327,7 +330,7 @@ def _read_lines(decided: str, ask: Ask) -> list[str]:
 
 
 def _format_lines(party: str, spec: Csv, known: Sequence[str], folder: Path | None) -> list[str]:
-    """Return the TOML table of a text file and its format, with a comment that describes the format."""
+    """Return the TOML table for a text file and its format, with a comment that describes the format."""
     said = f"  # {'; '.join(known)}" if known else ""
     lines = ["", f"[data.{_key(party)}]{said}", f"path = {_text(_relative(spec.path, folder))}"]
     for name, value in spec.options().items():
@@ -337,7 +340,7 @@ def _format_lines(party: str, spec: Csv, known: Sequence[str], folder: Path | No
 
 
 def _label(found: Mapping[str, Mapping[str, Found]], given: str | None, ask: Ask) -> tuple[str, str, str]:
-    """Return party and column of the label, and how it was found; the column is '' if no column has a usual name."""
+    """Return party and column of the label, and how they were found; the column is '' if no column has a usual name."""
     held = [(party, column) for party, columns in found.items() for column in columns]
     if given is None:
         for name in LABELS:
@@ -362,7 +365,7 @@ def _ids_with_reason(
     given: str | Sequence[str] | None,
     target: str,
 ) -> tuple[dict[str, str], str]:
-    """Return {party: id column} and how they were found, with the share of ids that the files have in common."""
+    """Return {party: id column}, and how the columns were found, with the share of ids that the files have in common."""
     id_of, how = _ids(found, given), "found by its name" if given is None else "as given"
     if len(sources) < 2:
         return id_of, how
@@ -388,7 +391,7 @@ def _said_overlap(cells: Mapping[str, pa.Array]) -> str:
 
 
 def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | None) -> dict[str, str]:
-    """Return {party: id column}. Without `given` the names decide, and the result is {} unless every file has one."""
+    """Return {party: id column}. Without `given`, names decide: {} unless every file has a usual name of an id."""
     if given is None:
         chosen = {party: next(filter(named_as_id, columns), None) for party, columns in found.items()}
         return {p: c for p, c in chosen.items() if c is not None} if None not in chosen.values() else {}
@@ -447,7 +450,7 @@ def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]]
 
 
 def _factors(columns: Mapping[str, Found], owner: str, target: str, given: Mapping[str, str | None]) -> dict[str, str]:
-    """Return {'weight' or 'exposure': column} for the given columns; raise SpecificationError if one does not fit."""
+    """Return {'weight' or 'exposure': column} for the given columns. SpecificationError for a column that does not fit."""
     factors: dict[str, str] = {}
     for role, name in given.items():
         if name is None:
@@ -466,7 +469,7 @@ def _factors(columns: Mapping[str, Found], owner: str, target: str, given: Mappi
 
 
 def _factor_lines(owner: str, factors: Mapping[str, str], loss: str) -> list[str]:
-    """Return the lines for the keys `weight` and `exposure`; for a key that the job lacks, a comment that explains the key."""
+    """Return the lines for the keys `weight` and `exposure`. A key that the job lacks gets a comment that explains the key."""
     lines = [f"{role} = {_text(column)}" for role, column in factors.items()]
     if "weight" not in factors:
         lines.append(f'# weight = "..."  # a column of {owner}: how much each record counts; it is not a feature')
@@ -478,7 +481,7 @@ def _factor_lines(owner: str, factors: Mapping[str, str], loss: str) -> list[str
 
 
 def _loss(label: Found | None, class_lines: Sequence[str]) -> str:
-    """Return the loss that fits a label, by its declared classes if there are some, else by its cells."""
+    """Return the loss that fits a label: by the declared classes if there are any, else by the label's cells."""
     classes = next((line for line in class_lines if line.lstrip("# ").startswith("classes = ")), None)
     if classes is not None:
         return "logistic" if len(tomllib.loads(classes.lstrip("# "))["classes"]) == 2 else "multinomial"
@@ -526,7 +529,7 @@ def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
 
 
 def _marked(key: str, question: Question, ask: Ask, note: str = "") -> str:
-    """Return the declaration in the answer, or a comment with the value that the records suggest."""
+    """Return the declaration that answers a question; without an answer, a comment with the value that the records suggest."""
     return _line(key, question.shown, ask(question), note)
 
 
@@ -535,17 +538,17 @@ def _line(key: str, shown: str, answer: str | None, note: str = "") -> str:
 
 
 def _names(owned: Mapping[str, list[str]], *others: tuple[str, str]) -> dict[tuple[str, str], str]:
-    """Return {(party, column): its name in a job}: 'PARTY.COLUMN' where several parties hold a column of that name."""
+    """Return {(party, column): name in the job}. The name is 'PARTY.COLUMN' if several parties hold a column of that name."""
     pairs = [*((party, column) for party, columns in owned.items() for column in columns), *others]
     held = Counter(column for _, column in pairs)
     return {(party, column): f"{party}.{column}" if held[column] > 1 else column for party, column in pairs}
 
 
 def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping[str, Found], ask: Ask) -> list[str]:
-    """Return the tables of declarations.
+    """Return the job file's tables that declare the columns.
 
-    columns : {feature: (its party, its name there, summary of its cells)}.
-    beside : {name: summary of its cells} for the label, the weights and the exposures, which need bounds only.
+    columns : {feature: (its party, its name at that party, summary of its cells)}.
+    beside : {name: summary of the cells} for label, weights and exposures, which need only bounds.
     """
     numeric = {
         c: found for c, (_, local, found) in columns.items() if found.kind == "numeric" and not named_as_id(local)
@@ -602,7 +605,7 @@ def _codes(column: str, found: Found) -> list[str]:
 
 
 def _marks(party: str, found: Found) -> list[str]:
-    """Return a comment on the few texts among numbers that may stand for missing cells."""
+    """Return a comment on the few texts in a column of numbers, which may stand for missing cells."""
     texts = [value for value in found.values if value and not _is_number(value)]
     numbers = sum(map(_is_number, found.values))
     if found.kind != "text" or not 0 < len(texts) <= FEWEST or numbers <= 2 * len(texts):
@@ -621,7 +624,7 @@ def _is_number(text: str) -> bool:
 
 
 def _middle(answer: str | None) -> str:
-    """Return 0, or the middle of public bounds that exclude 0. The Enter key accepts it, so it must not depend on records."""
+    """Return 0, or the middle of public bounds that exclude 0. The Enter key accepts this value, so no record may affect it."""
     if answer is None:
         return "0"
     low, high = tomllib.loads(f"bounds = {answer}")["bounds"]
@@ -629,7 +632,7 @@ def _middle(answer: str | None) -> str:
 
 
 def _dropped(column: str, party: str, found: Found) -> list[str]:
-    """Return the declaration that drops a column, with a comment on its likely meaning."""
+    """Return the declaration that drops a column, with a comment on what the column probably holds."""
     if not named_as_id(column) and len(found.values) <= MANY:
         return ['kind = "dropped"  # a constant, or of a type that cannot be a feature']
     seems = "named like an id" if named_as_id(column) else "free text, or an id"
@@ -640,7 +643,7 @@ def _dropped(column: str, party: str, found: Found) -> list[str]:
 
 
 def range_of(found: Found) -> str:
-    """Return the range of the cells in few digits, rounded outwards, so that no cell is outside."""
+    """Return the range of the cells in few digits, rounded outwards, so that no cell lies outside."""
     return f"[{_short(found.low or 0.0, ROUND_FLOOR)}, {_short(found.high or 0.0, ROUND_CEILING)}]"
 
 
@@ -653,7 +656,7 @@ def _short(value: float, rounding: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return the text as a TOML string. TOML writes quoted keys in the same form."""
+    """Return the text as a TOML string. Quoted keys of TOML have the same form."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
@@ -663,7 +666,7 @@ def _key(text: str) -> str:
 
 
 def _relative(path: str | Path, folder: Path | None) -> str:
-    """Return the path for the job file: relative to its folder, or absolute if that is shorter."""
+    """Return the path to write into the job file: relative to the file's folder, or absolute if that is shorter."""
     if ADDRESS in str(path):
         return str(path)
     absolute = os.path.abspath(path)  # noqa: PTH100 - a link stays as it is named

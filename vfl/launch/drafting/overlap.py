@@ -1,6 +1,6 @@
-"""Search for join columns, for `vfl init`: columns with distinct cells that several files share.
+"""Search for columns by which files can be joined, for `vfl init`: columns with distinct cells that several files share.
 
-The search compares cells in the clear, so its user must be allowed to read all the files. A job, in contrast, aligns records
+The search compares cells in the clear, so the user must be allowed to read all the files. A job, in contrast, aligns records
 by private set intersection.
 """
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LEAST = 0.05
-"""Smallest share of the smaller file's cells that the other file must have too."""
+"""Smallest share of the smaller file's cells that the other file must have, too."""
 FEWEST = 10
-"""Smallest number of cells that two files must share: fewer may be chance."""
+"""Smallest number of cells that two files must share. Fewer shared cells may be chance."""
 
 
 def distinct_cells(party: str, source: Any, columns: Sequence[str]) -> dict[str, pa.Array]:
-    """Return {column: its cells as text} for columns of whole numbers or text whose cells are distinct and never missing."""
+    """Return {column: cells as text} for the columns of whole numbers or text whose cells are distinct and never missing."""
     if not columns:
         return {}
     opened: Any = open_source(source, dict.fromkeys(columns, "text"), party=party)
@@ -55,19 +55,19 @@ def _as_text(cells: pa.Array) -> pa.Array | None:
 
 
 def overlap(first: pa.Array, second: pa.Array) -> float:
-    """Return the share of the cells in `first` that are also in `second`."""
+    """Return the share of the cells in `first` that are in `second`, too."""
     return float(pc.mean(pc.is_in(first, value_set=second)).as_py() or 0.0)
 
 
 def _shared(first: pa.Array, second: pa.Array) -> float:
-    """Return the share of the smaller file's cells that the other file has too; 0 if they are too few."""
+    """Return the share of the smaller file's cells that the other file has, too; 0 if the shared cells are too few."""
     less, more = sorted((first, second), key=len)
     share = overlap(less, more)
     return share if share * len(less) >= FEWEST else 0.0
 
 
 def by_overlap(cells: Mapping[str, Mapping[str, pa.Array]]) -> dict[str, tuple[str, pa.Array]]:
-    """Return {party: (column, cells)} with the largest overlap of the first party with each other party; {} without overlap.
+    """Return {party: (column, cells)} for the largest overlap of the first party with each other party; {} without overlap.
 
     cells : {party: {column: its distinct cells}}.
     """

@@ -1,7 +1,8 @@
-"""Recognition of a text file's format for `vfl init`, described in words that its owner can check.
+"""Recognition of a text file's format for `vfl init`. The format is described in words that the file's owner can check.
 
-Only drafts use recognition. The draft states the format, which is then a declaration (vfl.csv). Only the owner of a file may
-run it on the file, since a single field can decide the format.
+Only drafts use recognition. The draft states the recognised format, which is then a declaration (vfl.csv). Only the owner of
+a
+file may run recognition on the file, since a single field can decide the format.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SAMPLE = 1 << 20
-"""Number of bytes at the beginning of a file from which delimiter, quotes and numbers are recognised."""
+"""Number of bytes, from the beginning of a file, by which delimiter, quotes and numbers are recognised."""
 LINES = 5000
 ENCODINGS = ("utf-8", "cp1252", "latin-1")
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabulators", "|": "bars"}
@@ -35,28 +36,28 @@ NUMBERS: tuple[tuple[str, str | None], ...] = (
     *((".", None), (",", None), (".", ","), (",", "."), (".", "'"), (".", "’"), (",", "'")),
     *((".", " "), (",", " "), (",", "\u00a0"), (",", "\u202f"), (".", "\u00a0"), (".", "_")),
 )
-"""(decimal sign, separator of digit groups), the plainest pair first."""
+"""Forms of numbers, (decimal sign, separator of digit groups), the plainest form first."""
 DATES = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
     *(f"{date} {time}" for date in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y") for time in ("%H:%M", "%H:%M:%S")),
     *("%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y"),
 )
-"""Formats of dates besides ISO, which needs no declaration."""
+"""Formats of dates in addition to ISO, which needs no declaration."""
 _NAMES = {" ": "spaces", "\u00a0": "no-break spaces", "\u202f": "narrow no-break spaces"}
 
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """Recognised format. source : path, or the file with its format. said : the format in words; empty for a plain file."""
+    """Recognised format. source : path, or the file with its format. said : the format in words; '' for a plain file."""
 
     source: str | Csv
     said: tuple[str, ...] = ()
 
 
 def recognise(source: str | Path | Csv) -> Recognised:
-    """Return a text file with its recognised format. Other sources and declared formats are returned unchanged.
+    """Return a text file with its recognised format. Other sources, and files with a declared format, are returned unchanged.
 
-    A file that cannot be read is returned unchanged: opening it reports the error.
+    A file that cannot be read is returned unchanged, since opening the file later reports the error.
     """
     if isinstance(source, Csv):
         return Recognised(source)
@@ -70,7 +71,7 @@ def recognise(source: str | Path | Csv) -> Recognised:
 
 
 def is_recognised(source: str | Path | Csv) -> bool:
-    """Return True for a text file without a declared format, whose content therefore decides its format."""
+    """Return True for a text file without a declared format. The content of such a file decides its format."""
     path = str(source)
     return not (isinstance(source, Csv) or ADDRESS in path or path.lower().endswith(TYPED) or Path(path).is_dir())
 
@@ -106,7 +107,7 @@ def _recognised(path: str, *, plain: bool) -> Recognised:
 
 
 def _encoding(path: str) -> str:
-    """Return the first encoding that can decode the whole file; a byte order mark decides."""
+    """Return the first encoding that can decode the whole file; a byte order mark decides the encoding."""
     decoders: dict[str, codecs.IncrementalDecoder] = {}
     with pa.input_stream(path) as raw:
         while piece := raw.read(SAMPLE):
@@ -123,7 +124,7 @@ def _encoding(path: str) -> str:
 
 
 def _cut(path: str, encoding: str, lines: Sequence[str]) -> tuple[Csv, list[list[str]]]:
-    """Return the delimiter and quote for which most lines have as many fields as the header; and the parsed rows."""
+    """Return the delimiter and quote for which most lines have as many fields as the header, and the rows parsed with them."""
     best: tuple[tuple[bool, float, int], Csv, list[list[str]]] | None = None
     for delimiter in DELIMITERS:
         for quote in ('"', "'"):
@@ -143,7 +144,7 @@ def _cut(path: str, encoding: str, lines: Sequence[str]) -> tuple[Csv, list[list
 
 
 def _quoted(lines: Sequence[str], delimiter: str, quote: str) -> int:
-    """Return the score of an unusual quote: 2 if it encloses some fields and the usual quote encloses none, else 0."""
+    """Return 2, the score of an unusual quote, if it encloses some fields and the usual quote encloses none; else 0."""
     fields = [field.strip() for line in lines[:200] for field in line.rstrip("\r\n").split(delimiter)]
     enclosed = sum(len(field) > 1 and field[0] == field[-1] == quote for field in fields)
     usual = sum(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
@@ -151,9 +152,9 @@ def _quoted(lines: Sequence[str], delimiter: str, quote: str) -> int:
 
 
 def _numbers(columns: Iterable[list[str]], delimiter: str) -> tuple[str, str | None, list[str], bool]:
-    """Return decimal sign, separator of digit groups, marks of missing cells, and True if the sign is uncertain.
+    """Return decimal sign, separator of digit groups, marks of missing cells, and True if the decimal sign is uncertain.
 
-    The chosen form is the one under which most columns are numbers; of equally good forms, the plainest is chosen.
+    The chosen form makes most columns numbers; of equally good forms, the plainest is chosen.
     """
     held = [[field for field in column if field not in MISSING] for column in columns]
     clean = [[field for field in column if field not in MARKS] for column in held]
@@ -169,7 +170,7 @@ def _numbers(columns: Iterable[list[str]], delimiter: str) -> tuple[str, str | N
 
 
 def _dates(columns: Iterable[list[str]]) -> tuple[str | None, bool]:
-    """Return the format under which most columns are dates, or None; and True if another format fits as many columns."""
+    """Return the format by which most columns are dates, or None; and True if another format fits as many columns."""
     texts = [[field for field in column if field not in MISSING] for column in columns]
     texts = [fields for fields in texts if fields and all(any(c.isdigit() for c in field) for field in fields)]
     fits = {form: sum(all(_is_date(field, form) for field in fields) for fields in texts) for form in DATES}

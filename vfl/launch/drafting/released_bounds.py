@@ -1,4 +1,4 @@
-"""Private release of the bounds that a draft leaves open."""
+"""Private release of the bounds that a draft of a job file leaves open."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ LARGEST = 1e300
 
 @dataclass(frozen=True, slots=True)
 class ReleasedBounds:
-    """Bounds that were released for a draft.
+    """Bounds that were released to complete a draft of a job file.
 
     bounds : {column in the draft: (low, high)}, public from now on. unknown : columns for which no bounds were found.
     epsilon, delta : an upper bound on the cost of all parties' releases together.
-    charged : ledger and data set, '' if no ledger counts the cost.
+    charged : the ledger and the data set that are charged, in words; '' if no ledger counts the cost.
     """
 
     bounds: Mapping[str, tuple[float, float]]
@@ -52,7 +52,7 @@ class ReleasedBounds:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Description of the release in words."""
+        """Description of the release, in words."""
         cost = f"ε = {self.epsilon:.4g} at δ = {self.delta:.3g}"
         counted = f"charged to {self.charged}" if self.charged else "NO LEDGER counts it: add it to the ε of every run"
         said = [
@@ -64,7 +64,7 @@ class ReleasedBounds:
         return tuple(said)
 
     def asking(self, ask: Ask | None) -> Ask:
-        """Return a function that answers questions about released bounds, and leaves all others to `ask`."""
+        """Return a function that answers questions about released bounds, and passes all other questions to `ask`."""
 
         def answer(question: Question) -> str | None:
             found = self.bounds.get(question.column) if question.about == "bounds" else None
@@ -84,17 +84,17 @@ def release_bounds(
     dataset: str | None = None,
     noise: SeededNoise | None = None,
 ) -> ReleasedBounds:
-    """Release the open bounds of a draft's numeric columns: (ε, δ)-DP for every record of every party under replace-one.
+    """Release the open bounds of a draft's numeric columns, (ε, δ)-DP for every record of every party under replace-one.
 
     Each of k parties with open bounds makes its own release (`vfl.private_bounds`) at ε/k and δ/k, with δ = 1/n². The costs
     add up to at most ε even for a record that all parties hold. Missing cells count as 0. The number of rows of each file
     becomes public. The guarantee assumes that the draft is public, although cells decided which columns are numeric; the
-    outcome's `lines` say so.
+    outcome's `lines` state this assumption.
 
     text : the draft. sources : {party: path, or a text file with its format}, as for `draft`.
-    ledger, dataset : ledger and its capped data set to charge; if both are None, nothing counts the cost.
+    ledger, dataset : ledger, and the capped data set in it that is charged. If both are None, nothing counts the cost.
 
-    Raises SpecificationError if no bounds are open, or if only one of ledger and dataset is given, and the errors of
+    Raises SpecificationError if no bounds are open, or if only one of ledger and dataset is given. Also raises the errors of
     `private_bounds`.
     """
     require_number("--private-bounds", epsilon)
@@ -129,7 +129,7 @@ def release_bounds(
 
 
 def require_ledger(ledger: str | Path | None, dataset: str | None) -> None:
-    """Refuse a ledger without a data set, a data set without a ledger, and a ledger that does not exist. Read no data."""
+    """Refuse a ledger without a data set, a data set without a ledger, and a ledger that does not exist. Reads no data."""
     if (ledger is None) != (dataset is None):
         raise SpecificationError(
             "released bounds are charged to a data set of a ledger: give both --ledger and --dataset"
@@ -139,7 +139,7 @@ def require_ledger(ledger: str | Path | None, dataset: str | None) -> None:
 
 
 def open_bounds(text: str) -> dict[str, dict[str, str]]:
-    """Return {party: {column in its source: column in the draft}} for the columns whose bounds a draft leaves open."""
+    """Return {party: {column in its source: column in the draft}} for columns whose bounds the draft leaves open."""
     open_ = {key.strip() for key in left_in(text).get("[bounds]", [])}
     wanted = {json.loads(key) if key.startswith('"') else key for key in open_}
     parties: Mapping[str, Sequence[str]] = tomllib.loads(text)["partition"]["parties"]
@@ -151,7 +151,7 @@ def open_bounds(text: str) -> dict[str, dict[str, str]]:
 
 
 def _table(party: str, source: Any, columns: tuple[str, ...]) -> pa.Table:
-    """Return the columns as float64, with a label column of zeros that a release of bounds does not read."""
+    """Return the columns as float64, with a label column of zeros, which a release of bounds does not read."""
     opened = open_source(source, dict.fromkeys(columns, "text"), party=party)
     if isinstance(opened, SparseSource):
         raise opened.origin.error("has no names of columns: write its job by hand")

@@ -1,4 +1,4 @@
-"""Arrangement of a run: the data owners' policies, and the rules for the index files of its alignment."""
+"""Arrangement of a run: the data owners' policies, and the rules for index files (positions of aligned records)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement(Keeping):
-    """Arrangement of one run. The fields inherited from `Keeping` hold for all parties; `folders` replaces `folder`.
+    """Arrangement of one run. Fields inherited from `Keeping` apply to all parties; `folders` replaces `folder`.
 
-    policies : {party: path of its owner's policy}. folders : {party: folder for its index}. Absolute paths.
-    required : True if an earlier process of the run has trained on the rows of an index, so that no other may be used.
+    policies : {party: path of its owner's policy}. folders : {party: folder of its index}. All paths are absolute.
+    required : True if an earlier process of the run has trained on the rows of an index. Then no other index may be used.
     """
 
     policies: Mapping[str, str] = field(default_factory=dict)
@@ -37,20 +37,20 @@ class Arrangement(Keeping):
     required: bool = False
 
     def keeping(self, party: str) -> Keeping:
-        """Return the rules for the index that the party stores."""
+        """Return the rules for the index that one party keeps."""
         return Keeping(self.folders.get(party), self.run, self.resumed, self.later, self.last, self.again)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Application:
-    """Application of a model to new records.
+    """Application of a model to new records, for predictions or measures.
 
-    parts : {party: its part of the model, or the path of its part}. policies : {party: path of its owner's policy}.
-    given : {party: its source as the user gave it}, or across organisations the owner's name of the source.
-    sources : function that returns the sources that the parties read, called in this process; it checks all owners' policies
-        before it opens one file of all parties. None takes `given`.
-    w : the whole model, to measure it on the records' labels; None predicts.
-    threshold : margin above which the model predicts the positive class; None takes the threshold in the parts.
+    parts : {party: its part of the model, or the path of that part}. policies : {party: path of its owner's policy}.
+    given : {party: source as the user gave it}; across organisations, the owner's name of the source.
+    sources : function that returns the sources that the parties read. This process calls it; the function checks all owners'
+    policies before it opens a file that holds all parties' columns. None takes `given`.
+    w : the whole model, to measure it on labelled records; None predicts.
+    threshold : margin above which the model predicts the positive class; None takes the threshold in the model's parts.
     """
 
     parts: Mapping[str, Any]
@@ -65,12 +65,12 @@ class Application:
         return self.given if self.sources is None else self.sources()
 
     def cut(self, own: float) -> float:
-        """Return the threshold; by default `own`, which is the threshold in the parts."""
+        """Return the threshold; if none was given, `own`, which is the threshold in the model's parts."""
         return own if self.threshold is None else self.threshold
 
 
 def cores_each(cores: int | None, at_once: int) -> int:
-    """Return the cores per party: the given number, or an equal share of this machine for `at_once` parties at work."""
+    """Return the cores per party: the given number; else an equal share of this machine for `at_once` parties at work."""
     return cores or max(1, usable_cores() // at_once)
 
 

@@ -1,4 +1,4 @@
-"""Connection of this process to Ray: to the cluster at an address, or to a local Ray that it starts."""
+"""Connection of this process to Ray: to a cluster at an address, or to a local Ray that this process starts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Environment variables set before Ray is imported, so that it neither uploads the working directory nor reports usage."""
+"""Environment variables set before Ray is imported. They stop Ray from uploading the working directory and reporting usage."""
 
 ANSWER_SECONDS = 10.0
-"""Limit for a server to answer at its stated address."""
+"""Time limit for a server to answer at its stated address."""
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""Connection preface of a client, with an empty SETTINGS frame."""
+"""First bytes that an HTTP/2 client sends, with an empty SETTINGS frame."""
 SETTINGS_FRAME = 4
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -43,10 +43,10 @@ def import_ray() -> Any:
 
 
 def unreachable(what: str, where: str, error: Exception, remedy: str) -> PlacementError:
-    """Return a one-line error for a cluster that cannot be reached or refuses this process.
+    """Return an error of one line for a cluster that cannot be reached or that refuses this process.
 
     what : name of the service. where : its address. error : the error that Ray raised. remedy : advice for every cause except
-        a wrong token, which Ray does not always report as such.
+    a wrong token. (Ray does not always report a wrong token as such.)
     """
     how = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's token"
     if type(error).__name__ == "AuthenticationError" or "authenticat" in str(error).lower():
@@ -60,7 +60,7 @@ def unreachable(what: str, where: str, error: Exception, remedy: str) -> Placeme
 
 
 def check_address(address: str | None) -> None:
-    """Raise PlacementError for an address that this process cannot join as a node; 'auto' stands for RAY_ADDRESS."""
+    """Raise PlacementError for an address that this process cannot join as a node. Address 'auto' stands for RAY_ADDRESS."""
     named = os.environ.get("RAY_ADDRESS") if address == "auto" else None
     said = f"RAY_ADDRESS={named}, which 'auto' stands for," if named else repr(address)
     asked = named or address or ""
@@ -77,11 +77,11 @@ def check_address(address: str | None) -> None:
 
 
 def require_answer(url: str, *, rpc: bool = False) -> None:
-    """Raise OSError unless a server accepts connections at host:port or a URL within ANSWER_SECONDS.
+    """Raise OSError unless a server at host:port, or at a URL, accepts connections within ANSWER_SECONDS.
 
-    Ray itself waits for minutes, and cannot be interrupted meanwhile.
+    Ray itself waits for minutes, and cannot be interrupted while it waits.
 
-    rpc : True requires the answer of a gRPC server, an HTTP/2 SETTINGS frame (RFC 9113, section 3.4).
+    rpc : True also requires the answer of a gRPC server, an HTTP/2 SETTINGS frame (RFC 9113, section 3.4).
     """
     parsed = urllib.parse.urlsplit(url if "://" in url else f"//{url}")
     host, port = parsed.hostname or "", parsed.port or (443 if parsed.scheme == "https" else 80)
@@ -110,7 +110,7 @@ def require_answer(url: str, *, rpc: bool = False) -> None:
 
 
 def _cluster_address(address: str) -> str | None:
-    """Return host:port of a cluster; Ray's own function resolves 'auto'. None if this Ray lacks that function."""
+    """Return host:port of a cluster. Ray's own function resolves 'auto'; the result is None if this Ray lacks the function."""
     try:
         from ray._private.services import canonicalize_bootstrap_address_or_die
     except ImportError:
@@ -124,13 +124,13 @@ def _truthy(value: str | None) -> bool:
 
 
 def compiled_modules(source: str) -> dict[str, str | None]:
-    """Return the environment variables that let workers keep compiled modules in the user's cache folder.
+    """Return the environment variables with which workers keep compiled modules in the user's cache folder.
 
-    The result is {} unless the environment forbids compiled modules beside the sources and the installer wrote none. Without
-    these variables every worker would compile a thousand modules, which takes most of its time to load.
+    The result is {} unless the environment forbids compiled modules beside the sources and the installer wrote no compiled
+    modules. Without these variables every worker would compile a thousand modules, which takes most of its time to load.
 
-    source : path of an installed module, whose compiled module the installer may have written. None in the result deletes a
-        variable.
+    source : path of an installed module, whose compiled module the installer may have written. A value None in the result
+    deletes a variable.
     """
     forbidden, elsewhere = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
     if not os.environ.get(forbidden) or os.environ.get(elsewhere) or Path(cache_from_source(source)).exists():
@@ -142,7 +142,7 @@ def compiled_modules(source: str) -> dict[str, str | None]:
 
 @contextlib.contextmanager
 def environment(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """Set environment variables, delete those that are None, and restore all of them on exit."""
+    """Set environment variables, delete the variables whose value is None, and restore all of them on exit."""
     before = {name: os.environ.pop(name, None) for name in variables}
     try:
         os.environ.update({name: value for name, value in variables.items() if value is not None})
@@ -155,21 +155,21 @@ def environment(variables: Mapping[str, str | None]) -> Iterator[None]:
 
 
 _started: set[str] = set()
-"""Addresses of the local Rays that vfl has started in this process; at most one still runs."""
+"""Addresses of the local Rays that vfl started in this process. At most one of them still runs."""
 
 
 def connected_elsewhere() -> bool:
-    """Return True if this process is connected to a Ray that vfl has not started."""
+    """Return True if this process is connected to a Ray that vfl did not start."""
     ray = import_ray()
     return bool(ray.is_initialized()) and ray.get_runtime_context().gcs_address not in _started
 
 
 @contextlib.contextmanager
 def connected(n_actors: int, address: str | None) -> Iterator[Any]:
-    """Yield Ray, connected: as this process already is, else to `address`, else to a local Ray started here.
+    """Yield Ray, connected: keep this process's connection, else connect to `address`, else to a local Ray started here.
 
-    The local Ray stays until the process ends, or until `ray.shutdown()`, so that later runs need not start it again. A run
-    with an address ends the local Ray.
+    The local Ray stays until the process ends, or until `ray.shutdown()`, so that later runs need not start another one. A
+    run with an address ends the local Ray.
     """
     ray = import_ray()
     if address is not None and ray.is_initialized() and not connected_elsewhere():
@@ -178,7 +178,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
         yield ray
         return
     own_handler = signal.getsignal(signal.SIGTERM)
-    # The workers of a local Ray inherit these.
+    # The workers of a local Ray inherit these variables.
     with environment({**ONE_THREAD, **(compiled_modules(ray.__file__) if address is None else {})}):
         if address is None:
             ray.init(
@@ -208,6 +208,6 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
 
 
 def _handle_sigterm_by(handler: Any) -> None:
-    """Restore this process's SIGTERM handler, which Ray replaces with one that exits or aborts with a stack trace."""
+    """Restore this process's handler of SIGTERM. Ray replaces it with one that exits or aborts with a stack trace."""
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)

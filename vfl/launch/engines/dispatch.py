@@ -1,4 +1,4 @@
-"""Choice of the engine for a site: run a job, align its records, or apply a model at the site."""
+"""Choice of the engine for a site. The engine runs a job, aligns its records, or applies a model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _engine(place: Place) -> Any:
 def run(
     job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: Place, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
-    """Align the records if the job asks for it, load every party, train, and yield the events; the outcome comes last."""
+    """Run a job: align the records if the job asks for it, load every party, train. Yield the events, last the outcome."""
     found: Iterator[RunEvent] = _engine(place).run(job, sources, budget, log, place=place, arrangement=arrangement)
     return found
 
@@ -43,12 +43,12 @@ def run(
 def align_only(
     job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, place: Place
 ) -> Iterator[Aligning | Aligned]:
-    """Yield the progress of an alignment, then its outcome."""
+    """Yield the progress of an alignment, then the outcome of the alignment."""
     found: Iterator[Any] = _engine(place).align_only(job, sources, arrangement, place=place)
     return found
 
 
 def apply(asked: Application, *, place: Place) -> Iterator[ApplyEvent]:
-    """Have every party apply its part of a model to new records; yield the alignment, then the predictions or the measures."""
+    """Let every party apply its part of a model to new records. Yield the alignment's events, then predictions or measures."""
     found: Iterator[ApplyEvent] = _engine(place).apply(asked, place=place)
     return found

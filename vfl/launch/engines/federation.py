@@ -1,6 +1,6 @@
-"""The federation engine: the coordinator runs in this process, and the parties connect to it from their organisations.
+"""Federation engine: the coordinator runs in this process, and the parties connect to it from their own organisations.
 
-This process knows no party's path or secret. Jobs, queries and releases are the same as in the other engines.
+This process knows no party's path or secret. Jobs, queries and releases are the same as with the other engines.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ FINISH_SECONDS = 10.0
 def run(
     job: Job, sources: Mapping[str, str], budget: Budget, log: Log, *, place: Organisations, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
-    """Wait for the parties, offer them the job, have each load its source; yield the plan, the rounds and the outcome.
+    """Wait for the parties, offer them the job, and let each load its source. Yield the plan, the rounds and the outcome.
 
-    sources : {party: name that its owner gave the source}; '' is the party's default.
+    sources : {party: name that the owner gave its source}; '' is the party's default source.
     """
     from coordinator.coordinator import Coordinator, Outcome
     from coordinator.telemetry import Telemetry
@@ -80,7 +80,7 @@ def _own_dealer(job: Job, place: Organisations, run: str) -> Dealing:
 def align_only(
     job: Job, sources: Mapping[str, str], arrangement: Arrangement, *, place: Organisations
 ) -> Iterator[Aligning | Aligned]:
-    """Wait for the parties and yield the progress of an alignment, then its outcome."""
+    """Wait for the parties. Yield the progress of an alignment, then its outcome."""
     parties = tuple(job.partition.parties)
     offer = _offer_of(job, ALIGN, uuid.uuid4().hex, parties, sources, arrangement)
     with _working(place, parties) as (transport, complete):
@@ -92,7 +92,7 @@ def align_only(
 
 
 def apply(asked: Application, *, place: Organisations) -> Iterator[ApplyEvent]:
-    """Have every party apply its part of a model to its own source, as vfl.launch.engines.dispatch.apply."""
+    """Let every party apply its part of a model to the party's own source, as vfl.launch.engines.dispatch.apply does."""
     from coordinator.prediction import apply as applied
     from parties.alignment.reading import all_hold_ids
 
@@ -126,7 +126,7 @@ def _offer_of(
     sources: Mapping[str, str],
     arrangement: Arrangement,
 ) -> Callable[[str, bool], Offer]:
-    """Return a function offer(party, again); `again` is True if the party may have started the run already."""
+    """Return a function offer(party, again). `again` is True if the party may have started the run before."""
     text, resumed = json.dumps(encode(job), ensure_ascii=False), arrangement.resumed
     kept = {"keeps": arrangement.run or "", "later": arrangement.later, "last": arrangement.last}
     first = Offer(purpose, run, text, job.digest, parties, resumed=resumed, again=arrangement.again, **kept)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float) -
 def _working(
     place: Organisations, parties: tuple[str, ...], members: tuple[str, ...] = (), **options: Any
 ) -> Iterator[tuple[FederationTransport, Callable[[], None]]]:
-    """Wait for the members; yield the transport to the parties, and the function that `_offering` yields.
+    """Wait for the members of the federation. Yield the transport to the parties, and the function that `_offering` yields.
 
     members : members that take part; () for the parties alone. options : options of the transport.
     """
@@ -160,9 +160,9 @@ def _working(
 
 @contextlib.contextmanager
 def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
-    """Yield a function that tells the parties that the job is complete.
+    """Yield a function that tells the parties that the job is finished.
 
-    If the context ends without a call of this function, send the reason to the connected parties.
+    If the context ends and the function was not called, send the reason to the connected parties.
     """
     open_still = True
 

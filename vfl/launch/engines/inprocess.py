@@ -1,4 +1,4 @@
-"""In-process engine for debugging, estimators and tests. It passes messages in their plain form."""
+"""Engine in this process, for debugging, estimators and tests. Messages are passed in their plain form."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ ONE_PROCESS = (
 
 
 class InProcessTransport(MessageTransport):
-    """Transport that calls the participants one after the other in this process. Errors keep their tracebacks.
+    """Transport that calls participants one after the other in this process. Errors keep their tracebacks.
 
-    parties : {party: a loaded party, or a service (parties.services)}. dealer : dealer of a run on shares.
+    parties : {party: a loaded party, or a service (parties.services)}. dealer : dealer of the masks of a run on shares.
     """
 
     def __init__(self, parties: Mapping[str, Party | Service], dealer: Dealing | None = None) -> None:
@@ -62,7 +62,7 @@ class InProcessTransport(MessageTransport):
         self._dealer = dealer
 
     def _post(self, call: Call) -> Posted:
-        """Call a participant with a message that was encoded to its plain form and decoded again."""
+        """Call a participant with a message. The message is encoded to its plain form and decoded again before the call."""
         service, message = self._service(call.to), from_plain_call(to_plain_call(call.message))
         if call.steps:
             return Posted(call.to, service.stream(message, call.vectors))
@@ -71,11 +71,11 @@ class InProcessTransport(MessageTransport):
         return Posted(call.to, (answer, {}), sent) if call.passed else Posted(call.to, (answer, sent))
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
-        """Return the replies, which are in this process already."""
+        """Return the replies, which are already in this process."""
         return [own.answer for own in posted]
 
     def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:
-        """Let the participants work, one after the other, and yield the progress of each."""
+        """Let the participants work one after the other; yield the progress of each participant."""
         answers = []
         for own in posted:
             while True:
@@ -87,7 +87,7 @@ class InProcessTransport(MessageTransport):
         return answers
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Raise PartyLost: parties share the coordinator's process, so nothing can restart one of them alone."""
+        """Raise PartyLost: parties share the coordinator's process, so no party can be restarted alone."""
         raise PartyLost(f"party {party!r} is lost, and the in-process engine cannot restart parties", party)
 
     def _service(self, to: str) -> Service:
@@ -100,9 +100,9 @@ class InProcessTransport(MessageTransport):
 def run(
     job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: InProcess, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
-    """Load every party in this process, each under its owner's policy, then yield the plan, the rounds and the outcome.
+    """Load every party in this process, under its owner's policy. Then yield the plan, the rounds and the outcome.
 
-    arrangement : policies, and options of the alignment, which comes first if the job asks for one.
+    arrangement : policies, and options of the alignment. The alignment comes first if the job asks for one.
     """
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     tasks = {name: job.for_party(name) for name in there}
@@ -119,7 +119,7 @@ def run(
         name: load(tasks[name], source, agreed[name], index=indexes.get(name), threads=threads, shards=shards)
         for name, source in there.items()
     }
-    # The dealer may reuse its memory: it deals again only after the words that it dealt have been read.
+    # The dealer may reuse its memory, since it deals again only after the words that it dealt have been read.
     dealer = Dealing(job, recycles=True) if job.trust == "secure" else None
     flags = () if dealer is None else (ONE_PROCESS,)
     transport = InProcessTransport(parties) if dealer is None else InProcessTransport(parties, dealer)
@@ -131,7 +131,7 @@ def run(
 def align_only(
     job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, place: InProcess
 ) -> Iterator[Aligning | Aligned]:
-    """Yield the progress of an alignment, then its outcome. Every owner's policy is checked before its data are opened."""
+    """Yield the progress of an alignment, then its outcome. An owner's policy is checked before the owner's data are opened."""
     tasks = {name: job.for_party(name) for name in sources}
     for name, task in tasks.items():
         consented(task, sources[name], arrangement.policies.get(name), begins=True)
@@ -155,9 +155,9 @@ def _aligned(
 
 
 def apply(asked: Application, *, place: InProcess) -> Iterator[ApplyEvent]:
-    """Apply a model in this process, as vfl.launch.engines.dispatch.apply.
+    """Apply a model in this process, as vfl.launch.engines.dispatch.apply does.
 
-    If the sources have ids, this process joins the sources in the clear. The first event states the numbers of their rows.
+    If the sources have ids, this process joins the sources in the clear. The first event states their numbers of rows.
     """
     from coordinator.prediction import apply as applied
 

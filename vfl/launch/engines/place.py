@@ -1,4 +1,4 @@
-"""Place of a command: its checked site, with the federation that a file describes, and the data with their owners' rules."""
+"""Place of a command: where it runs (a checked site, perhaps a federation), and the data with their owners' rules."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ GATHER_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Organisations:
-    """A federation of organisations as the place of a run. This process is the coordinator.
+    """Federation of organisations as the place of a run. This process is the coordinator.
 
     identity : identity of the coordinator. gather_seconds : longest wait for all parties to connect. listen : address to bind
-        (vfl.wire.streams.Listener).
+    (vfl.wire.streams.Listener).
     """
 
     federation: Federation
@@ -41,11 +41,11 @@ class Organisations:
 
 Place = InProcess | Ray | Organisations
 At = Site | Organisations | str | None
-"""The argument `at` of a command: a site, 'inprocess', 'ray', or None for the command's default."""
+"""Argument `at` of a command: a site, 'inprocess', 'ray', or None for the command's default."""
 
 
 def place_of(at: At, otherwise: Site) -> Place:
-    """Return the place for an argument `at`; None takes `otherwise`.
+    """Return the place that an argument `at` means; None means `otherwise`.
 
     Raises SpecificationError if the federation file does not name the coordinator's identity.
     """
@@ -65,12 +65,13 @@ def place_of(at: At, otherwise: Site) -> Place:
 def located(
     parties: Collection[str], data: Any, at: At, otherwise: Site | None = None
 ) -> tuple[Place, Any, Arrangement]:
-    """Return the place of a command, its data, and the arrangement with the policies and index folders of the owners.
+    """Return the place of a command, the data, and the arrangement: policies and index folders of the data's owners.
 
-    otherwise : site for at=None. If it is None too, tables in memory stay in this process, and actors on Ray open all other
-        sources.
+    otherwise : site for at=None. If `otherwise` is None too, tables in memory stay in this process, and actors on Ray open
+    all
+    other sources.
 
-    Raises SpecificationError for policies or index folders with a federation, whose parties set their own.
+    Raises SpecificationError for policies or index folders with a federation, whose parties set these themselves.
     """
     data, policies, folders = owned(parties, data)
     place = place_of(at, otherwise or (InProcess() if in_memory(data) else Ray()))
@@ -83,7 +84,7 @@ def located(
 
 
 def require_fit(place: Place, job: Job) -> None:
-    """Raise PlacementError for a job that cannot run at this place. Each organisation also checks a job itself."""
+    """Raise PlacementError for a job that cannot run at this place. Each organisation also checks a job on its own."""
     if not isinstance(place, Organisations):
         place.require_fit(job.trust)
     elif job.privacy is not None and job.privacy.inference_share:
@@ -110,7 +111,7 @@ def check_job(job: Job, federation: Federation) -> None:
 
 
 def dealer_of(job: Job, federation: Federation) -> str | None:
-    """Return the name of a job's separate dealer, or None. SpecificationError if the federation lacks a required dealer."""
+    """Return the name of a job's separate dealer; None if it needs none. SpecificationError if the federation lacks one."""
     if job.secure is None or job.secure.dealer != SEPARATE:
         return None
     if federation.dealer is None:

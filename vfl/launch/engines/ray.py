@@ -1,9 +1,10 @@
-"""Ray engine: one actor per party and one for the coordinator. The driver starts and monitors them.
+"""Ray engine: one actor per party and one for the coordinator. This process, the driver, starts and monitors the actors.
 
-Without an address, a local Ray is started if this process is not connected to one. The local Ray gets one CPU per actor of the
-job, for any number of cores, and never spills vectors to disk. There, the parties of a large simulation share a few processes
-(vfl.Ray). On a cluster only the operator can switch spilling off; the certificate flags a cluster that may spill. On a cluster
-with an address, every party is pinned to its node.
+Without an address, a local Ray is started if this process is not connected to a Ray. The local Ray gets one CPU per actor of
+the
+job, for any number of cores, and never writes vectors to disk (spilling). On a local Ray, the parties of a large simulation
+share a few processes (vfl.Ray). On a cluster only the operator can switch spilling off; the certificate flags a cluster that
+may spill. On a cluster with an address, every party is pinned to its node.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ ONE_CLUSTER = (
     "from one another as far as they trust that operator"
 )
 START_SECONDS = 180.0
-"""Limit for the start of an actor on its node. It is long because imports are slow on a busy node."""
+"""Time limit for an actor to start on its node. The limit is long because imports are slow on a busy node."""
 ROUNDS_AHEAD = 16
 """Largest number of rounds by which the coordinator may be ahead of the driver, which logs the rounds."""
 
 
 def cores_of(place: Ray, n_parties: int) -> int:
-    """Return the cores per party or shard: an equal share of this machine, or on a cluster the CPUs of the party's actor."""
+    """Return the cores per party or shard: an equal share of this machine; on a cluster, the CPUs of the party's actor."""
     if place.address is None:
         return cores_each(place.cores, n_parties * place.shards)
     return place.cores or max(1, int(cpus_of(place, apart=True)))
@@ -61,10 +62,11 @@ def _this_node(ray: Any) -> Any:
 
 
 def _blocks_of(party: str, dataset: Any) -> Blocks:
-    """Return references to the blocks of a Ray dataset, and row counts from their metadata. This process reads no block.
+    """Return references to the blocks of a Ray dataset, and the blocks' row counts from metadata. This process reads no block.
 
-    Rows have the order of dataset.take_all(). Raises DataError for a dataset that is not computed yet, because Ray may then
-    return its rows in a different order each time.
+    The rows have the order of dataset.take_all(). Raises DataError for a dataset that is not computed yet, because Ray may
+    then
+    return the rows in a different order each time.
     """
     from ray.data.dataset import MaterializedDataset
 
@@ -87,9 +89,9 @@ def _blocks_of(party: str, dataset: Any) -> Blocks:
 
 
 def _started(ray: Any, number: int, given: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Start one process of parties; return {party: handle of its actor, or of its place in a process of several parties}.
+    """Start one process for some parties. Return {party: handle of the party's actor, or of its place in the shared process}.
 
-    number : number of the process. given : {party: arguments of its actor}.
+    number : number of the process. given : {party: arguments of the party's actor}.
     """
     from coordinator.cluster.seat import Seat
     from parties.actor import PartyActor, Shared
@@ -111,9 +113,9 @@ def _federation(
     run: str = "",
     here: bool = False,
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], Any]]:
-    """Start an actor for each party and one for the coordinator, on the nodes that the job names, and end them on exit.
+    """Start an actor for each party and one for the coordinator, on the nodes that the job names. End the actors on exit.
 
-    Yields {party: actor}, {party: source as its actor receives it}, and the coordinator's actor.
+    Yields {party: actor}, {party: source as the actor receives it}, and the coordinator's actor.
 
     job : job to train; None for predictions and measures. here : True if the coordinator has to run on this machine.
     """
@@ -196,9 +198,9 @@ def run(
 ) -> Iterator[RunEvent]:
     """Start the actors, let each party load its source on its node, then yield the plan, the rounds and the outcome.
 
-    A party that an earlier process of the run has left out is not started.
+    A party that an earlier process of the run left out is not started.
 
-    arrangement : policies, and options of the alignment, which comes first if the job asks for one.
+    arrangement : policies, and options of the alignment. The alignment comes first if the job asks for one.
     """
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     # A ledger is a file on this machine, so the coordinator, which writes it, has to run here.
@@ -238,17 +240,17 @@ def align_only(
     *,
     place: Ray,
 ) -> Iterator[Aligning | Aligned]:
-    """Start the actors and yield the progress of an alignment, then its outcome."""
+    """Start the actors. Yield the progress of an alignment, then its outcome."""
     with _federation(job, sources, place, arrangement) as (actors, handed, coordinator):
         yield from _aligned(arrangement, actors, handed, coordinator, place)
 
 
 def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
-    """Have every party apply its part on its node, as vfl.launch.engines.dispatch.apply.
+    """Let every party apply its part of a model on the party's node, as vfl.launch.engines.dispatch.apply does.
 
-    The label party, or the first party if the label party has no part, adds the parts of the margins. The other parties send
-    their parts to this party through the object store. When a model is measured, margins and labels stay in this party's
-    shards.
+    The label party adds up the parts of the margins; if that party has no part, the first party does. The other parties send
+    their parts to the adding party through the object store. When a model is measured, margins and labels stay in the adding
+    party's shards.
     """
     from parties.alignment.reading import all_hold_ids
     from parties.prediction import agreed

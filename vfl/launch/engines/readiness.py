@@ -1,4 +1,4 @@
-"""Readiness of a cluster for a job, checked within seconds; the error lists the missing resources and how to add them."""
+"""Check, within seconds, that a cluster is ready for a job. The error lists missing resources and how to add them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     Asked = Mapping[str, float]
 
 CENTRE = ""
-"""Name of the coordinator among the actors; no party can have this name."""
+"""Name of the coordinator among the actors. No party can have this name."""
 PIN = 0.001
-"""Amount of a node's custom resource that an actor takes. It pins the actor, and is small so that many jobs fit."""
+"""Amount of a node's custom resource that an actor takes to be pinned. The amount is small so that many jobs fit."""
 FRACTION = 0.01
-"""CPUs of a party's actor on one machine. It is small, so that any number of parties fits on a Ray with few CPUs."""
+"""CPUs that a party's actor takes on one machine. The number is small so that many parties fit a Ray with few CPUs."""
 POLL_SECONDS = 0.2
 HIDDEN = ("node:", "memory", "object_store_memory", "accelerator_type:")
 
 
 def cpus_of(place: Ray, *, apart: bool) -> float:
-    """Return the CPUs of a party's actor: the given number; else 1 if parties are `apart` on several nodes, else FRACTION.
+    """Return the CPUs of a party's actor: the given number; else 1 if parties run on several nodes (`apart`), else FRACTION.
 
     On one machine the operating system shares the cores, and parties often wait for one another.
     """
@@ -43,13 +43,14 @@ def cpus_of(place: Ray, *, apart: bool) -> float:
 
 
 def asked_of(place: Ray, parties: Iterable[str], *, here: bool, secure: Secure | None = None) -> dict[str, Asked]:
-    """Return {actor: {resource: amount}}; CENTRE is the coordinator, which takes no CPU because it waits while parties compute.
+    """Return {actor: {resource: amount}}. CENTRE is the coordinator, which takes no CPU since it waits while parties compute.
 
     here : True if the coordinator is pinned to this node by other means.
-    secure : options of a run on shares. The dealer of such a run is an actor too: next to the coordinator, or on the node that
-        offers the dealer's resource.
+    secure : options of a run on shares. The dealer of such a run is an actor too. It runs next to the coordinator, or on the
+    node
+    that offers the dealer's resource.
 
-    With several shards, a party's shards take CPUs and its actor takes none (`vfl.launch.engines.shards`).
+    With several shards, a party's shards take the CPUs and the party's actor takes none (`vfl.launch.engines.shards`).
     """
     pinned = place.pinned
     cpus = cpus_of(place, apart=False) if place.shards == 1 else 0.0
@@ -65,7 +66,7 @@ def asked_of(place: Ray, parties: Iterable[str], *, here: bool, secure: Secure |
 
 
 def options_of(asked: Asked) -> dict[str, Any]:
-    """Return Ray's options for an actor that asks for these resources; CPUs are always stated because Ray's defaults differ."""
+    """Return Ray's options for an actor that needs these resources. CPUs are always stated because Ray's defaults differ."""
     return {
         "num_cpus": asked.get("CPU", 0.0),
         "resources": {name: amount for name, amount in asked.items() if name != "CPU"},
@@ -73,7 +74,7 @@ def options_of(asked: Asked) -> dict[str, Any]:
 
 
 def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> None:
-    """Wait until some node could hold each actor, and the resources of all actors together are free.
+    """Wait until some node could hold each actor, and until the resources of all actors together are free.
 
     Raises PlacementError after `seconds`.
     """
@@ -103,7 +104,7 @@ def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> Non
 
 
 def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked], seconds: float) -> None:
-    """Wait until every actor runs this version of vfl; raise PlacementError or VersionMismatch otherwise."""
+    """Wait until every actor runs this version of vfl. Otherwise raise PlacementError or VersionMismatch."""
     from vfl.errors import PartyLost
     from vfl.shards.ray_transport import answer_of
 
@@ -131,7 +132,7 @@ def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked
 
 
 def _short(ray: Any, asked: Mapping[str, Asked]) -> dict[str, tuple[float, float]]:
-    """Return {resource: (total of all actors' requests, free amount)} for resources of which too little is free."""
+    """Return {resource: (total that all actors need, free amount)} for resources of which too little is free."""
     free, total = ray.available_resources(), Counter[str]()
     for what in asked.values():
         total.update(what)

@@ -1,11 +1,14 @@
-"""Placement of row shards on a cluster: groups of nodes that are reserved before any actor starts.
+"""Placement of row shards on a cluster. Groups of nodes are reserved before any actor starts.
 
-Without pinned parties there is one group with a bundle per shard, spread over the nodes. Shard k of every party and of the
-margins share bundle k, so that their vectors stay on one node.
+Without pinned parties there is one group, with one bundle of resources per shard, spread over the nodes. Shard k of every
+party
+and shard k of the margins share bundle k, so that their vectors stay on one node.
 
-With pinned parties there is one group per party, over the nodes that offer the party's resource, and one group for the margins,
-over the nodes that offer the resource 'coordinator'. Where nodes offer both the label party's resource and 'coordinator', the
-margins share the label party's bundles, since one operator owns both.
+With pinned parties there is one group per party, over the nodes that offer the party's resource. There is also one group for
+the
+margins, over the nodes that offer the resource 'coordinator'. If nodes offer both the label party's resource and
+'coordinator',
+the margins share the label party's bundles, since one operator owns both.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ Options = tuple[dict[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class ShardOptions:
-    """Ray's options for each shard of each party, and of the margins; () without shards."""
+    """Ray's options for each shard of each party and of the margins; () without shards."""
 
     parties: Mapping[str, Options]
     margins: Options = ()
@@ -42,9 +45,9 @@ def bundles_of(
     *,
     offers: Sequence[Mapping[str, float]],
 ) -> dict[str, dict[str, float]]:
-    """Return {group: resources of each of its S bundles}; '' is the group of the margins, or the only group if unpinned.
+    """Return {group: resources of each of its S bundles}. Group '' is that of the margins, or the only group if unpinned.
 
-    label_party : None for a prediction, which has no margins to place.
+    label_party : name of the label party; None for a prediction, which has no margins to place.
     offers : resources of each node.
     """
     cpus = cpus_of(place, apart=True)
@@ -66,9 +69,9 @@ def bundles_of(
 def reserved(
     ray: Any, place: Ray, parties: Sequence[str], label_party: str | None, *, restarts: int
 ) -> Iterator[ShardOptions]:
-    """Reserve the nodes of all shards, and free them on exit. PlacementError if no nodes are free in time.
+    """Reserve nodes for all shards, and free the nodes on exit. PlacementError if no nodes are free in time.
 
-    restarts : number of times that a dead shard is restarted, -1 without limit.
+    restarts : how often a dead shard is restarted; -1 for no limit.
     """
     if place.shards == 1:
         yield ShardOptions(dict.fromkeys(parties, ()))

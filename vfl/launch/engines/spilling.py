@@ -1,4 +1,4 @@
-"""Detection of Ray clusters that may write vectors to disk unencrypted, which only the operator can prevent."""
+"""Detection of Ray clusters that may write vectors to disk unencrypted (spilling). Only the operator can prevent this."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ ASK_SECONDS = 60.0
 
 
 def flags_of_cluster() -> tuple[str, ...]:
-    """Return the certificate's flags for the cluster that Ray is connected to; () if spilling is off.
+    """Return the certificate's flags for the cluster to which Ray is connected; () if spilling is switched off.
 
-    The head node's setting applies to all nodes and overrides their environments. Ray has no public function that returns this
-    setting. If this version of Ray lacks the private function, the flag says that the answer is unknown.
+    The head node's setting applies to all nodes and overrides their environments. Ray has no public function that returns
+    this
+    setting. If this version of Ray lacks the private function that does, the flag says that the setting is unknown.
     """
     try:
         from ray._private.state import state
@@ -43,7 +44,7 @@ def flags_of_cluster() -> tuple[str, ...]:
 def store_here(maps: str | None = None, mounts: str | None = None) -> str:
     """Return the medium of this node's object store: MEMORY, DISK or UNCERTAIN.
 
-    If /dev/shm is too small, Ray puts the store into a file of its temporary folder and reports it only in its log. This
+    If /dev/shm is too small, Ray puts the store into a file of its temporary folder and reports this only in its log. This
     process maps the file once an object is in the store.
 
     maps, mounts : contents of /proc/self/maps and /proc/self/mountinfo; None reads these files.
@@ -72,9 +73,9 @@ def store_here(maps: str | None = None, mounts: str | None = None) -> str:
 
 
 def flags_of_stores(ray: Any, actors: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the certificate's flags on the object stores that these actors and this process use.
+    """Return the certificate's flags for the object stores that these actors and this process use.
 
-    actors : {name of the actor in the flag: handle}.
+    actors : {name of the actor in the flag: handle of the actor}.
     """
     # __ray_call__ is Ray's own method to run a function in an actor.
     asked = {who: actor.__ray_call__.remote(_store_of) for who, actor in actors.items()}

@@ -1,6 +1,6 @@
-"""Submission of a job to a cluster's job server (Ray Jobs). Only the text of the job file is sent, no data and no folder.
+"""Submission of a job to a cluster's job server (Ray Jobs). Only the text of the job file is sent: no data and no folder.
 
-The driver runs on the node that offers the resource 'coordinator', which also keeps the ledger and the run's folder.
+The driver (the process of `vfl run`) runs on the node that offers the resource 'coordinator'. That node keeps ledger and run.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ TEXT = "VFL_JOB"
 """Environment variable that carries the text of the job file."""
 RUNS = "runs"
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Environment variables that override the address given to Ray's client."""
+"""Environment variables that would override the address given to Ray's client."""
 NO_FOLDER = 6
-"""Exit code of a job whose folder is missing: the exit code of an OutputError."""
+"""Exit code of a job whose folder is missing. It is the exit code of an OutputError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """State of a job on the cluster's job server.
 
-    id : name on the server. status : PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED. message : the server's own message.
+    id : name of the job on the server. status : PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED. message : the server's
+    message.
     """
 
     id: str
@@ -41,14 +42,15 @@ class Submission:
 
     @property
     def brief(self) -> str:
-        """First line of the message, without the logs that the server appends; `vfl logs` shows them."""
+        """First line of the message, without the logs that the server appends. `vfl logs` shows the logs."""
         return next(iter(self.message.splitlines()), "").partition(", last available logs")[0]
 
 
 class JobServer:
-    """Client of one cluster's job server.
+    """Client of the job server of one cluster.
 
-    address : http://HEAD:8265; None takes it from RAY_ADDRESS. A given address takes precedence over the environment.
+    address : http://HEAD:8265; None takes the address from RAY_ADDRESS. A given address takes precedence over the
+    environment.
 
     Raises PlacementError if no server answers, or if the cluster's token is missing or wrong.
     """
@@ -75,8 +77,9 @@ class JobServer:
     def submit(self, name: str, text: str, *, folder: str, arguments: Sequence[str] = ()) -> Submission:
         """Send a job file and return at once.
 
-        name : name of the job. text : text of its file. folder : folder on the cluster's nodes; paths in the file are relative
-            to it. The coordinator's node writes the job file and the run's folder there.
+        name : name of the job. text : text of the job file. folder : folder on the cluster's nodes, from which relative paths
+        in the
+        file start. The coordinator's node writes the job file and the run's folder into this folder.
         arguments : further arguments of `vfl run` on the cluster.
         """
         ident = f"{name}-{uuid.uuid4().hex[:8]}"
@@ -120,7 +123,7 @@ class JobServer:
             loop.close()
 
     def cancel(self, ident: str) -> None:
-        """Stop a job's driver; its run can be resumed."""
+        """Stop the driver of a job. The job's run can be resumed."""
         self._known(self._client.stop_job, ident)
 
     def _start(self, ident: str, folder: str, command: str, text: str) -> Submission:

@@ -1,1 +1,1 @@
-"""Releases about columns in separate runs: bounds, quantiles and weight of evidence."""
+"""Releases about columns, each in a run of its own with its own cost: bounds, quantiles and weight of evidence."""

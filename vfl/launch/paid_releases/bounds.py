@@ -1,4 +1,4 @@
-"""Private release of bounds that nobody can declare, under a separate privacy budget."""
+"""Private release of bounds that nobody can declare, paid with a separate privacy budget."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrivateBounds:
-    """Bounds found by `private_bounds`. They are released, hence public: declare them in a job like any other bounds.
+    """Bounds that `private_bounds` found. They are released, hence public. Declare them in a job like any other bounds.
 
-    bounds : {column: (low, high)}, powers of two and 0; values outside are clamped.
+    bounds : {column: (low, high)}, each a power of two or 0. Values outside are clamped.
     unknown : columns without a result, because they hold too few records or only zeros.
     least : approximate number of records that a magnitude needs in order to be found.
-    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
+    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee is for.
     """
 
     bounds: Mapping[str, tuple[float, float]]
@@ -39,14 +39,15 @@ class PrivateBounds:
 def private_bounds(
     job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: Unpack[Terms]
 ) -> PrivateBounds:
-    """Learn the ranges of numeric columns privately, in one joint release that is (ε, δ)-DP for every record under replace-one.
+    """Learn the ranges of numeric columns in one joint release, (ε, δ)-DP for every record under replace-one.
 
     Noisy histograms over powers of two show the smallest and the largest magnitude that enough records have
-    (vfl.privacy.magnitudes). Training later clamps the values beyond these ranges. This is a separate run: its ε adds to that
-    of the training, so charge both to one ledger.
+    (vfl.privacy.magnitudes). Training later clamps the values outside these ranges. This is a separate run, whose ε adds to
+    the
+    training's ε, so charge both runs to one ledger.
 
     job : a draft without bounds: privacy=None, scaling='none'. data : as for `train`.
-    columns : the columns whose ranges to learn; None takes all features without bounds.
+    columns : the columns whose ranges to learn; None takes all features that have no bounds.
     terms : epsilon, delta, noise, at, ledger (`Terms`).
 
     Raises the errors of `train`; SpecificationError for a column that is not numeric or not a feature.

@@ -1,4 +1,4 @@
-"""Run that makes one release about columns: the common part of `private_bounds`, `private_quantiles` and `woe`."""
+"""Run that makes one release about columns: what `private_bounds`, `private_quantiles` and `woe` have in common."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class Terms(TypedDict, total=False):
-    """Budget, place and ledger of a release, as keyword arguments.
+    """Budget, place and ledger of a release about columns, as keyword arguments.
 
-    epsilon : required. delta : None derives it from the number of records. noise : SeededNoise(seed) makes the release
+    epsilon : required. delta : None derives δ from the number of records. noise : SeededNoise(seed) makes the release
     repeatable for tests, and NOT PRIVATE. at, ledger : as for `train`.
     """
 
@@ -46,7 +46,7 @@ class Terms(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
-    """`Terms` with defaults."""
+    """Values of `Terms`, with defaults."""
 
     epsilon: float
     delta: float | None = None
@@ -56,11 +56,11 @@ class _Terms:
 
 
 def paid_release(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome:
-    """Run a solver that makes one release about columns with the whole budget of `terms`; return its outcome.
+    """Run a solver that makes one release about columns with the whole budget in `terms`; return the outcome of the run.
 
-    A job that names an id column is aligned first, as for `train`: only the records that all parties hold are counted.
+    If the job names an id column, records are aligned first, as for `train`: only records that all parties hold are counted.
 
-    draft : job that declares the columns, which are read unscaled.
+    draft : job that declares the columns. Their cells are read unscaled.
 
     Raises the errors of `train`.
     """
@@ -107,7 +107,7 @@ def asked_columns(
 
 
 def cost_of(outcome: Outcome) -> dict[str, Any]:
-    """Return epsilon, delta and scope of a release as keyword arguments of its result."""
+    """Return epsilon, delta and scope of a release, as keyword arguments for the class of its result."""
     statement = outcome.statement
     return {
         "epsilon": statement.epsilon if statement else math.inf,

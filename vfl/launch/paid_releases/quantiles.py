@@ -1,4 +1,4 @@
-"""Private release of quantiles under a separate privacy budget, as edges of bins that nobody can declare."""
+"""Private release of quantiles under a separate privacy budget. They serve as edges of bins that nobody can declare."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrivateQuantiles:
-    """Quantiles found by `private_quantiles`: public values, for edges of vfl.Binned or knots of vfl.Spline.
+    """Quantiles that `private_quantiles` found: public values, for edges of vfl.Binned or knots of vfl.Spline.
 
-    edges : {column: the distinct quantiles, ascending}, with 6 digits. Several quantiles in one cell of the grid are replaced
-        by the ends of that cell.
-    rank_error : largest standard error, from noise, of the share of records below a quantile.
-    resolution : {column: width of the widest cell of its grid}; quantiles are interpolated within a cell.
-    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
+    edges : {column: the distinct quantiles, ascending}, with 6 digits. If several quantiles lie in one cell of the grid, the
+    ends of the cell replace these quantiles.
+    rank_error : largest standard error, due to noise, of the share of records below a quantile.
+    resolution : {column: width of the widest cell of the column's grid}; quantiles are interpolated within a cell.
+    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee is for.
     """
 
     edges: Mapping[str, tuple[float, ...]]
@@ -50,16 +50,16 @@ def private_quantiles(
     columns: Sequence[str] | None = None,
     **terms: Unpack[Terms],
 ) -> PrivateQuantiles:
-    """Learn quantiles of numeric columns privately, in one joint release that is (ε, δ)-DP for every record under replace-one.
+    """Learn quantiles of numeric columns in one joint release, (ε, δ)-DP for every record under replace-one.
 
-    Each column's owner counts its records in 160 cells of a public grid between the declared bounds (vfl.features.grid).
+    Each column's owner counts the records in 160 cells of a public grid between the declared bounds (vfl.features.grid).
     Replacing a record lowers one cell by one and raises another by one, in every column, so that Δ = √(2m) over m columns.
-    Quantiles are interpolated from the noisy counts. This is a separate run: its ε adds to that of the training, so charge
-    both to one ledger. A job with vfl.Curve finds quantiles within its own ε.
+    Quantiles are interpolated from the noisy counts. This is a separate run, whose ε adds to the training's ε, so charge both
+    runs to one ledger. A job with vfl.Curve finds quantiles within the job's own ε.
 
     job : a job with bounds for the columns. data : as for `train`.
     quantiles : shares of records, ascending, between 0 and 1.
-    columns : numeric features with bounds; None takes all.
+    columns : numeric features with bounds; None takes all such features.
     terms : epsilon, delta, noise, at, ledger (`Terms`).
 
     Raises the errors of `train`; SpecificationError for a column without bounds or of another kind.

@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 DECLARE = ": declare vfl.Binned(edges) for it, with edges that are known or released by vfl.private_quantiles"
 RARE = math.log(1000.0)
 SEEN = 2.0
-"""A count is visible from this many standard deviations of its noise. A bin has a weight if one of its two counts is
-visible."""
+"""A count is visible if it is at least this many standard deviations of the count's noise. A bin has a weight if one of its two
+counts is visible.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One bin of a column: a category, an interval, or the missing cells.
+    """Bin of a column: a category, an interval, or the missing cells.
 
     positives, negatives : noisy numbers of records. weight : ln((share of all positives in the bin) / (share of all negatives
-        in the bin)). A count that noise hides is replaced by its expectation without information, at most the least visible
-        count, which moves the weight towards 0. error : standard error of the weight, from noise and sampling. Weight and
-        error are None if noise hides both counts.
+    in the bin)). A count that noise hides is replaced by the count expected without information, but by no more than the
+    smallest visible count, which moves the weight towards 0. error : standard error of the weight, from noise and sampling.
+    Weight and error are None if noise hides both counts.
     """
 
     name: str
@@ -47,11 +48,12 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Bins of one column, and its information value Σ (share of positives − share of negatives)·weight.
+    """Bins of one column, and the column's information value Σ (share of positives − share of negatives)·weight.
 
-    value : information value over the bins with a weight. error : its standard error from noise and sampling, to first order.
-    floor : mean value for a column without information, from noise and sampling alone. limit : value that at most one of
-        1,000 such columns exceeds.
+    value : information value over the bins with a weight. error : standard error of the value, from noise and sampling, to
+    first order. floor : mean value for a column without information, from noise and sampling alone. limit : value that at
+    most
+    one of 1,000 such columns exceeds.
     """
 
     party: str
@@ -63,7 +65,7 @@ class Evidence:
 
     @property
     def too_noisy(self) -> bool:
-        """True if noise and sampling may explain the information value."""
+        """True if noise and sampling alone may explain the information value."""
         return self.value <= self.limit
 
     def __str__(self) -> str:
@@ -73,10 +75,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class WeightOfEvidence:
-    """Weights of evidence found by `woe`. They are released and therefore public.
+    """Weights of evidence that `woe` found. They are released and therefore public.
 
-    columns : {column: its Evidence}. noise : largest standard deviation of the noise of a count.
-    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
+    columns : {column: Evidence of the column}. noise : largest standard deviation of the noise of a count.
+    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee is for.
     """
 
     columns: Mapping[str, Evidence]
@@ -90,17 +92,19 @@ class WeightOfEvidence:
 
 
 def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: Unpack[Terms]) -> WeightOfEvidence:
-    """Learn weight of evidence and information value of binned columns; (ε, δ)-DP for every record under replace-one.
+    """Learn weight of evidence and information value of binned columns, (ε, δ)-DP for every record under replace-one.
 
-    Each owner counts the positives and the negatives in its bins, with noise (vfl.solvers.releases.labelled_counts derives the
-    sensitivity); weights of evidence are post-processing. Every record counts once, even if the job has weights. This is a
-    separate run: its ε adds to that of the training, so charge both to one ledger.
+    Each owner counts the positives and the negatives in the bins of its columns, with noise
+    (vfl.solvers.releases.labelled_counts derives the sensitivity). Weights of evidence are post-processing. Every record
+    counts
+    once, even if the job has weights. This is a separate run, whose ε adds to the training's ε, so charge both runs to one
+    ledger.
 
     Who sees what: the coordinator sends each record's label to the owners of the columns, as the first residuals of training
     do, and receives only noisy counts. No participant sees another party's bins.
 
     job : a job with two classes. data : as for `train`.
-    columns : Binned or Categorical columns; None takes all of them.
+    columns : Binned or Categorical columns; None takes all such columns.
     terms : epsilon, delta, noise, at, ledger (`Terms`).
 
     Raises the errors of `train`; SpecificationError for a job without two classes, and for a column of another kind.
@@ -152,26 +156,30 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
 def evidence(
     party: str, names: Sequence[str], counts: Vector, sigma: float | Vector, visible: float = SEEN
 ) -> Evidence:
-    """Return the evidence of one column: post-processing of noisy counts (2, b), positives first.
+    """Return the evidence of one column, by post-processing noisy counts (2, b), positives first.
 
     A weight ln((P_b/P)/(N_b/N)) has the variance σ²/P_b² + σ²/N_b² from noise, and 1/P_b + 1/N_b from sampling. For the
-    information value with shares p, q, let g = ln(p/q) + 1 − q/p and h = −ln(p/q) + 1 − p/q be its derivatives: the variance is
-    Σ (σ² + P_b)((g_b − ḡ)/P)² + Σ (σ² + N_b)((h_b − h̄)/N)², ḡ = Σ pg and h̄ = Σ qh. Without information the derivatives
-    vanish, and the mean of the value is ½ Σ (σ² + P_b)·d²IV/dP_b², plus the same for N_b. Both together are the floor
+    information value with shares p, q, let g = ln(p/q) + 1 − q/p and h = −ln(p/q) + 1 − p/q be its derivatives. Its variance
+    is
+    Σ (σ² + P_b)((g_b − ḡ)/P)² + Σ (σ² + N_b)((h_b − h̄)/N)², with ḡ = Σ pg and h̄ = Σ qh. Without information the derivatives
+    vanish, and the mean of the value is ½ Σ (σ² + P_b)·d²IV/dP_b², plus the same sum for N_b. Both sums together are the
+    floor
 
         Σ (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b) − 1/P − 1/N.
 
-    A count is visible from visible·σ and half a record on. Bins without a visible count are left out. Beside a visible N_b, a
-    hidden P_b is replaced by its expectation without information, N_b·P/N, but by no more than the largest of P_b, 2σ and half
-    a record. The replacement lies between P_b and that expectation, which makes the information value smaller.
+    A count is visible if it is at least visible·σ and half a record. Bins without a visible count are left out. If N_b is
+    visible and P_b is hidden, P_b is replaced by the count expected without information, N_b·P/N, but by no more than the
+    largest of P_b, 2σ and half a record. The replacement lies between P_b and the expected count, which makes the information
+    value smaller.
 
-    Without information the value is at most Q = Σ (e_b²/P² + f_b²/N²)/s_b to second order, with shares s_b and errors e_b, f_b
+    Without information the value is at most Q = Σ (e_b²/P² + f_b²/N²)/s_b to second order, with shares s_b and errors e_b,
+    f_b
     of the counts, whose variances are at most σ² + P_b and σ² + N_b. So Q is at most Σ λ_b Z_b² with normal Z_b and
-    λ_b = (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b). It exceeds the limit Σλ + 2√(x Σλ²) + 2x·max λ with probability e^{−x} at
-    most, here .001 (Laurent & Massart 2000, lemma 1; the negative correlations of multinomial counts only lower Q). A hidden
-    count that N_b·P/N replaces adds nothing to the value; λ_b takes at least 2σ in its place.
+    λ_b = (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b). This sum exceeds the limit Σλ + 2√(x Σλ²) + 2x·max λ with probability at
+    most e^{−x}, here .001 (Laurent & Massart 2000, lemma 1; the negative correlations of multinomial counts only lower Q). A
+    hidden count that is replaced by N_b·P/N adds nothing to the value; for such a count, λ_b uses at least 2σ.
 
-    sigma : standard deviation of the noise of each count; one number, or (2, b).
+    sigma : standard deviation of the noise of each count, as one number or (2, b).
     """
     noise = np.broadcast_to(sigma, counts.shape)
     least = np.maximum(SEEN * noise, 0.5)

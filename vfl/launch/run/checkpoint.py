@@ -1,11 +1,13 @@
-"""The log of a run, from which an interrupted run is resumed. It holds released values only.
+"""Log of a run, from which an interrupted run is resumed. The log holds released values only.
 
-The first line names the job's digest, the run and its ledger. One line states the reservation of the budget. Then there is one
-line per query, with the keys under which its releases were charged: round, attempt, and parts 0, 1, …. In a run on shares, the
-line of the first query on products of columns holds all of these products. Every line carries a hash of itself and of the line
-before it, so that damage is detected. An incomplete last line, which a crash may leave, is dropped: its releases were charged
-and are not used. The rounds of a sealed run, which releases nothing before its final model, hold no values, so each process of
-the run writes them from round 0 on.
+The first line names the job's digest, the run and its ledger. One line states the reservation of the budget. Then there is
+one
+line per query, with the keys under which the query's releases were charged: round, attempt, and parts 0, 1, …. In a run on
+shares, the line of the first query on products of columns holds all of these products. Every line carries a hash of itself
+and
+of the line before it, so that damage is detected. An incomplete last line, which a crash may leave, is dropped: its releases
+stay charged and are not used. A sealed run releases nothing before its final model. The rounds in its log hold no values, so
+each process of the run writes them from round 0 on.
 """
 
 from __future__ import annotations
@@ -46,22 +48,22 @@ if TYPE_CHECKING:
 FORMAT = 1
 NAME = "rounds.log"
 LEDGER = "ledger.db"
-"""Name of the ledger in the folder of a run without a data set."""
+"""Name of the ledger file in the folder of a run that names no data set."""
 REMEDY = (
     "restore the file from a copy, or start a new run; the releases of this one stay charged, and vfl ledger settle frees the "
     "rest of its reservation"
 )
 LARGEST_LOG, LARGEST_LINE = 1 << 34, 1 << 30
 SYNC_SECONDS = 1.0
-"""Seconds between two fsyncs. A power cut may lose the last lines: their releases stay charged and are repeated."""
+"""Seconds between two fsyncs of the log. A power cut may lose the last lines. Their releases stay charged and are repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """First line of a log.
+    """First line of the log of a run.
 
-    job : digest of the job. run : id of the run. ledger : path of its ledger. environment : site of the run and sources of its
-        data.
+    job : digest of the job. run : id of the run. ledger : path of the run's ledger. environment : site of the run and sources
+    of its data.
     """
 
     job: str
@@ -72,13 +74,13 @@ class Start:
 
 
 class Checkpoint:
-    """Writer of the log of one run. It locks the log against other processes."""
+    """Writer of the log of one run. The writer locks the log against other processes."""
 
     def __init__(self, folder: Path, start: Start | None = None) -> None:
-        """Start a new log, or without `start` continue the existing one."""
+        """Start a new log; without `start`, continue the log that exists."""
         path = folder / NAME
         try:
-            # Unbuffered, so that closing the file does not repeat a write that a full disk refused.
+            # Unbuffered, so that closing the file does not repeat a write that failed on a full disk.
             mode = "r+b" if start is None else "x+b"
             self._file = open(path, mode, buffering=0, opener=owners_file)  # noqa: SIM115 - `close` closes it
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,7 +116,7 @@ class Checkpoint:
         self._file.close()
 
     def __call__(self, event: object) -> None:
-        """Write the reservation, and the releases of each query."""
+        """Write the reservation of the budget, or the releases of a query."""
         if isinstance(event, Reserved):
             head = event.head and [event.head.seq, event.head.hash]
             self.reserved = True
@@ -147,7 +149,7 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """Turn an OSError of a write into an OutputError."""
+    """Turn an OSError during a write into an OutputError."""
     try:
         yield
     except OSError as error:
@@ -155,7 +157,7 @@ def _refusing() -> Iterator[None]:
 
 
 def chained(previous: str, text: str) -> str:
-    """Return the digest of a line of the log; it covers the digest of the line before."""
+    """Return the digest of a line of the log. The digest also covers the digest of the line before."""
     return hashlib.sha256(f"{previous} {text}".encode()).hexdigest()[:32]
 
 
@@ -186,7 +188,7 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
 
 
 def ledger_of(ledger: str | None, folder: Path) -> str | None:
-    """Return the ledger's path: a run's own ledger moves with its folder; its hash chain shows that the ledger is the same."""
+    """Return the ledger's path. A run's own ledger moves with its folder; its hash chain shows that it is the same ledger."""
     moved = folder / LEDGER
     if ledger is None or Path(ledger).exists() or Path(ledger).name != LEDGER or not moved.exists():
         return ledger
@@ -194,7 +196,7 @@ def ledger_of(ledger: str | None, folder: Path) -> str | None:
 
 
 def processes(folder: Path) -> int:
-    """Return the number of processes that worked on the run: one plus one per resumption; 0 without a log."""
+    """Return the number of processes that worked on the run: one plus the number of resumptions; 0 without a log."""
     try:
         lines, _ = _lines(read_bytes(folder / NAME, LARGEST_LOG, follow=False), folder)
     except OSError:
@@ -203,7 +205,7 @@ def processes(folder: Path) -> int:
 
 
 def formats_of_run(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return {party: format of its text file} as declared for the run; {} without a readable log."""
+    """Return {party: format of its text file} as the run's log states it; {} without a readable log."""
     try:
         with opened(folder / NAME, follow=False) as log:
             lines, _ = _lines(log.readline(LARGEST_LINE), folder)
@@ -218,7 +220,7 @@ def formats_of_run(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
-    """Return the start of a run, its budget and its releases; OutputError if the log is damaged or belongs to another job."""
+    """Return a run's first line, budget and releases. OutputError if the log is damaged or belongs to another job."""
     try:
         lines, _ = _lines(read_bytes(folder / NAME, LARGEST_LOG, follow=False), folder)
     except OSError as error:
@@ -247,7 +249,7 @@ def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start,
     )
     released = tuple(None if entry["released"] is None else _vectors(entry["released"]) for entry in made)
     left = {number: entry["left"] for number, entry in enumerate(made) if "left" in entry}
-    # A run that leaves out a party rebuilds Xw next. The log may end between these two steps.
+    # A run that leaves out a party rebuilds Xw next. The log may end before that query.
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"] or number in left), default=0)
     flags = dict.fromkeys(flag for entry in entries for flag in entry.get("reserved", {}).get("flags", ()))
     products = next((_vectors(entry["products"]) for entry in made if "products" in entry), ())
@@ -260,7 +262,7 @@ def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start,
 
 
 def _rounds(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rounds of a log's entries. In a sealed run, a process that finds no released value begins again at round 0."""
+    """Return the rounds in a log. In a sealed run, a process that finds no released value begins again at round 0."""
     made: list[dict[str, Any]] = []
     for before, entry in pairwise(entries):
         if entry.get("round") == 0 and "reserved" in before and not any(earlier["released"] for earlier in made):
@@ -279,10 +281,10 @@ def _vectors(released: list[list[str]]) -> Released:
 
 
 def charged_before(folder: Path, job: Job) -> Mapping[Event, int]:
-    """Return {event: count} for the charges of earlier processes of a run. Lost releases count: they stay charged."""
+    """Return {event: count} of the charges of a run's earlier processes. Lost releases count, since they stay charged."""
     _, budget, log = read(folder, job)
     if budget.ledger is None or not Path(budget.ledger).exists():
         return {}
-    # Seeded noise repeats a lost release to the bit under the charged key, so it is not charged again.
+    # Seeded noise repeats a lost release to the bit under the charged key, so the release is not charged again.
     seeded = job.privacy is not None and job.privacy.noise is not None
     return charges(budget.ledger, budget.run, before=len(log.released) if seeded else math.inf)

@@ -1,4 +1,4 @@
-"""Curves of a model: the contribution of each column and each pair to the margin. Post-processing of the model."""
+"""Curves of a model: the contribution of each column, and of each pair of columns, to the margin. Post-processing."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 POINTS = 65
-"""Number of equal steps at which a curve is evaluated, besides its knots."""
+"""Number of equal steps at which a curve is evaluated, in addition to the curve's knots."""
 POINTS_OF_PAIRS = 17
 """Number of equal steps along each of two multiplied columns."""
 FEWEST = 4
 """Smallest number of iterates from which the noise is estimated."""
 NEAR = 1 / 200
-"""Share of the range below which a piece at an end of a curve is too short to be drawn as a line."""
+"""Share of the range below which the first or last piece of a curve is too short to be drawn as a line."""
 DOT_NOTE = (
     "A dot at an end of a curve is its value there alone, because a bend lies too close to be drawn as a line. Many records "
     "often have this number."
@@ -47,15 +47,16 @@ BAND_NOTE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """Contribution of one column to the margin, minus its mean over the records if the run released means, else over x.
+    """Contribution of one column to the margin, minus its mean over the records (over x if the run released no means).
 
-    It includes the contributions of the column's pairs, averaged over the other column.
+    The contribution includes those of products with other columns (pairs), averaged over the other column.
 
-    column, party : the column, as 'column[class]' with several classes, and its owner.
+    column, party : the column (with several classes 'column[class]') and its owner.
     x : (m,) numbers in the column's unit, ascending; or names of categories.
-    value : (m,) part of the margin. band : (m,) half-width of the noise's band; None if it is not known.
-    size : number by which curves are sorted: √Σ w_j² v_j with coefficients w_j and released variances v_j of the column, or
-        without variances the root mean square of the value.
+    value : (m,) part of the margin. band : (m,) half-width of a band for the noise; None if it is not known.
+    size : number by which curves are sorted. It is √Σ w_j² v_j, with coefficients w_j and released variances v_j of the
+    column's
+    coordinates; without released variances, the root mean square of `value`.
     """
 
     column: str
@@ -67,12 +68,12 @@ class Effect:
 
     @property
     def numeric(self) -> bool:
-        """True for a curve over numbers, False for one value per category."""
+        """True for a curve over numbers; False for one value per category."""
         return not isinstance(self.x, tuple)
 
     @property
     def strokes(self) -> tuple[slice, ...]:
-        """Ranges of points that are drawn as one line each; an end whose piece is too short is a range of its own."""
+        """Ranges of points that are drawn as one line each. If the piece at an end is too short, the end is its own range."""
         x, m = np.asarray(self.x, dtype=np.float64), len(self.x)
         near = NEAR * (x[-1] - x[0])
         first, last = int(x[1] - x[0] < near), m - int(x[-1] - x[-2] < near)
@@ -80,19 +81,19 @@ class Effect:
 
     @property
     def dotted(self) -> bool:
-        """True if an end of the curve is drawn as a dot."""
+        """True if an end of the curve is drawn as a dot, not a line."""
         return self.numeric and len(self.strokes) > 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joint:
-    """Contribution of a pair of columns to the margin, in addition to the curves of both columns.
+    """Contribution of a product of two columns (pair) to the margin, in addition to the curves of both columns.
 
-    The mean of `value` along x and along y is 0, with means taken as for `Effect`: the curves hold all that depends on one
-    column. A column that is not in the partition has no curve; its part is included here.
+    The mean of `value` along x and along y is 0, with means taken as for `Effect`: the curves hold everything that depends on
+    only one of the columns. A column that is not in the partition has no curve; that column's part is included here.
 
     a, b : names of the columns. x, y : (m,) and (k,) numbers or categories of each.
-    value, band : (m, k), as for a curve. size : root mean square of the value.
+    value, band : (m, k), as for `Effect`. size : root mean square of `value`.
     """
 
     column: str
@@ -108,7 +109,7 @@ class Joint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effects:
-    """Curves of all columns, and the pairs, each with the largest first."""
+    """Curves of all columns, and products of two columns (pairs), both with the largest first."""
 
     effects: tuple[Effect, ...]
     pairs: tuple[Joint, ...] = ()
@@ -134,7 +135,7 @@ class Effects:
         return "\n".join(("Curves, the largest first, in units of the margin:", *lines))
 
     def frame(self) -> Any:
-        """Return a pandas DataFrame with column, party, x, y, value and band, one row per point; y is for pairs."""
+        """Return a pandas DataFrame with column, party, x, y, value and band, one row per point. Only pairs have y."""
         import pandas as pd
 
         found = []
@@ -146,7 +147,7 @@ class Effects:
         return pd.DataFrame(found, columns=["column", "party", "x", "y", "value", "band"])
 
     def plot(self, columns: int = 3) -> Any:
-        """Return a matplotlib Figure with one panel per curve, then a heat map per pair, `columns` in a row."""
+        """Return a matplotlib Figure with one panel per curve, then one heat map per pair, `columns` panels in a row."""
         from matplotlib.figure import Figure
 
         drawn = self._all
@@ -191,9 +192,9 @@ def _draw(axes: Any, effect: Effect | Joint) -> None:
 
 
 def effects_of(result: Result, told: History | None = None) -> Effects:
-    """Return the curves of a model, the largest first.
+    """Return the curves of a model; the largest comes first.
 
-    told : history of the run, whose iterates give the band; None draws no band.
+    told : history of the run, whose iterates give the noise band; None draws no band.
     """
     job, schema = result.job, result.applied.schema
     scaling = job.scaling_of(job.partition.features)
@@ -207,7 +208,7 @@ def effects_of(result: Result, told: History | None = None) -> Effects:
     }
 
     def summed(names: Sequence[str], scaled: Vector, k: int) -> tuple[Vector, Vector | None]:
-        """Return the part of the margin of class k and its band. scaled : (..., len(names))."""
+        """Return the part of the margin of class k, and the noise band of that part. scaled : (..., len(names))."""
         own = [coordinates_of(name, job.class_names)[k] for name in names]
         if not all(name in moves for name in own):
             return scaled @ np.array([by_name[name] for name in own]), None
@@ -245,14 +246,16 @@ def effects_of(result: Result, told: History | None = None) -> Effects:
 
 
 class _Surface:
-    """A pair, evaluated at the points of both columns.
+    """A product of two columns (pair), evaluated at the points of both columns.
 
     A product c·a(x)·b(y) has four parts: c (a − ā)(b − b̄), which is drawn here; c (a − ā) b̄, which belongs to the curve of
-    the first column; c ā (b − b̄), which belongs to the curve of the second; and a constant. ā and b̄ are means over the
-    records if the run released them, else over the points. The pair is therefore 0 on average along each column.
+    the first column; c ā (b − b̄), which belongs to the curve of the second column; and a constant. ā and b̄ are means over
+    the
+    records if the run released such means, else over the points. The drawn part is therefore 0 on average along each column.
 
-    columns, points : names and points of both columns. names : names of the coordinates. parts : (m, k, len(names)), factors of
-        the scaled coefficients.
+    columns, points : names and points of both columns. names : names of the coordinates. parts : (m, k, len(names)), factors
+    of
+    the scaled coefficients.
     """
 
     def __init__(
@@ -276,7 +279,7 @@ class _Surface:
         self.parts = np.einsum("mi,kj->mkij", left, right).reshape(len(left), len(right), -1) / self._width
 
     def added(self, column: str, x: Any) -> tuple[tuple[str, ...], Vector]:
-        """Return the coordinates' names and their contributions to the curve of a column at x, (m, len(names))."""
+        """Return the names and the contributions, (m, len(names)), of coordinates that belong to the curve of a column at x."""
         k = self.columns.index(column)
         own = _of_side(self._pair.sides[k], x) - self._means[k]
         other = self._means[1 - k]
@@ -285,10 +288,11 @@ class _Surface:
 
 
 def _mean(side: Side, main: Any, means: Mapping[str, float], units_of: Mapping[str, Sequence[float]]) -> Vector:
-    """Return the mean of each coordinate of a side: over the records if the curve's means were released, else over points.
+    """Return the mean of each coordinate of one multiplied column: over the records if means were released, else over points.
 
-    For a column of numbers, the coordinates of the side are linear in the coordinates of the column's curve, whose knots
-    include all knots of the side.
+    For a column of numbers, the coordinates in the product are linear in the coordinates of the column's curve, since the
+    knots
+    of the curve include all knots in the product.
     """
     x, names = _points(side.column, main, POINTS), own_of(main, side.column)
     own = _of_side(side, x)
@@ -308,7 +312,7 @@ def _of_side(side: Side, x: Any) -> Vector:
 
 
 def _points(column: str, declared: Any, number: int) -> Any:
-    """Return the points at which to evaluate a column: numbers, or categories."""
+    """Return the points at which to evaluate a column: numbers or categories."""
     if ends := _ends(declared):
         inner = [*(getattr(declared, "knots", None) or ()), *getattr(declared, "edges", ())]
         return np.union1d(np.linspace(*ends, number), [knot for knot in inner if ends[0] <= knot <= ends[1]])
@@ -318,7 +322,7 @@ def _points(column: str, declared: Any, number: int) -> Any:
 
 
 def coordinates_at(declared: Any, x: Any) -> Any:
-    """Return the coordinates of a column at points, (m, k), without the indicator of missing cells."""
+    """Return the coordinates of a column at these points, (m, k), without the coordinate that marks missing cells."""
     if isinstance(declared, Boolean):
         return np.array([[0.0], [1.0]])
     if isinstance(x, tuple):
@@ -329,7 +333,7 @@ def coordinates_at(declared: Any, x: Any) -> Any:
 
 
 def _ends(declared: Any) -> tuple[float, float] | None:
-    """Return the range over which to draw a column of numbers; None for other columns."""
+    """Return the range over which to draw a numeric column; None for other columns."""
     if isinstance(declared, Boolean | Categorical) or getattr(declared, "content", "number") != "number":
         return None
     if (bounds := getattr(declared, "bounds", None)) is not None:
@@ -358,7 +362,7 @@ def _moments(result: Result) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _iterates(result: Result, told: History | None) -> Mapping[str, Vector]:
-    """Return {coordinate: (t,) its values in the second half of the run}; {} for a run without noise or too few visits."""
+    """Return {coordinate: (t,) values in the second half of the run}; {} for a run without noise or with too few visits."""
     found: dict[str, Vector] = {}
     if told is None or not told.noise:
         return found

@@ -45,8 +45,8 @@ class Settings:
 
     budget : account that the run charges. place : opened site of the run. data : data without their owners' rules.
     arrangement : policies of the owners, and indexes of the alignment.
-    log : releases of earlier processes of the same run.
-    counted : True to count the run in this process's total of private runs (vfl.launch.run.warnings).
+    log : releases of the run's earlier processes.
+    counted : True to count the run in the process's total of private runs (vfl.launch.run.warnings).
     """
 
     budget: Budget
@@ -58,7 +58,7 @@ class Settings:
 
 
 def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | None) -> Settings:
-    """Return the settings of a new run from the arguments of `vfl.launch.train.train`; refuse arguments that do not fit."""
+    """Return the settings of a new run, from the arguments of `vfl.launch.train.train`. Refuses arguments that do not fit."""
     require_job(job)
     place, data, arrangement = located(job.partition.parties, data, at)
     require_fit(place, job)  # before any data are read
@@ -71,7 +71,7 @@ def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | No
 
 
 def new_budget(job: Job, ledger: str | Path | Ledger | None) -> Budget:
-    """Return the budget of a new run; refuse a ledger that does not fit the job."""
+    """Return the budget of a new run. Refuses a ledger that does not fit the job."""
     kept = Ledger.of(ledger)
     if kept.path is not None and job.dataset is None:
         raise SpecificationError(
@@ -84,7 +84,7 @@ def new_budget(job: Job, ledger: str | Path | Ledger | None) -> Budget:
 
 
 def asked_sources(job: Job, settings: Settings, *others: Job) -> Mapping[str, Any]:
-    """Check the job, and `others` on the same data, against the policies that this process holds. Return {party: source}.
+    """Check the job, and `others` on the same data, against the policies that this process can read. Return {party: source}.
 
     Across organisations, return {party: the owner's name of its source}.
     """
@@ -96,7 +96,7 @@ def asked_sources(job: Job, settings: Settings, *others: Job) -> Mapping[str, An
 
 
 def events_of(job: Job, settings: Settings) -> Iterator[Event | Result]:
-    """Execute a run: yield its events as they happen, then its result, not yet signed."""
+    """Execute a run. Yield its events as they happen, then its result, which is not signed yet."""
     place, arrangement = settings.place, settings.arrangement
     sources = asked_sources(job, settings)
     if job.id is not None and not arrangement.required:
@@ -126,7 +126,7 @@ def finish(
 ) -> Result:
     """Execute a run to its end and return its result, signed if there is a key.
 
-    watches : callbacks, each called with every event.
+    watches : functions, each of which is called with every event.
     """
     with contextlib.closing(events_of(job, settings)) as events:  # type: ignore[type-var]
         for event in events:

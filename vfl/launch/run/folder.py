@@ -1,4 +1,4 @@
-"""The folder of a run: its files, and the refusal of folders that hold no finished run."""
+"""Folder of a run: its files, and the refusal of folders that hold no finished run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from vfl.launch.run import checkpoint
 
 FORMAT = 1
 TUNE = "tune.json"
-"""Public state of a tune (vfl.tuning.run); the folder of a tune is resumed in a different way from the folder of a run."""
+"""Public state of a tuning run (vfl.tuning.run). Its folder is resumed in a different way from the folder of a run."""
 MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
 
 
 def fresh_folder(folder: str | Path) -> Path:
-    """Make a folder, or accept an empty one; OutputError otherwise."""
+    """Make a folder, or accept an empty one. Otherwise raise OutputError."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_finished(folder: Path) -> None:
-    """Raise OutputError, with the remedy, for a path that is not a folder or is the folder of an unfinished run."""
+    """Raise OutputError, which names the remedy, for a path that is not a folder or is the folder of an unfinished run."""
     check_folder(folder)
     if (folder / checkpoint.NAME).exists() and not (folder / MODEL).exists():
         raise OutputError(f"the run in {str(folder)!r} is not finished: continue with vfl resume {folder}")

@@ -1,7 +1,7 @@
 """History of a run's releases, rebuilt by replaying its schedule on the values in its log.
 
-The log holds only numbers. A schedule is a deterministic function of released values, so replaying it on the log gives the
-query, the blocks and the noise of each line. A replay queries no party and charges nothing.
+The log holds only numbers. A schedule is a deterministic function of released values, so replaying the schedule on the log
+gives the query, the blocks and the noise of each line. A replay sends no query to a party and charges nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """A released sum of clipped gradients over one block, (s,), with noise N(0, σ²) on every entry."""
+    """Released sum of clipped gradients over one block, (s,), with noise N(0, σ²) on every entry."""
 
     block: Block
     values: Vector
@@ -39,14 +39,14 @@ class Gradient:
 class History:
     """History of a run, read from its log.
 
-    charged : events charged, by round. gradients : released gradients, in the order of release.
-    chosen : {coordinate of w: number of private selections that chose it}.
+    charged : charged events, by round. gradients : released gradients, in the order of release.
+    chosen : {coordinate of w: how often a private selection chose the coordinate}.
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
-        features; only for solvers whose queries carry the rule of the update.
-    findings : results of the evaluation releases, by name.
-    iterates : {party: its coordinates of w before each of its visits}, for solvers that visit parties.
-    repeated : number of rounds that were repeated, because a process or a party was lost between charge and log.
-    left : {round: the party that was left out from this round on}.
+    features. Given only for solvers whose queries carry the rule of the update.
+    findings : results of inquiries (releases after training), by name.
+    iterates : {party: the party's coordinates of w before each visit to it}, for solvers that visit parties.
+    repeated : number of rounds that were repeated because a process or a party was lost between charge and log.
+    left : {round: party that was left out from this round on}.
     whole : True if the schedule used every line of the log.
     """
 
@@ -62,10 +62,10 @@ class History:
 
 
 def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = None) -> History:
-    """Return the history of this plan's run. The log of a sealed run gives the number of rounds only.
+    """Return the history of this plan's run. The log of a sealed run gives only the number of rounds.
 
     charged : {key: event} of all charges in the run's ledger. None assumes that passes under a record cap were charged in the
-        plan's order, which is wrong after a loss during the first pass.
+    plan's order. This assumption is wrong after a loss during the first pass.
     """
     told, passes, attempt, subsample = History(left=log.left), 0, 0, None
     for number, query, released in _asked(plan, log, told):
@@ -99,7 +99,7 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
 
 
 def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[int, Query, Released | None]]:
-    """Yield (round, query, released values); the values are None after a refusal or the loss of a party."""
+    """Yield (round, query, released values). The values are None if the query was refused or a party was lost."""
     schedule = plan.schedule()
     query = next(schedule)
     for number, answer in enumerate(log.released):
@@ -134,7 +134,7 @@ def _gradients(query: Query, released: Released) -> Iterator[Gradient]:
 
 
 def _noise(query: Query) -> Iterator[tuple[int, float]]:
-    """Yield (coordinate, σ of the noise in its update). A rule with a `gain` multiplies the noise of u by the gain."""
+    """Yield (coordinate, σ of the noise in its update). A rule with a `gain` multiplies the update's noise by the gain."""
     for step in query.ordered() if isinstance(query, Descend) else ():
         gain = getattr(step.rule, "gain", None)
         if gain is not None and step.event is not None:

@@ -1,4 +1,4 @@
-"""Importance of features from released values alone: coefficient times released spread of the column."""
+"""Importance of features from released values alone: coefficient times the released spread of the column."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from vfl.launch.run.result import Result
 
 LEVEL = 1.959963984540054
-"""A normal value is within this many standard deviations of its mean with probability 0.95."""
+"""Number of standard deviations within which a normal value lies with probability 0.95."""
 EACH = 2.241402727604947
-"""A normal value is within this many standard deviations of its mean with probability 0.975."""
+"""Number of standard deviations within which a normal value lies with probability 0.975."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """Change of the margin when one feature changes by its standard deviation.
+    """Change of the margin if one feature changes by its standard deviation.
 
     feature, party : name and owner of the feature. coefficient : coefficient on the scaled feature.
     spread : released standard deviation of the scaled feature in the training records; about 0 for sparse columns.
     value : |coefficient|·spread. low, high : interval that contains |coefficient|·(standard deviation without noise) with
-        probability 0.95. If the run released standard errors, the interval covers the coefficient's error too.
+    probability 0.95. If the run released standard errors, the interval includes the coefficient's error too.
     """
 
     feature: str
@@ -42,7 +42,7 @@ class Importance:
 
     @property
     def too_noisy(self) -> bool:
-        """True if noise may explain the released spread, or, where its error is known, the coefficient."""
+        """True if noise alone may explain the released spread, or the coefficient if its error is known."""
         return self.low == 0.0 and self.high > 0.0
 
     def __str__(self) -> str:
@@ -51,17 +51,23 @@ class Importance:
 
 
 def importance_of(result: Result) -> tuple[Importance, ...]:
-    """Return the importance of every feature, largest first. Post-processing of released values: it costs no privacy.
+    """Return the importance of every feature; the largest comes first. Post-processing, which costs no privacy.
 
-    Training released mean and mean square of the columns, as one Gaussian release that its ε covers (see
-    vfl.solvers.releases.smoothness). They give a variance v_j with noise N(0, s_j²) of known s_j, so that [v_j − 1.96 s_j, v_j
-    + 1.96 s_j] contains the variance of the training records with probability 0.95 (to first order where a mean is squared).
-    Without standard errors the interval is about the spread alone: it says nothing about the coefficient that a model without
-    noise or with other records would have. With them, it is the product of an interval of the coefficient and one of the
-    spread, each of level 0.975, so that both hold with probability at least 0.95. A level of a full set of indicators has no
-    standard error; its interval covers the spread alone. Correlated features share their importance arbitrarily.
+    Training released mean and mean square of the columns, as one Gaussian release that the run's ε includes (see
+    vfl.solvers.releases.smoothness). Mean and mean square give a variance v_j with noise N(0, s_j²) of known s_j. So
+    [v_j − 1.96 s_j, v_j + 1.96 s_j] contains the variance of the training records with probability 0.95 (to first order where
+    a
+    mean is squared). Without standard errors the interval is about the spread alone: it says nothing about the coefficient
+    that
+    a model without noise or with other records would have. With standard errors, the interval is the product of one interval
+    for
+    the coefficient and one for the spread, each of level 0.975, so that both hold with probability at least 0.95. A level of
+    a
+    full set of indicators has no standard error, and the interval is about the spread alone. Correlated features share their
+    importance arbitrarily.
 
-    Raises SpecificationError for a run that released no moments, OutputError for moments that the certificate does not name.
+    Raises SpecificationError for a run that released no moments, and OutputError for moments that the certificate does not
+    name.
     """
     job, n_records = result.job, result.certificate.n_records
     plan = make_plan(job, n_records)
@@ -89,7 +95,7 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
 
 
 def _errors(result: Result) -> dict[str, float]:
-    """Return {feature: standard error on the scaled feature} where the records determine the coefficient; {} without errors."""
+    """Return {feature: standard error on the scaled feature} of coefficients that the records determine; {} without errors."""
     if result.inference is None:
         return {}
     scaling, estimates = result.job.scaling_of(result.job.partition.features), estimates_of(result)

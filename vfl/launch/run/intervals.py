@@ -1,4 +1,4 @@
-"""Summary, intervals and tests of a result's coefficients, and intervals of the mean response of new records."""
+"""Summary, intervals and tests of a result's coefficients; intervals for the mean response of new records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def inference_of(result: Result) -> Inference:
-    """Return the result's inference. If it has none, raise SpecificationError, which names the option for it."""
+    """Return the result's inference. If there is none, raise SpecificationError, which names the option that releases one."""
     privacy = result.job.privacy
     if result.inference is None and privacy is not None and privacy.inference is not None:
         raise SpecificationError(
@@ -92,7 +92,7 @@ def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
 
 
 def inferred(result: Result, data: Any) -> Result:
-    """Add standard errors to a result without privacy; see `Result.infer`."""
+    """Return a copy of a result without privacy, with standard errors added; see `Result.infer`."""
     job, loss = result.job, loss_of(result.job.loss)
     _require_classical(result)
     partition, features = job.partition, job.partition.features
@@ -154,7 +154,7 @@ def _require_classical(result: Result) -> None:
 
 
 def _directions(result: Result, found: Inference) -> dict[str, Vector]:
-    """Return {coordinate: (1 + k,)} on the scaled features: the coefficient, then its row of a root of the covariance."""
+    """Return {coordinate: (1 + k,)} on the scaled features: the coefficient, then the coordinate's row of a covariance root."""
     scaling = result.job.scaling_of(result.job.partition.features)
     at = {name: j for j, name in enumerate(found.names)}
     unit = np.eye(len(at))

@@ -1,9 +1,11 @@
 """Export of a result as an ONNX graph in double precision, for onnxruntime and other servers.
 
-Each column is an input (n, 1). Numbers, booleans (1 and 0), categories that are all numbers, and dates (in seconds since 1970,
-as written) are doubles, NaN if missing. All other columns are text, empty if missing. Outputs (n, 1) are 'margin',
-'probability' (of the positive class, under log-odds) and, with two classes, 'positive'. A margin is NaN where `predict` refuses
-a cell. Hashed columns need onnxruntime, whose operator MurmurHash3 they use.
+Each column is an input (n, 1). Numbers, booleans (1 and 0), categories that are all numbers, and dates (in seconds since
+1970,
+as written) are doubles, NaN if missing. All other columns are text, empty if missing. The outputs, (n, 1) each, are 'margin',
+'probability' (of the positive class, if margins are log-odds) and, with two classes, 'positive'. A margin is NaN where
+`predict`
+refuses a cell. Hashed columns need onnxruntime, because the graph uses its operator MurmurHash3.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _OF_ONNXRUNTIME = "com.microsoft"
 
 
 def onnx_of(result: Result, party: str | None = None) -> bytes:
-    """Return the bytes of the graph. party : party whose part of the margin to compute, as output 'margin_part'.
+    """Return the bytes of the graph. party : party whose part of the margin the graph computes, as output 'margin_part'.
 
     Raises SpecificationError if onnx is not installed, and the errors of `sum_of`.
     """
@@ -92,7 +94,7 @@ def onnx_of(result: Result, party: str | None = None) -> bytes:
 
 
 class _Graph:
-    """Nodes and constants of a graph that is being written. Equal nodes are written once."""
+    """Nodes and constants of a graph that is being written. Equal nodes are written only once."""
 
     def __init__(self, helper: Any) -> None:
         self._helper = helper
@@ -118,7 +120,7 @@ class _Graph:
         return self._made[key]
 
     def clamped(self, x: str, low: float, high: float) -> str:
-        """Return x, clamped to [low, high]; NaN stays NaN."""
+        """Return x, clamped to [low, high]. NaN stays NaN."""
         for end, nearer in ((low, "Less"), (high, "Greater")):
             if np.isfinite(end):
                 x = self.node("Where", self.node(nearer, x, self.constant(end)), self.constant(end), x)

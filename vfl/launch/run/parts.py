@@ -1,4 +1,4 @@
-"""The model, or one party's part of it, as a sum of formulas, from which exports are written."""
+"""A model, or one party's part of it, as a sum of formulas. Exports are written from this sum."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from vfl.losses import Loss
 
 LARGEST = 1e9
-"""A margin at which the response of every loss is constant."""
+"""A margin at which every loss has reached a constant response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A margin: constant + Σ weight·formula.
+    """A margin as a sum: constant + Σ weight·formula.
 
     terms : pairs (weight, formula). guards : formulas that are 0, or unknown if a cell is refused. made : {name: formula} of
-        parts that several formulas share.
+    subformulas that several formulas share.
     """
 
     constant: float
@@ -38,17 +38,18 @@ class Sum:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Return the cells of the data that all formulas read, each once, in order."""
+        """Cells of the data that all formulas read, each cell once, in order."""
         formulas = (*self.made.values(), *(formula for _, formula in self.terms), *self.guards)
         found = dict.fromkeys(cell for formula in formulas for cell in _cells(formula))
         return tuple(cell for cell in found if cell.content != "made")
 
 
 def sum_of(result: Result, party: str | None = None) -> Sum:
-    """Return the margin of the model, or one party's part of it, which holds no other party's coefficients.
+    """Return the margin of the model, or one party's part of the margin without other parties' coefficients.
 
-    The parts of all parties and the intercept on scaled features add up to the margin. Columns have their names in one table of
-    all parties; with `party`, their names in its own data.
+    The parts of all parties and the intercept on scaled features add up to the margin. Columns have their names in one table
+    of
+    all parties; with `party`, the names in the party's own data.
 
     Raises SpecificationError for multinomial loss and for a column without formulas.
     """
@@ -79,7 +80,7 @@ def sum_of(result: Result, party: str | None = None) -> Sum:
 def coordinates_of(job: Job, owner: str, *, in_one_table: bool) -> tuple[dict[str, Formula], list[Formula]]:
     """Return {coordinate: formula} of a party's columns, and the formulas that refuse cells (`formulas_of`).
 
-    in_one_table : True to name columns as in one table of all parties, False as in the party's own data.
+    in_one_table : True names columns as in one table of all parties, False as in the party's own data.
     """
     found: dict[str, Formula] = {}
     guards: list[Formula] = []

@@ -1,4 +1,4 @@
-"""The result of a run: the model, its certificate, and the job, which is needed to apply the model."""
+"""Result of a run: the model, its certificate, and the job, which is needed to apply the model."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 
 PART = ".part.json"
 OWN_CHECKS = ("signature", "model", "findings")
-"""Checks of a certificate that need no file beside the result."""
+"""Checks of a certificate that need only the result itself."""
 _SHOWN = 20
 """Number of coefficients that the repr of a result shows."""
 
 
 def numbers(w: Vector, coordinates: Sequence[str]) -> dict[str, Any]:
-    """Return the part of model.json that the certificate's digest covers."""
+    """Return the part of model.json of which the certificate states the digest."""
     return {"coordinates": list(coordinates), "w": [float(value) for value in w]}
 
 
 def require_result(value: Any) -> None:
-    """Raise SpecificationError, which tells how to load a Result from a folder, unless the value is a Result."""
+    """Raise SpecificationError unless the value is a Result. The message says how to load a Result from a folder."""
     wanted = "a vfl.Result (Result.load(FOLDER) returns that of a run)"
     require("result", value, wanted, fits=isinstance(value, Result))
 
@@ -96,7 +96,7 @@ def margins_of(result: Result, data: Any, policies: Mapping[str, str], shards: i
     """Return the margins (n,) of new records, which this process reads; see `Result.decision_function`.
 
     policies : {party: path of its owner's policy}.
-    shards : number of row ranges; one at a time is in memory. It does not change the margins.
+    shards : number of row ranges, of which one at a time is in memory. The number does not change the margins.
     """
     from parties.prediction import added
 
@@ -111,7 +111,7 @@ def margins_of(result: Result, data: Any, policies: Mapping[str, str], shards: i
 
 
 def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
-    """Return findings in the form of findings.json."""
+    """Return findings in the form in which findings.json has them."""
     return {name: found.to_dict() for name, found in findings.items()}
 
 
@@ -141,18 +141,19 @@ def _check_shapes(job: Job, w: Vector, coordinates: tuple[Any, ...], *released: 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Result:
-    """A trained model.
+    """Trained model with its certificate.
 
     job : the job that was trained.
     certificate : statement of the model's privacy guarantee.
     w : (p,) coefficients on the scaled features, in the order of `coordinates`; (p·K,) with multinomial loss.
     coordinates : names of w; the intercept, if any, is '(intercept)'. With multinomial loss 'column[class]' for each class.
-    findings : values that were released besides the model, by name: 'held out', 'class balance', 'diagnostics'.
-    moments : released sums of each party's columns, from which their spread follows; () if the run released none.
-    labels : released histogram of the labels over their declared range; None if the run released none. The certificate does not
-        cover it.
-    inference : covariance of the coefficients, which the certificate's digest of the model covers; None unless requested.
-    knots : {column: knots} of curves whose knots the run released; the certificate lists them too.
+    findings : values that were released in addition to the model, by name: 'held out', 'class balance', 'diagnostics'.
+    moments : released sums of each party's columns, from which their spread follows; () if the run released no sums.
+    labels : released histogram of the labels over their declared range; None if the run released no histogram. The
+    certificate
+    does not state the histogram.
+    inference : covariance of the coefficients, which the certificate's digest of the model includes; None unless requested.
+    knots : {column: knots} of curves whose knots the run released. The certificate lists these knots too.
     """
 
     job: Job
@@ -167,7 +168,7 @@ class Result:
 
     @property
     def applied(self) -> Job:
-        """The job for applying the model: the trained job, with the released knots as declarations."""
+        """Job to use when the model is applied: the trained job, with the released knots as declarations."""
         if not self.knots:
             return self.job
         schema, bent = self.job.schema, dict(self.job.columns)
@@ -182,18 +183,18 @@ class Result:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features in the partition's order; a categorical column has several."""
+        """Names of the features in the partition's order. A categorical column has several features."""
         return self.job.schema.features(self.job.partition.features)
 
     @property
     def coef_(self) -> Vector:
-        """(p,) coefficients in original units, in the order of `feature_names`; (K, p) with multinomial loss."""
+        """Coefficients in original units, (p,), in the order of `feature_names`; (K, p) with multinomial loss."""
         coef = np.array([own for own, _ in self._unscaled()])
         return coef if self.job.multinomial else coef[0]
 
     @property
     def intercept_(self) -> Any:
-        """The intercept in original units, a float, or (K,) with multinomial loss; 0 if the job has none."""
+        """Intercept in original units: a float, or (K,) with multinomial loss; 0 if the job has no intercept."""
         intercepts = [own for _, own in self._unscaled()]
         return np.array(intercepts) if self.job.multinomial else intercepts[0]
 
@@ -210,7 +211,7 @@ class Result:
 
     @property
     def owners(self) -> dict[str, str]:
-        """{coordinate of w: the party that owns it}; the intercept is the label party's."""
+        """{coordinate of w: party that owns it}. The label party owns the intercept."""
         job = self.job
         held = {q: job.schema.features(job.partition.columns(q)) for q in job.partition.parties}
         own = {name: q for q, names in held.items() for f in names for name in coordinates_of(f, job.class_names)}
@@ -220,8 +221,10 @@ class Result:
     def threshold(self) -> float | None:
         """Threshold for the positive class: a probability with logistic loss, else a margin; None without two classes.
 
-        The run chose it on held-out records (vfl.Evaluation); otherwise it is the probability 0.5 or the margin 0. The
-        findings hold it, so the certificate's digest of the findings covers it.
+        If the job asked for it, the run chose the threshold on held-out records (vfl.Evaluation). Otherwise the threshold is
+        the
+        probability 0.5 or the margin 0. The findings hold a chosen threshold, so the certificate's digest of the findings
+        covers it.
         """
         return (
             None
@@ -238,14 +241,14 @@ class Result:
         return 0.0 if found is None or found.thresholds is None else found.thresholds.get(ALL, 0.0)
 
     def margin_at(self, threshold: float | None) -> float:
-        """Return the margin for a threshold (`Result.threshold`); None stands for the model's own.
+        """Return the margin that corresponds to a threshold (`Result.threshold`); None stands for the model's own threshold.
 
-        Raises SpecificationError for a threshold outside its scale, and for a model without two classes.
+        Raises SpecificationError for a threshold that is not on the scale, and for a model without two classes.
         """
         return (self.margin_threshold or 0.0) if threshold is None else margin_of(threshold, loss_of(self.job.loss))
 
     def _unscaled(self) -> list[tuple[Vector, float]]:
-        """Return (coefficients, intercept) in original units, one pair per margin."""
+        """Return (coefficients, intercept) in original units, one such pair per margin."""
         scaling = self.job.scaling_of(self.job.partition.features)
         by_name, classes = dict(zip(self.coordinates, self.w, strict=True)), self.job.class_names
         columns = [coordinates_of(name, classes) for name in self.feature_names]
@@ -288,26 +291,26 @@ class Result:
         )
 
     def _coefficients(self) -> list[tuple[str, float]]:
-        """Return the intercept, if any, then the coefficients in original units, sorted by their size on scaled features."""
+        """Return the intercept, if any, then the coefficients in original units. They are sorted by size on scaled features."""
         by_name, original = dict(zip(self.coordinates, map(float, self.w), strict=True)), self.original
         first = [name for name in coordinates_of(INTERCEPT, self.job.class_names) if name in original]
         rest = sorted((name for name in original if name not in first), key=lambda name: -abs(by_name[name]))
         return [(name, original[name]) for name in (*first, *rest)]
 
     def decision_function(self, data: Any) -> Vector:
-        """Return the margins (n,) of new records, (n, K) with multinomial loss; cells are filled and clamped as in training.
+        """Return the margins (n,) of new records; (n, K) with multinomial loss. Cells are filled and clamped as in training.
 
         data : as for `train`; the label may be missing. This process reads all sources. If the job aligns records and the
-            sources hold their id columns, rows are joined by id in the order of the first party's rows. Otherwise row i
-            of each party belongs to record i. Owners' policies are checked before any source is opened; ConsentRefused names
-            the rule. `vfl.predict` also runs on Ray or across organisations, and in row ranges.
+            sources hold the id columns, rows are joined by id in the order of the first party's rows. Otherwise row i of each
+            party must belong to record i. Owners' policies are checked before any source is opened; ConsentRefused names the
+            rule that refuses. `vfl.predict` also runs on Ray or across organisations, and in row ranges.
         """
         data, policies, _ = owned(self.job.partition.parties, data)
         return margins_of(self, data, policies)
 
     @property
     def intercept_on_scaled(self) -> Any:
-        """The intercept on the scaled features; (K,) with multinomial loss."""
+        """Intercept on the scaled features; (K,) with multinomial loss."""
         by_name = dict(zip(self.coordinates, map(float, self.w), strict=True))
         own = [by_name.get(name, 0.0) for name in coordinates_of(INTERCEPT, self.job.class_names)]
         return np.array(own) if self.job.multinomial else own[0]
@@ -327,7 +330,7 @@ class Result:
         return ModelPart(self.applied, party, model, names, w, intercept, self.margin_threshold or 0.0)
 
     def save_parts(self, folder: str | Path) -> dict[str, Path]:
-        """Write every party's part of the model to PARTY.part.json in a new or empty folder; returns {party: file}."""
+        """Write every party's part of the model to PARTY.part.json in a new or empty folder. Return {party: file}."""
         folder = fresh_folder(folder)
         parts = {p: folder / f"{p}{PART}" for p in self.job.partition.parties if self.job.partition.columns(p)}
         for party, path in parts.items():
@@ -335,22 +338,22 @@ class Result:
         return parts
 
     def to_sklearn(self, *, party: str | None = None) -> Any:
-        """Return the model as a fitted scikit-learn Pipeline, which needs no vfl; see vfl.launch.run.scikit.
+        """Return the model as a fitted scikit-learn Pipeline, which needs no vfl to run; see vfl.launch.run.scikit.
 
-        party : as for `to_sql`; the pipeline then predicts its part of the margin.
+        party : as for `to_sql`. With a party, the pipeline predicts that party's part of the margin.
         """
         from vfl.launch.run.scikit import pipeline_of
 
         return pipeline_of(self, party)
 
     def curves(self, run: str | Path | None = None) -> Effects:
-        """Return each column's contribution to the margin over its range, the largest first; it costs no privacy.
+        """Return each column's contribution to the margin over its range; the largest comes first. This costs no privacy.
 
-        Iterate over the result, take `curves["age"]`, `frame()` (pandas) or `plot()` (matplotlib).
+        Iterate over the result, or use `curves["age"]`, `frame()` (pandas) or `plot()` (matplotlib).
 
-        run : folder of the run, whose log yields the band of the noise around each curve; None leaves the bands out.
+        run : folder of the run, whose log gives the noise band around each curve; None leaves the bands out.
 
-        Raises OutputError for a folder without the log of this model.
+        Raises OutputError if the folder has no log of this model.
         """
         from vfl.launch.run import checkpoint
         from vfl.launch.run.effects import effects_of
@@ -365,8 +368,8 @@ class Result:
     def to_sql(self, *, table: str = "records", party: str | None = None) -> str:
         """Return the model as a SELECT of a table's columns with margin, probability and class; see vfl.launch.run.sql.
 
-        party : party whose part of the margin to select, from its own table; None selects the whole margin. The parts of all
-            parties and `intercept_on_scaled` add up to the margin.
+        party : party whose part of the margin to select, from the party's own table; None selects the whole margin. The parts
+        of all parties and `intercept_on_scaled` add up to the margin.
         """
         from vfl.launch.run.sql import query_of
 
@@ -379,11 +382,11 @@ class Result:
         return onnx_of(self, party)
 
     def importance(self) -> tuple[Importance, ...]:
-        """Return the change of the margin per standard deviation of each feature, with an interval, largest first.
+        """Return the change of the margin per standard deviation of each feature, with an interval; the largest comes first.
 
-        It costs no privacy: it uses only the model and the spread of the columns that training released.
+        This costs no privacy, since it uses only the model and the spread of the columns that training released.
 
-        Raises SpecificationError for a run that released no spread, OutputError if the spread is not the certified one.
+        Raises SpecificationError for a run that released no spread, and OutputError if the spread is not the certified one.
         """
         from vfl.launch.run.importance import importance_of
 
@@ -399,15 +402,16 @@ class Result:
         digits: int | None = None,
         woe: WeightOfEvidence | None = None,
     ) -> Scorecard:
-        """Return the points per category of a logistic model; a record's score is their sum over the columns.
+        """Return the points per category of a logistic model. A record's score is the sum of its points over the columns.
 
-        The scorecard is computed from the released model alone, so the model's guarantee covers it.
+        The scorecard is computed from the released model alone, so the model's guarantee includes the scorecard.
 
-        points_to_double : number of points that doubles the odds. base : score at the odds `odds` of the class that scores
-            high.
-        positive_is_high : True if a likelier positive class scores higher; False suits a positive class such as 'default'.
+        points_to_double : number of points that doubles the odds. base : score at which the odds are `odds`, for the class
+        that
+            scores high.
+        positive_is_high : True if a likelier positive class scores higher. Use False for a positive class such as 'default'.
         digits : decimal places of the points; None keeps all.
-        woe : weights of evidence released by vfl.woe, shown beside the points.
+        woe : weights of evidence that vfl.woe released, to show beside the points.
 
         Raises SpecificationError unless the loss is logistic and all columns are Curve, Binned, Categorical or Boolean.
         """
@@ -424,9 +428,9 @@ class Result:
         )
 
     def predict(self, data: Any, *, threshold: float | None = None) -> Any:
-        """Return the predicted labels (n,) of new records: classes, or in regression the loss's response to the margins.
+        """Return the predictions (n,) for new records: classes, or for regression the predicted values.
 
-        data : as for `decision_function`. threshold : as `Result.threshold`, which is the default.
+        data : as for `decision_function`. threshold : as `Result.threshold`; None takes the model's own threshold.
         """
         margin = self.margin_at(threshold)  # refused before any data are read
         return labels_of(self.job, self.decision_function(data), margin)
@@ -443,16 +447,17 @@ class Result:
         return np.column_stack([1.0 - positive, positive])
 
     def with_inference(self, inference: Inference | None) -> Result:
-        """Return a copy with these standard errors and an unsigned certificate whose digest covers them."""
+        """Return a copy with these standard errors and an unsigned certificate, whose digest of the model includes them."""
         result = replace(self, inference=inference)
         certificate = replace(self.certificate, model_digest=model_digest(result.document()))
         return replace(result, certificate=certificate)
 
     def infer(self, data: Any) -> Result:
-        """Return a copy with standard errors, for a run without privacy; like its model, they are not private.
+        """Return a copy with standard errors, for a run without privacy. Like the model, these errors are not private.
 
-        The sandwich estimator HC0 gives them, so they also hold for misspecified models. This process reads all data. A
-        private run releases standard errors with Privacy(inference=True).
+        They are computed by the sandwich estimator HC0, so they also hold for misspecified models. This process reads all
+        data.
+        For a private run, train with Privacy(inference=True), which releases standard errors.
 
         data : the training records, as for `train`.
 
@@ -465,10 +470,12 @@ class Result:
     def summary(self, level: float = 0.95) -> Summary:
         """Return the table of coefficients: standard errors, z, p-values, intervals, and the noise's share of the variances.
 
-        Errors cover sampling and the noise of privacy. The table uses released values only: it costs no privacy. Levels of a
-        categorical column are compared with its first level. `print` shows the table; `to_frame` returns a pandas frame.
+        Errors include sampling and the noise of privacy. The table uses released values only, so it costs no privacy. Levels
+        of a
+        categorical column are compared with the column's first level. `print` shows the table; `to_frame` returns a pandas
+        frame.
 
-        Raises SpecificationError, which names the option, for a run that holds no standard errors.
+        Raises SpecificationError for a run without standard errors; the message names the option.
         """
         from vfl.launch.run.intervals import summary_of
 
@@ -487,11 +494,12 @@ class Result:
     def test(self, hypothesis: Hypothesis) -> WaldTest:
         """Return the Wald test of a linear hypothesis on the coefficients in original units.
 
-        hypothesis : 'age = 0', 'age = income', 'age = 0, income = 0' for both at once, weights {'age': 1, 'income': -1} of a
-            sum that is 0, or a list of these. If names overlap, text is read with the longest coefficient name that fits;
-            use weights for names that contain signs such as '=' or '-'.
+        hypothesis : 'age = 0'; 'age = income'; 'age = 0, income = 0' for both at once; weights {'age': 1, 'income': -1} of a
+            sum that is 0; or a list of such forms. If names overlap, text is read with the longest coefficient name that
+            fits.
+            Use weights for names that contain signs such as '=' or '-'.
 
-        Raises SpecificationError for other hypotheses, and for one level of a full set, which has only differences.
+        Raises SpecificationError for any other form, and for a single level of a full set, which has only differences.
         """
         from vfl.inference.hypothesis import wald
         from vfl.launch.run.intervals import estimates_of
@@ -501,8 +509,8 @@ class Result:
     def mean_confint(self, data: Any, level: float = 0.95) -> Vector:
         """Return (n, 2), the interval of each new record's mean response: probability, mean, or rate.
 
-        Each interval covers the mean of all records with these columns, not a single record's label. The level holds for each
-        interval alone, not for all at once.
+        Each interval is for the mean of all records with these columns, not for a single record's label. The level holds for
+        each interval alone, not for all intervals at once.
 
         data : as for `decision_function`.
         """
@@ -511,7 +519,7 @@ class Result:
         return mean_confint_of(self, data, level)
 
     def verify(self, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
-        """Check the certificate against model, job and ledger, and return the findings; see `vfl.certificate.verify`.
+        """Check the certificate against model, job and ledger, and return the report; see `vfl.certificate.verify`.
 
         Raises OutputError, which names every failed check.
         """
@@ -535,8 +543,9 @@ class Result:
         The folder is new, empty, or this run's own. The model is written last and atomically, so a folder with a model holds
         a finished run.
 
-        key : file of the signing key. None keeps the certificate's signature, or signs an unsigned one with this user's own key
-            (vfl.security.signatures).
+        key : file of the signing key. None keeps the certificate's signature; an unsigned certificate is then signed with
+        this
+        user's own key (vfl.security.signatures).
         """
         certificate = self.certificate
         if certificate.signature is None or key is not None:
@@ -552,11 +561,11 @@ class Result:
         return folder
 
     def told(self) -> dict[str, Any]:
-        """Return the contents of findings.json: all values that were released besides the model."""
+        """Return the contents of findings.json: all values that were released in addition to the model."""
         return told(self.findings)
 
     def document(self) -> dict[str, Any]:
-        """Return the contents of model.json: w on the scaled features, and the same model in original units."""
+        """Return the contents of model.json: w on the scaled features, and the same coefficients in original units."""
         return {
             "format": FORMAT,
             **numbers(self.w, self.coordinates),
@@ -579,7 +588,7 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read a result that `save` wrote, without a change of its predictions."""
+        """Return the result that `save` wrote. It gives exactly the same predictions."""
         require("folder", folder, "the path of a run", fits=isinstance(folder, str | Path))
         folder = Path(folder)
         model = read_model(folder)

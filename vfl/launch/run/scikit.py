@@ -1,12 +1,14 @@
 """Export of a result as a scikit-learn Pipeline, which can be pickled and needs no vfl.
 
-The pipeline takes a pandas frame with the columns of all parties by name. It reads their cells, computes the coordinates as one
-expression of NumPy's functions, then applies `coef_` and `intercept_` in original units. Its margins agree with
+The pipeline takes a pandas frame with the columns of all parties by name. The pipeline reads the cells, computes the
+coordinates
+as one expression of NumPy's functions, then applies `coef_` and `intercept_` in original units. The margins agree with
 `Result.decision_function` up to rounding. A cell that `predict` refuses raises ValueError.
 
-Like a party, it accepts cells as pandas reads them: categories as integers, floats, truth values or text with surrounding
-blanks; booleans and dates as text, but no week dates. Numeric columns must hold numbers. The pipeline does not join parties or
-ids. It carries no certificate, and fitting it again would have no guarantee.
+Like a party, the pipeline accepts cells as pandas reads them: categories as integers, floats, truth values or text with
+surrounding blanks; booleans and dates as text, but no week dates. Numeric columns must hold numbers. The pipeline does not
+join
+parties or ids. It carries no certificate, and a pipeline that is fitted again would have no guarantee.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _DATES = {
     r"([T ]\d\d(?::?\d\d){0,2})(?:[.,]\d+)?(?:Z|[+-]\d\d(?::?\d\d)*)?$": r"\1",  # fractions, zone
     r"^(?!\d{4}-\d\d-\d\d(?!\d)|\d{8}(?!\d)).*$": "none",  # pandas reads 2020-1-1, and a party does not
 }
-"""Replacements in the text of dates."""
+"""Replacements in the text of dates, which leave dates that pandas reads as a party does."""
 
 
 def pipeline_of(result: Result, party: str | None = None) -> Any:
@@ -49,8 +51,9 @@ def pipeline_of(result: Result, party: str | None = None) -> Any:
     The model is LogisticRegression, LinearSVC (hinge losses; no probabilities) or LinearRegression; for counts and amounts in a
     TransformedTargetRegressor, as `regressor_`, which applies exp and caps the mean as `predict` does.
 
-    party : party whose part of the margin to predict, from its own columns, with a LinearRegression; None predicts with the
-        whole model.
+    party : party whose part of the margin to predict, from the party's own columns, with a LinearRegression; None predicts
+    with
+    the whole model.
 
     A threshold different from 0.5, or from the margin 0, wraps the model in a FixedThresholdClassifier as `estimator_`.
 
@@ -92,17 +95,17 @@ def pipeline_of(result: Result, party: str | None = None) -> Any:
 
 
 def _step(function: Any, **arguments: Any) -> Any:
-    """Return a transformer that calls a function with these keyword arguments."""
+    """Return a transformer that calls a function with the given keyword arguments."""
     from sklearn.preprocessing import FunctionTransformer
 
     return FunctionTransformer(function, kw_args=arguments or None)
 
 
 class _Reading:
-    """Formulas as Python expressions, and the transformer that computes their variables from the cells of a frame.
+    """Formulas as Python expressions, and the transformer that computes the variables in them from the cells of a frame.
 
-    Variable vK is the cell's number, or the code of its text among those that the formulas compare, or NaN. mK is 1 for a
-    missing cell.
+    Variable vK is the number in cell K; for text, the number of the text among those that the formulas compare; else NaN.
+    Variable mK is 1 for a missing cell.
     """
 
     def __init__(self, pd: Any) -> None:
@@ -142,7 +145,7 @@ class _Reading:
         return f"({a} {operator} {self.expression(b)})"  # type: ignore[arg-type]
 
     def transformer(self) -> tuple[Any, list[str]]:
-        """Return the ColumnTransformer of all cells in the expressions so far, and the names of the variables it makes."""
+        """Return the ColumnTransformer for all cells in the expressions so far, and the names of the variables it computes."""
         from sklearn.compose import ColumnTransformer
         from sklearn.pipeline import make_pipeline
 
@@ -181,9 +184,9 @@ class _Reading:
 
 
 def _forms(codes: dict[str, int]) -> dict[Any, int]:
-    """Return {cell: code} for all forms of cells that a party reads as these categories (parties.storage.cells.lookup).
+    """Return {cell: code} for all forms of cells that a party would read as these categories (parties.storage.cells.lookup).
 
-    pandas reads whole numbers with gaps as floats, and TRUE as a truth value.
+    pandas reads whole numbers as floats if cells are missing, and TRUE as a truth value.
     """
     found: dict[Any, int] = {}
     for text, code in codes.items():
@@ -211,7 +214,7 @@ def _at_threshold(result: Result, model: Any, nothing: Any) -> Any:
 
 
 def _unfitted(loss: Loss) -> Any:
-    """Return the scikit-learn model whose predictions are those of a loss."""
+    """Return the scikit-learn model that predicts as this loss does."""
     from sklearn import linear_model
     from sklearn.svm import LinearSVC
 
@@ -221,7 +224,7 @@ def _unfitted(loss: Loss) -> Any:
 
 
 def _response(model: Any, reach: tuple[float, float], nothing: Any, labels: Any) -> Any:
-    """Return the regressor of exp(margin), with the margin clamped to `reach`."""
+    """Return the regressor that predicts exp(margin), with the margin clamped to `reach`."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer
@@ -236,7 +239,7 @@ def _response(model: Any, reach: tuple[float, float], nothing: Any, labels: Any)
 
 
 def _fitted(job: Job, coef: Any, intercept: Any, nothing: Any) -> Any:
-    """Return the estimator of the job's loss, fitted to zeros and then given the coefficients, (p,) or (p, K)."""
+    """Return the estimator for the job's loss: fitted to zeros, and then given the coefficients, (p,) or (p, K)."""
     loss, labels = loss_of(job.loss), np.array([0.0, 1.0])
     if job.multinomial:
         K = job.n_margins

@@ -1,4 +1,4 @@
-"""Scorecard of a logistic model of categories: a record's score is the sum of the points of its categories."""
+"""Scorecard of a logistic model of categories. A record's score is the sum of the points of the record's categories."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ OTHER = "(other)"
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Points of the records whose `column` is in `category`. party : owner of the column.
+    """Points of the records whose `column` lies in `category`. party : owner of the column.
 
-    weight, value : the category's weight of evidence and the column's information value (vfl.woe); None if they were not
-        released, or if noise dominates them.
+    weight, value : weight of evidence of the category, and information value of the column (vfl.woe). None if they were not
+    released, or if noise dominates them.
     """
 
     party: str
@@ -44,10 +44,11 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Scorecard:
-    """Points of all categories, and of curves at their knots ('at 30'). Between knots the points are linear.
+    """Points of all categories, and of curves at their knots ('at 30'). Between two knots the points are linear.
 
-    A pair has points for each combination of points of its columns ('at 30, female'). A record's score is the sum of its
-    points, one per column and pair.
+    A product of two columns (pair) has points for each combination of points of its columns ('at 30, female'). A record's
+    score
+    is the sum of its points, one value per column and pair.
 
     score = base + points_to_double/ln 2·(log-odds − ln odds), with the log-odds of the class that scores high.
     """
@@ -106,7 +107,7 @@ def scorecard_of(
 
 
 def _released(woe: WeightOfEvidence | None, column: str, category: str) -> tuple[float | None, float | None]:
-    """Return the weight of evidence of a category and the information value of its column; None for unknown values."""
+    """Return the weight of evidence of a category, and the information value of its column; None for unknown values."""
     found = None if woe is None else woe.columns.get(column)
     if found is None:
         return None, None
@@ -114,7 +115,7 @@ def _released(woe: WeightOfEvidence | None, column: str, category: str) -> tuple
 
 
 def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict[str, float]:
-    """Return {category: its part of the margin}."""
+    """Return {category: part of the margin that the category contributes}."""
     declared = result.applied.schema[column]
     if isinstance(declared, Crossed):
         return _of_pair(declared, column, coefficient)
@@ -139,7 +140,7 @@ def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict
 
 
 def _of_curve(declared: Curve, column: str, coefficient: dict[str, float], missing: list[float]) -> dict[str, float]:
-    """Return {'at POINT': part of the margin there} for the ends and the knots of a curve; between them it is linear."""
+    """Return {'at POINT': part of the margin there} for the ends and knots of a curve, between which the curve is linear."""
     low, high = declared.limits
     points = [low, *(declared.knots or ()), high]
     empty = math.nan if declared.fill is None else float(declared.fill)
@@ -150,7 +151,7 @@ def _of_curve(declared: Curve, column: str, coefficient: dict[str, float], missi
 
 
 def _of_pair(pair: Crossed, column: str, coefficient: dict[str, float]) -> dict[str, float]:
-    """Return {'ONE, OTHER': part of the margin} for the points of both sides; between points it is linear along each side."""
+    """Return {'ONE, OTHER': part of the margin} for the points of both columns; the product is linear between points."""
     w = np.array([coefficient[name] for name in pair.own(column)])
     (one, left), (other, right) = map(_of_side, pair.sides)
     effects = np.einsum("mi,kj,ij->mk", left, right, w.reshape(left.shape[1], right.shape[1]))
@@ -180,7 +181,7 @@ def _of_side(side: Side) -> tuple[list[str], Vector]:
 def _of_fill(
     declared: Boolean | Categorical | Binned, column: str, fill: object, coefficient: dict[str, float]
 ) -> float:
-    """Return the effect of the category that a missing cell is filled with."""
+    """Return the effect of the category with which a missing cell is filled."""
     if isinstance(declared, Boolean):
         return coefficient[column] if fill else 0.0
     names = own_of(declared, column)

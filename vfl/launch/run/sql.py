@@ -1,7 +1,7 @@
-"""Export of a result as a query in plain SQL: each feature is a CASE, each owner's part one expression.
+"""Export of a result as a query in plain SQL. Each feature is a CASE expression, and each owner's part is one expression.
 
-The query runs in DuckDB and in PostgreSQL. It clamps, fills and encodes as declared. The margin is NULL if `predict` refuses a
-cell, and for dates without hyphens and ISO week dates. Text in a numeric column is an error of the database.
+The query runs in DuckDB and in PostgreSQL. It clamps, fills and encodes cells as declared. The margin is NULL if `predict`
+refuses a cell, and for dates without hyphens and ISO week dates. Text in a numeric column is an error of the database.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _OTHER = f"({_DATE}([^T ].+|[T ]([0-9]{{3}}|.*[+-]).*)|[0-9]{{4}}(-?W[0-9]|[0-9]
 
 
 def query_of(result: Result, table: str = "records", party: str | None = None) -> str:
-    """Return a SELECT of a table's columns and the model's margin, and, if the loss has them, of probability and class.
+    """Return a SELECT of a table's columns and the model's margin; also of probability and class, if the loss has them.
 
-    party : party whose part of the margin to select, from its own table, as column 'margin_part'. Arguments as for `sum_of`.
+    party : party whose part of the margin to select, from the party's own table, as column 'margin_part'. See also `sum_of`.
     """
     own = sum_of(result, party)
     names = {cell: f"vfl_{k}" for k, cell in enumerate(own.cells)}
@@ -82,17 +82,17 @@ def _class(value: object) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name in double quotes."""
+    """Return a name in double quotes, as SQL writes identifiers."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def text(value: str) -> str:
-    """Return text in single quotes."""
+    """Return text in single quotes, as SQL writes text."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def number(value: float) -> str:
-    """Return a number as a double; NULL for an unknown one."""
+    """Return a number as an SQL double; NULL for an unknown number."""
     if math.isnan(value):
         return "NULL"
     shown = repr(float(value))
@@ -100,7 +100,7 @@ def number(value: float) -> str:
 
 
 def _cleaned(cell: Cell) -> str:
-    """Return a column's normal form: a double, trimmed text, or for booleans 1, 0 and −1 (neither); NULL if missing."""
+    """Return a column's normal form: a double, trimmed text, or for booleans 1, 0 and −1 (neither); NULL for a missing cell."""
     column = f"{RECORD}.{quoted(cell.column)}"
     plain = f"TRIM(CAST({column} AS VARCHAR), {text(BLANK)})"
     none = f"WHEN {column} IS NULL OR {plain} IN ('NaN', 'nan') THEN NULL"

@@ -1,7 +1,7 @@
-"""Duration of each round, in a separate file because times depend on the data a little.
+"""Duration of each round. Durations are in a separate file because they depend on the data a little.
 
-The log of a run holds released values only and may be shared like the model. This file must not be shared; its first line
-says so.
+The log of a run holds released values only and may be shared like the model. The file of durations must not be shared, as its
+first line says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEADER = "round,kind,parties,seconds"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Duration of a round. parties : the parties that answered, joined by '+'. seconds : from the charge to the last reply."""
+    """Duration of one round. parties : parties that answered, joined by '+'. seconds : from the charge to the last reply."""
 
     round: int
     kind: str
@@ -34,7 +34,7 @@ class Line:
 
 
 class Stopwatch:
-    """Appends one line per round to the folder's timing.csv. It ignores a full disk, since no run needs this file."""
+    """Appends one line per round to timing.csv in the run's folder. A full disk is ignored, since no run needs this file."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
@@ -53,7 +53,7 @@ class Stopwatch:
 
 
 def read(folder: Path) -> tuple[Line, ...]:
-    """Return the complete lines of the file; () if there is no file."""
+    """Return the complete lines of timing.csv; () if there is no such file."""
     try:
         text = read_bytes(folder / NAME, follow=False).decode()
     except (OSError, UnicodeDecodeError):

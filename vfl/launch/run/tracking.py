@@ -1,7 +1,8 @@
 """Export of a finished run to experiment trackers: parameters, metrics and tags, as plain values or in MLflow.
 
-The export holds only public facts and released values: declarations of the job, the certificate's statement, and measures that
-were released with noise and charged. It omits un-noised diagnostics, durations and the locations of the data.
+The export holds only public facts and released values: declarations of the job, the certificate's statement, and measures
+that
+were released with noise and charged. Measures without noise, durations and the locations of the data are left out.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ if TYPE_CHECKING:
     from vfl.launch.run.result import Result
 
 UNCHARGED = ("diagnostics",)
-"""Findings that are neither noised nor charged."""
+"""Findings that are neither noised nor charged, so they are not exported."""
 LONGEST = 500
-"""Largest number of characters of a parameter or a tag; trackers refuse longer ones."""
+"""Largest number of characters of a parameter or a tag. Trackers refuse longer ones."""
 LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "15", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
-"""Limits that replace MLflow's defaults of 120 s per request and seven retries, unless the environment sets them."""
+"""Limits used instead of MLflow's defaults (120 s per request, seven retries), unless the environment sets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """Plain values of a run. params and tags are text or numbers, metrics are finite numbers; names are those of MLflow."""
+    """Plain values of a run. params and tags are text or numbers, metrics are finite numbers. Names are valid in MLflow."""
 
     params: Mapping[str, Any]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the three tables, for JSON."""
+        """Return params, metrics and tags as tables, for JSON."""
         return {"params": dict(self.params), "metrics": dict(self.metrics), "tags": dict(self.tags)}
 
 
 def tracked(result: Result) -> Tracked:
-    """Return the values of a run that a tracker may hold. They cost no privacy: all are public or released.
+    """Return the values of a run that a tracker may hold. They cost no privacy, since all of them are public or released.
 
     Raises OutputError if a signed certificate does not fit the model.
     """
@@ -93,7 +94,7 @@ def tracked(result: Result) -> Tracked:
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values under names that trackers accept. Names that become equal get numbers."""
+    """Return the values under names that trackers accept. Names that would become equal get numbers."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         plain = base = re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)[:200]
@@ -108,17 +109,18 @@ def _named(values: Mapping[str, Any]) -> dict[str, Any]:
 def log_to_mlflow(
     result: Result, *, uri: str | None = None, experiment: str = "vfl", run_name: str | None = None
 ) -> str:
-    """Log a run to MLflow as a finished run of an experiment, with its certificate as an artifact; return MLflow's run id.
+    """Log a run to MLflow as a finished run, with the certificate as an artifact. Return MLflow's run id.
 
-    Only public facts and released values are logged (`vfl.launch.run.tracking.tracked`), so it costs no privacy. Readers of
-    the tracking server see the statements of the certificate and the findings, but no data and no coefficients. MLflow itself
+    Only public facts and released values are logged (`vfl.launch.run.tracking.tracked`), so logging costs no privacy. Readers
+    of the tracking server see the statements of the certificate and the findings, but no data and no coefficients. MLflow
+    itself
     may send usage statistics to its makers, unless MLFLOW_DISABLE_TELEMETRY=true is set.
 
-    uri : tracking server or store; None takes MLflow's own default. experiment : name of the experiment, which is created if
-        missing.
+    uri : tracking server or store; None takes MLflow's own default. experiment : name of the MLflow experiment, which is
+    created if it is missing.
     run_name : name of the MLflow run; None takes the job's name.
 
-    Raises SpecificationError if MLflow is not installed, OutputError if MLflow refuses, or if the certificate does not hold.
+    Raises SpecificationError if MLflow is not installed; OutputError if MLflow refuses, or if the certificate does not hold.
     """
     found = tracked(result)
     client_of, refusals = _mlflow()
@@ -140,7 +142,7 @@ def log_to_mlflow(
 
 
 def check_tracker(uri: str) -> None:
-    """Raise SpecificationError if MLflow is not installed, and OutputError if nothing answers at the URI; log nothing."""
+    """Raise SpecificationError if MLflow is not installed, and OutputError if nothing answers at the URI. Logs nothing."""
     client_of, refusals = _mlflow()
     try:
         _reach(uri)
@@ -150,7 +152,7 @@ def check_tracker(uri: str) -> None:
 
 
 def _reach(uri: str) -> None:
-    """Raise OSError if no tracking server answers at the address. MLflow would retry for minutes."""
+    """Raise OSError if no tracking server answers at the address. MLflow itself would retry for minutes."""
     if uri.startswith(("http://", "https://")):
         try:
             require_answer(uri)
@@ -159,7 +161,7 @@ def _reach(uri: str) -> None:
 
 
 def _mlflow() -> tuple[Any, Any]:
-    """Return MLflow's client and the base of its exceptions. Each request has limits, unless the environment sets others."""
+    """Return MLflow's client and the base class of its exceptions. Requests have limits, unless the environment sets others."""
     for name, value in LIMITS.items():
         os.environ.setdefault(name, value)
     try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 UNITS = 1e-9
-"""Allowed relative difference of the intercept, since machines may add its terms in different orders."""
+"""Allowed relative difference of the intercept, since machines may add up its terms in different orders."""
 
 
 def verify_run(
@@ -36,11 +36,12 @@ def verify_run(
     key: str | Path | None = None,
     federation: str | Path | None = None,
 ) -> Report:
-    """Return all findings on the certificate of a run; `Report.ok` is true if the certificate holds.
+    """Check the certificate of a run and return all findings. `Report.ok` is True if the certificate holds.
 
-    run : folder of a run, or the file of a certificate. For a certificate alone, its statements about the model, the job and
-        the log are not checked.
-    ledger : the ledger that the run was charged to; None takes the run's own ledger if its folder has one.
+    run : folder of a run, or file of a certificate. For a file alone, the certificate's statements about the model, the job
+    and
+    the log are not checked.
+    ledger : ledger in which the run was charged; None takes the run's own ledger if there is one in the run's folder.
     key : public key of the expected signer, 64 hexadecimal digits or the path of a PEM file.
     federation : path of the file of the federation in which the run must have been made; None skips this check.
 
@@ -76,7 +77,7 @@ def verify_run(
 
 
 def _planned(job: Job, certificate: Certificate) -> tuple[Plan | None, Check | None]:
-    """Return the plan of the run's job, or the failed check if the job was changed or its planning fails."""
+    """Return the plan of the run's job; if the job was changed or cannot be planned, return the failed check."""
     if job.digest != certificate.job_digest:
         return None, Check("job", False, "the job file is not the one that was trained: something in it was changed")
     try:
@@ -86,7 +87,7 @@ def _planned(job: Job, certificate: Certificate) -> tuple[Plan | None, Check | N
 
 
 def _log(run: Path, job: Job) -> tuple[tuple[Released, ...], Check | None]:
-    """Return the releases of the first queries if the log is complete, or the failed check if it is damaged."""
+    """Return the releases of the first queries if the log is complete; if the log is damaged, return the failed check."""
     if not (run / checkpoint.NAME).exists():
         return (), None
     try:
@@ -97,7 +98,7 @@ def _log(run: Path, job: Job) -> tuple[tuple[Released, ...], Check | None]:
 
 
 def _moments(result: Result, plan: Plan | None) -> Check | None:
-    """Compare the moments saved with the model with those in the certificate; None if neither has moments."""
+    """Compare the moments saved with the model with those in the certificate. Return None if neither has moments."""
     stated = result.certificate.moments_digest
     if not result.moments or (plan is None and stated):
         return None
@@ -107,7 +108,7 @@ def _moments(result: Result, plan: Plan | None) -> Check | None:
 
 
 def _labels(labels: Vector, plan: Plan | None, released: tuple[Released, ...]) -> Check:
-    """Compare the saved histogram of the labels with the run's log, since certificates do not state this histogram."""
+    """Compare the saved histogram of the labels with the run's log, since the certificate does not state the histogram."""
     try:
         counts = counts_among(plan, released) if plan is not None and released else None
     except (ArithmeticError, LookupError, StopIteration, TypeError, ValueError):  # an altered log may hold anything
@@ -119,7 +120,7 @@ def _labels(labels: Vector, plan: Plan | None, released: tuple[Released, ...]) -
 
 
 def _units(result: Result, model: dict[str, Any]) -> Check:
-    """Compare the coefficients in original units with the certified coefficients."""
+    """Check that the coefficients in original units are the certified coefficients in other units."""
     said = "the coefficients in original units are {}those of the certified model"
     try:
         own = result.document()

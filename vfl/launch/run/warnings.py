@@ -1,4 +1,4 @@
-"""Privacy warnings: suspicious plans, and the total ε of this process's private runs that no ledger counts."""
+"""Privacy warnings: questionable plans, and the total ε of this process's private runs that no ledger counts."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ OURS = ("vfl", "coordinator", "parties")
 class PrivacyWarning(UserWarning):
     """Warning of a missing declaration, or of a guarantee that is weaker than it seems.
 
-    Issued before anything is released: `warnings.simplefilter("error", vfl.PrivacyWarning)` refuses such runs.
+    Warnings come before anything is released: `warnings.simplefilter("error", vfl.PrivacyWarning)` refuses such runs.
     """
 
 
 class RunningTotal:
-    """Upper bound on the ε of all private runs so far, for a record that all of them use. Thread-safe.
+    """Upper bound on the ε of all private runs so far, for a record that all these runs use. Thread-safe.
 
-    The process cannot know which runs share records, so it counts every run: fits and releases of bounds. The μ² of all
-    planned releases add up (Smith & Thakurta 2022, arXiv 2210.17520), exactly for Gaussian releases and as an upper bound for
-    others (vfl.privacy.ledger.composition). Unfinished runs count in full.
+    The process cannot know which runs share records, so every run counts: fits and releases of bounds. The μ² of all planned
+    releases add up (Smith & Thakurta 2022, arXiv 2210.17520). The sum is exact for Gaussian releases and an upper bound for
+    other releases (vfl.privacy.ledger.composition). Unfinished runs count in full.
     """
 
     def __init__(self) -> None:
@@ -40,10 +40,11 @@ class RunningTotal:
         self._units = 0
 
     def add(self, releases: Releases, delta: float) -> None:
-        """Count a run that is about to start. Runs 2, 4, 8 and so on issue a warning with the total ε at this run's δ.
+        """Count a run that is about to start. Runs 2, 4, 8 and so on issue a warning with the total ε at the given δ.
 
-        A warning for every fit of a search would hide other warnings. If a filter turns the warning into an error,
-        the run does not start and is not counted.
+        A warning for every fit of a search would hide other warnings. If a warnings filter turns the warning into an error,
+        the
+        run does not start and is not counted.
         """
         with self._lock:
             units = self._units + plan_cost(releases, Accounting.GDP)
@@ -81,14 +82,14 @@ def count_releases(job: Job, releases: Releases, delta: float) -> None:
 
 
 def warn_of_plan(event: object) -> None:
-    """Issue the warnings of a plan as PrivacyWarning, for callers that do not watch the plan itself."""
+    """Issue the warnings of a plan as PrivacyWarning, for callers that do not receive the plan as an event."""
     if isinstance(event, Plan):
         for warning in event.warnings:
             warn(warning)
 
 
 def warn(message: str, category: type[Warning] = PrivacyWarning) -> None:
-    """Issue a warning at the line outside this project that started the run."""
+    """Issue a warning at the line, outside this project, that started the run."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Detection of declared bounds that are far too wide, from released values: post-processing, which costs no privacy."""
+"""Detection of declared bounds that are far too wide, from released values. Post-processing, which costs no privacy."""
 
 from __future__ import annotations
 
@@ -22,30 +22,34 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 WIDE = 20.0
-"""Smallest width of wide bounds, in released standard deviations. Uniform values need 3.5, normal values about 8."""
+"""Bounds count as wide from this width on, in released standard deviations. Uniform values need 3.5, normal values about 8."""
 NARROW = 0.125
-"""Largest share of a label's declared range that counts as narrow if it contains most labels. The declared range is then at
-least 31 standard deviations wide for normal labels, and 26 for uniform labels."""
+"""A label's bounds count as wide if this share of their width contains most labels. The bounds are then at least 31 standard
+deviations wide for normal labels, and 26 for uniform labels.
+"""
 
 AT_END = 0.05
-"""Largest distance, in units of half the bounds' width, between a released mean (with its noise) and an end of the bounds at
-which most values are reported to lie at that end."""
+"""Largest distance between a released mean, with its noise, and an end of the bounds that is reported as too close.
+
+Then most values lie at that end. The unit is half the bounds' width.
+"""
 FAR = 50.0
-"""Smallest width of wide bounds, in mean distances of the labels from their median. Uniform labels need 4, normal labels about
-10, and labels that are 0 in 19 of 20 records about 20 to 40."""
+"""A label's bounds count as wide from this width on, in mean distances of the labels from their median. Uniform labels need 4,
+normal labels about 10, and labels that are 0 in 19 of 20 records about 20 to 40.
+"""
 
 
 def wide_bounds(result: Result) -> tuple[str, ...]:
     """Return a sentence for each numeric column or label whose bounds are far too wide, or exclude most values.
 
-    It uses only values that the run released. A sentence appears only if noise does not explain these values.
+    Only values that the run released are used. A sentence appears only if noise alone does not explain these values.
     """
     plan = make_plan(result.job, result.certificate.n_records)
     return (*_of_columns(result, plan), *_of_label(result, plan))
 
 
 def _deviations(result: Result, plan: Plan) -> Vector | None:
-    """Return the upper end of a 95 % interval of each column's standard deviation, (p,), 0 for the intercept.
+    """Return the upper end of a 95 % interval for each column's standard deviation, (p,); 0 for the intercept.
 
     The deviations are computed from the moments that training released. None without moments, or with moments that the
     certificate does not name.
@@ -57,9 +61,9 @@ def _deviations(result: Result, plan: Plan) -> Vector | None:
 
 
 def _of_columns(result: Result, plan: Plan) -> tuple[str, ...]:
-    """Return a sentence for each numeric column whose bounds are WIDE standard deviations wide, or exclude most values.
+    """Return a sentence per numeric column whose bounds are wide (WIDE), or whose bounds exclude most values.
 
-    Values outside the bounds are clamped, so a released mean at an end says that most values are at that end or beyond it.
+    Values outside the bounds are clamped, so a released mean near an end says that most values are at or beyond that end.
     """
     job, layout = result.job, plan.problem.layout
     deviations = _deviations(result, plan)
@@ -109,7 +113,7 @@ def _of_label(result: Result, plan: Plan) -> tuple[str, ...]:
 
 
 def _by_counts(result: Result, plan: Plan) -> str:
-    """Return a sentence if few bins of the released histogram contain most labels, else ''."""
+    """Return a sentence if few bins of the released histogram contain most labels; else ''."""
     given = (*((result.moments,) if result.moments else ()), *(() if result.labels is None else ((result.labels,),)))
     found = counts_among(plan, given)
     if found is None:
@@ -126,11 +130,12 @@ def _by_counts(result: Result, plan: Plan) -> str:
 
 
 def _by_errors(result: Result, plan: Plan) -> str:
-    """Return a sentence if the bounds are wide compared with the errors on a hold-out and the spread of the margins, else ''.
+    """Return a sentence if the bounds are wide compared with the errors on a hold-out and the margins' spread; else ''.
 
-    A label differs from a constant by its error and by the margin's distance from that constant. So the labels' mean distance
-    from their median is at most the mean absolute error plus Σ_j abs(w_j)·d_j, where d_j is the standard deviation of column j,
-    or its declared reach. The upper ends of 95 % intervals are used.
+    A label's distance from a constant is at most the label's error plus the margin's distance from that constant. So the
+    labels'
+    mean distance from their median is at most the mean absolute error plus Σ_j abs(w_j)·d_j, where d_j is the standard
+    deviation of column j, or the column's declared reach. The upper ends of 95 % intervals are used.
     """
     held_out = result.findings.get("held out")
     mae = None if held_out is None else held_out.measures.get("mae")

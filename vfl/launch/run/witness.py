@@ -1,4 +1,4 @@
-"""Record of a run's charges and flags, from which its certificate is issued."""
+"""Record of a run's charges and flags. The run's certificate is issued from this record."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ GIVEN_UP = (
 
 
 FIRST = 3
-"""Number of first queries whose releases are kept: knots of curves, moments of the columns, and the histogram of the labels."""
+"""Number of first queries whose releases are kept, since they hold knots of curves, column moments or the labels' histogram."""
 
 
 def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts, Vector, float] | None:
-    """Return the histogram of the labels from the first releases of a run; None if the run released none. Post-processing.
+    """Return the histogram of the labels from the first releases of a run; None if the run released no histogram.
 
     The result is (statistic, noisy counts (BINS,), standard deviation of their noise).
     """
@@ -60,9 +60,9 @@ def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts,
 
 
 class Witness:
-    """Recorder of the releases of one process of a run, which issues the certificate at the end.
+    """Recorder of the releases in one process of a run. At the end the recorder issues the certificate.
 
-    budget : account that the run charges. log : releases of earlier processes of the run.
+    budget : account that the run charges. log : releases of the run's earlier processes.
     federation : `Federation.stated` of the federation of organisations; None for a run of one operator.
     """
 
@@ -75,13 +75,13 @@ class Witness:
         self._flags = dict.fromkeys(log.flags)
 
     def note(self, event: object) -> None:
-        """Count the charges of a round or of a lost attempt, and keep the flags of the reservation."""
+        """Count the charges of a round or of a lost attempt. From a reservation, keep the flags."""
         if isinstance(event, Plan) and event.problem.inference is None:
             self._all = None
         elif isinstance(event, Reserved):
             self._flags.update(dict.fromkeys(event.flags))
         elif isinstance(event, Lost):
-            # Seeded noise repeats a release under its charged key, at no further cost.
+            # Seeded noise repeats a release under the charged key, at no further cost.
             self._charged.update(charged for key, charged in event.charges if key not in self._lost)
             self._lost.update(key for key, _ in event.charges)
         elif isinstance(event, Round):
@@ -92,7 +92,7 @@ class Witness:
                 self._all.append(None if event.refused else event.released)
 
     def result(self, outcome: Outcome) -> Result:
-        """Return the result of the run with an unsigned certificate."""
+        """Return the result of the run, with an unsigned certificate."""
         plan, statement = outcome.plan, outcome.statement
         # In a run on subsamples, the first releases describe the first subsample, not all records.
         first = tuple(released for _, released in sorted(self._first.items())) if plan.subsamples is None else ()
@@ -127,7 +127,7 @@ class Witness:
         return result.with_inference(inference_of(plan, self._all[plan.n_before :], result.original))
 
     def _charges(self, statement: Statement) -> Mapping[Event, int]:
-        """Return the run's charges as counted here, or from the ledger if it also holds charges of earlier processes."""
+        """Return the run's charges: those counted here, or the ledger's if it also holds charges of earlier processes."""
         if self._charged.total() == statement.releases:
             return self._charged
         if self._budget.ledger is None:
