@@ -1,4 +1,4 @@
-"""The command line. Each command has its own module, which is imported when the command is used."""
+"""Command line. Each command has a module of its own, which is imported when the command is used."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FOLDERS = {
         "cancel": "end a job on a cluster",
     },
 }
-"""Folder of each command's module, and the command's line in --help."""
+"""Folder of each command's module, and the line that --help shows for the command."""
 
 
 COMMANDS = {name: said for commands in FOLDERS.values() for name, said in commands.items()}
@@ -61,7 +61,7 @@ TOLD_TOGETHER = {
     ("identity", "federation", "join"): "take part across organisations",
     ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",
 }
-"""Commands that share a line of --help, so that the list fits one screen."""
+"""Commands that share one line of --help, so that the list fits one screen."""
 
 
 INSTEAD = {
@@ -77,7 +77,7 @@ INSTEAD = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, so that --help is instant."""
+    """Group whose commands are imported when they are called, so that --help is instant."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # click's signature
         """Return the commands in the order of COMMANDS."""
@@ -94,7 +94,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:  # click's signature
-        """Find the command; for an unknown name suggest the nearest one."""
+        """Find the command. For an unknown name, suggest the nearest known one."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             import difflib
 
@@ -129,7 +129,7 @@ INTERRUPTED = 130
 
 
 def _explained(error: click.NoSuchOption) -> click.UsageError:
-    """Return the error for an unknown option. It suggests --set if jobs have a value of this name."""
+    """Return the error for an unknown option. The error suggests --set if a job has an option of that name."""
     from vfl.job.file import homes_of
 
     name = error.option_name
@@ -141,7 +141,7 @@ def _explained(error: click.NoSuchOption) -> click.UsageError:
 
 
 def main() -> None:
-    """Run the command line. An error of vfl.errors is printed as one line, and its exit code states the cause."""
+    """Run the command line. An error of vfl.errors is printed as one line, and the exit code tells its kind."""
     from vfl.cli.terminal.signals import terminable
     from vfl.cli.terminal.streams import RAY_SAYS_NOTHING, outliving
     from vfl.errors import VflError

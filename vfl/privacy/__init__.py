@@ -1,1 +1,1 @@
-"""Privacy accounting (events, accountants, calibration, ledger), and the mechanisms and noise sources of releases."""
+"""Privacy: accounting (events, accountants, calibration, ledger), and the mechanisms and noise sources of releases."""

@@ -1,4 +1,4 @@
-"""Accountants: the cost of privacy events. An event without a known cost raises UnknownEvent; nothing counts as zero.
+"""Accountants compute the cost of privacy events. An event without a known cost raises UnknownEvent; no event counts as zero.
 
 | accountant | events | tight |
 |---|---|---|
@@ -8,8 +8,9 @@
 | PldAccountant | Gaussian, Laplace, BoundedRange, PoissonSubsampledGaussian | up to discretisation |
 
 An accountant states the cost of a list of events that was fixed beforehand. If earlier releases decide about later
-events, a budget book keeps the sum of μ² or ρ below a cap fixed beforehand; then *the cap* is the guarantee
-(vfl.privacy.ledger.composition). If released values decide when a run stops, the ε spent until then is not a guarantee.
+events, a budget book (the privacy account of a run) keeps the sum of μ² or ρ below a cap fixed beforehand. *The cap* is then
+the guarantee (vfl.privacy.ledger.composition). If released values decide when a run stops, the ε spent until then is not a
+guarantee.
 
 The parts of a public split are disjoint, so only the most expensive part of each split counts (vfl.holdout).
 """
@@ -44,7 +45,7 @@ Plan: TypeAlias = "Iterable[Event | tuple[Event, int]]"
 
 
 class _Adding(Accountant):
-    """Accountant that adds one cost per event, in units of 2⁻²⁵⁶, rounded up. The sum never under-counts, in any order."""
+    """Accountant that adds one cost per event, in units of 2⁻²⁵⁶, rounded up. The sum is never too small, in any order."""
 
     _cost: ClassVar[staticmethod[[Event], Fraction]]
 
@@ -60,7 +61,7 @@ class _Adding(Accountant):
 
 
 class GaussianAccountant(_Adding):
-    """The recorded Gaussian events together are μ-GDP with μ² = Σ (Δ/σ)², exactly (Dong, Roth, Su 2022, Cor. 3.3)."""
+    """Accountant of Gaussian events: together they are μ-GDP with μ² = Σ (Δ/σ)², exactly (Dong, Roth, Su 2022, Cor. 3.3)."""
 
     _cost = staticmethod(spending.mu_squared)
 
@@ -70,16 +71,16 @@ class GaussianAccountant(_Adding):
         return spending.root_above(self._units)
 
     def epsilon(self, delta: float) -> float:
-        """Return the smallest ε at δ, rounded up; 0 for no event. Raises PrivacyError unless 0 < δ < 1."""
+        """Return the smallest ε at δ, rounded up; 0 without events. Raises PrivacyError unless 0 < δ < 1."""
         return gaussian_dp.epsilon_of(self.mu, delta)
 
     def delta(self, epsilon: float) -> float:
-        """Return the smallest δ at ε ≥ 0, rounded up; 0 for no event."""
+        """Return the smallest δ at ε ≥ 0, rounded up; 0 without events."""
         return gaussian_dp.delta_of(epsilon, self.mu)
 
 
 class ZCdpAccountant(_Adding):
-    """The recorded events together are ρ-zCDP with ρ = Σ of: Gaussian μ²/2, Laplace ε²/2, bounded range ε²/8.
+    """Accountant by ρ-zCDP: events together have the sum ρ of Gaussian μ²/2, Laplace ε²/2 and bounded range ε²/8.
 
     `epsilon` and `delta` use the best order (Canonne, Kamath, Steinke 2020). For Gaussian events alone, `GaussianAccountant`
     is tighter.
@@ -93,20 +94,21 @@ class ZCdpAccountant(_Adding):
         return spending.float_above(self._units)
 
     def epsilon(self, delta: float) -> float:
-        """Return the ε of the best order at δ, rounded up; 0 for no event. Raises PrivacyError unless 0 < δ < 1."""
+        """Return the ε of the best order at δ, rounded up; 0 without events. Raises PrivacyError unless 0 < δ < 1."""
         return epsilon_of_rho(self.rho, delta)
 
     def delta(self, epsilon: float) -> float:
-        """Return the δ of the best order at ε ≥ 0, rounded up; 0 for no event."""
+        """Return the δ of the best order at ε ≥ 0, rounded up; 0 without events."""
         return zcdp.delta_of_rho(epsilon, self.rho)
 
 
 class SelectionAccountant(spending.AccountantOfViews):
-    """The recorded selections and Gaussian events together are (ε, δ)-DP for a plan that is fixed beforehand.
+    """Accountant of selections and Gaussian events: together they are (ε, δ)-DP, if the plan is fixed beforehand.
 
-    If one selection is the only event on a record, the curve of this selection applies (vfl.privacy.private_selection).
-    Otherwise μ² adds up, and a dominating Gaussian event stands for each selection. Of the parts of a public split, only the
-    most expensive one counts.
+    If a selection is the only event on a record, the curve of that selection gives ε and δ (vfl.privacy.private_selection).
+    Otherwise the μ² of all events add up, where a dominating Gaussian event stands for each selection. Of the parts of a
+    public
+    split of the records, only the most expensive part counts.
     """
 
     def _require_known(self, event: Event) -> None:
@@ -142,10 +144,10 @@ def _gaussian_mu_squared(event: Event) -> Fraction:
 
 
 def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
-    """Return an empty accountant, of the tightest type that is valid for a plan. `compose_all` adds the plan to it.
+    """Return an empty accountant for a plan, of the tightest type that is valid. `compose_all` adds the plan to the accountant.
 
-    plan : events, or (event, count) pairs. Gaussian events alone get GaussianAccountant, Gaussian events with selections get
-        SelectionAccountant, and any other mix gets ZCdpAccountant.
+    plan : events, or (event, count) pairs. Gaussian events alone get GaussianAccountant. Gaussian events with selections get
+    SelectionAccountant. Any other mix gets ZCdpAccountant.
     committed : True if plan and noise are fixed before the first release. PldAccountant then replaces ZCdpAccountant.
 
     Raises PrivacyError for mixed adjacencies. Raises UnknownEvent for an event that no accountant knows, and for sampled

@@ -1,4 +1,4 @@
-"""Calibration of noise to a budget. Results are rounded so that the planned releases fit in exact arithmetic."""
+"""Calibration of noise to a budget. Results are rounded so that the planned releases fit the budget in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _SIGMA = 1 - Fraction(1, 1 << 53)  # σ = zΔ is rounded once and may be low by 
 
 
 def noise_multiplier(mu: float, releases: int) -> float:
-    """Return the z = √releases/μ, rounded up, for which `releases` Gaussian events of σ = z·Δ together are μ-GDP.
+    """Return z = √releases/μ, rounded up, so that `releases` Gaussian events of σ = z·Δ together are μ-GDP.
 
-    The releases fit under a cap of `mu` in `GaussianAccountant` and in every book, although σ = z·Δ is rounded once more. This
-    holds for every Δ for which z·Δ is a normal double. mu : μ > 0. releases : at least 1. Raises PrivacyError otherwise.
+    The releases fit under a cap of `mu` in `GaussianAccountant` and in every budget book, although σ = z·Δ is rounded once
+    more. This holds for every Δ for which z·Δ is a normal double. mu : μ > 0. releases : at least 1. Raises PrivacyError
+    otherwise.
     """
     releases = operator.index(releases)
     if releases < 1:
@@ -43,7 +44,7 @@ def noise_multiplier(mu: float, releases: int) -> float:
 
 
 def split(mu: float, share: float) -> tuple[float, float]:
-    """Split a budget μ into (a, b), where a² is about `share` of μ², and a² + b² ≤ μ² holds exactly.
+    """Split a budget μ into (a, b): a² is about `share` of μ², and a² + b² ≤ μ² holds exactly.
 
     mu : μ > 0. share : 0 < share < 1. Raises PrivacyError otherwise.
     """
@@ -62,15 +63,16 @@ def split(mu: float, share: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def scaled_to_budget(plan: tuple[Charge, ...], epsilon: float, delta: float) -> tuple[Charge, ...]:
-    """Return the plan with all σ multiplied by one factor, so that the plan is (ε, δ)-DP.
+    """Return the plan with every σ multiplied by one factor, so that the plan is (ε, δ)-DP.
 
-    A plan without sampling is accounted exactly, and the factor is the smallest one up to its last bits. A plan with
-    sampling is accounted by privacy loss distributions (PLD), and its ε is at most `epsilon` and within a thousandth of
-    `epsilon`.
-    plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events. The ratios of their σ decide how they
-        share the budget.
-    Fix a plan with sampling before its first release. Raises PrivacyError if no noise is enough, and for a plan that samples
-    if the extra `accounting` is not installed.
+    A plan without sampling is accounted exactly, and the factor is the smallest possible one up to its last bits. A plan with
+    sampling is accounted by privacy loss distributions (PLD), and the ε of the scaled plan is at most `epsilon` and within a
+    thousandth of `epsilon`.
+    plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events. The ratios of their σ decide how the events
+    share the budget.
+    Fix a plan with sampling before its first release. Raises PrivacyError if no noise is enough. For a plan with sampling,
+    also
+    raises PrivacyError if the extra `accounting` is not installed.
     """
     mu = mu_of(epsilon, delta)
     # Sampling only lowers the cost: this factor suffices, apart from its last bits and the discretisation of PLD.
@@ -90,10 +92,10 @@ def _scaled(plan: tuple[Charge, ...], factor: float) -> tuple[Charge, ...]:
 
 
 def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delta: float) -> float:
-    """Return a factor for which PLD's ε lies just below `epsilon`.
+    """Return a factor at which the ε of the plan, by PLD, lies just below `epsilon`.
 
     log ε is nearly linear in the logarithm of the factor, so the search takes secant steps, kept inside the known bracket.
-    start : a factor that suffices without sampling.
+    start : a factor that would be enough without sampling.
     """
     from vfl.privacy.pld import PldAccountant
 

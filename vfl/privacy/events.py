@@ -1,7 +1,7 @@
-"""Privacy events: adjacency, sensitivity and noise of a release. Events do not compute ε.
+"""Privacy events: each describes one release by adjacency, sensitivity and noise. Events do not compute ε.
 
-The coordinator charges an event, and the party draws its noise from the same event, so charge and noise cannot differ.
-Accountants (vfl.privacy.accountants) compute the cost; for an unknown event they raise UnknownEvent.
+The coordinator charges an event, and the party draws the noise from the same event, so charge and noise cannot differ.
+Accountants (vfl.privacy.accountants) compute the cost of events. For an unknown event they raise UnknownEvent.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ LARGEST_SELECTED_MU = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Base class of events. `adjacency` is required, because a sensitivity has no meaning without it."""
+    """Base class of events. `adjacency` has no default, because a sensitivity has no meaning without it."""
 
     adjacency: Adjacency
 
 
 @dataclass(frozen=True, slots=True)
 class Gaussian(Event):
-    """A vector query of Euclidean sensitivity Δ plus N(0, σ² I): exactly Δ/σ-GDP (Dong, Roth, Su 2022, Thm. 2.7).
+    """Vector query of Euclidean sensitivity Δ plus noise N(0, σ² I): exactly Δ/σ-GDP (Dong, Roth, Su 2022, Thm. 2.7).
 
     sensitivity : Δ > 0, in the units of the noise.
-    sigma : noise standard deviation σ > 0 of every coordinate.
+    sigma : standard deviation σ > 0 of the noise on every coordinate.
     dimension : number of coordinates, for information; the guarantee does not depend on it.
     """
 
@@ -48,7 +48,7 @@ class Gaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class BoundedRange(Event):
-    """A selection whose privacy loss has range ε: the exponential mechanism (Dong, Durfee, Rogers 2020).
+    """Selection whose privacy loss has range ε: the exponential mechanism (Dong, Durfee, Rogers 2020).
 
     epsilon : range of the privacy loss. The selection is ε-DP and ε²/8-zCDP (Cesar & Rogers 2021).
     """
@@ -61,7 +61,7 @@ class BoundedRange(Event):
 
 @dataclass(frozen=True, slots=True)
 class Laplace(Event):
-    """A query of L1 sensitivity Δ plus Laplace noise of the given scale: pure Δ/scale-DP."""
+    """Query of L1 sensitivity Δ plus Laplace noise of the given scale: pure Δ/scale-DP."""
 
     sensitivity: float
     scale: float
@@ -72,11 +72,11 @@ class Laplace(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoissonSubsampledGaussian(Event):
-    """A Gaussian release on a secret Poisson sample of the records, each drawn with probability `rate`.
+    """Gaussian release on a secret Poisson sample of the records: each record is drawn with probability `rate`.
 
     sensitivity : Δ under replace-one, that is, twice the cap on one record's contribution.
 
-    Accountants use the pair of mixtures for replace-one (vfl.privacy.pld), never an add/remove formula.
+    Accountants use the pair of mixtures for replace-one (vfl.privacy.pld), never a formula for add/remove.
     """
 
     sensitivity: float
@@ -91,10 +91,10 @@ class PoissonSubsampledGaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class Selection(Event):
-    """Private selection: m candidate runs, of which only the best one among those included at random is released.
+    """Private selection among m candidate runs. Only the best of the runs that are included at random is released.
 
-    Each outcome (model and score) is μ-GDP for the records that the event concerns, and the runs are independent given the
-    data. Each candidate is included with probability P, which is secret and drawn once: the maximum of `a` uniform numbers.
+    Each run's outcome (model and score) is μ-GDP for the records that the event concerns, and the runs are independent given
+    the data. Each run is included with probability P. P is secret and drawn once, as the maximum of `a` uniform numbers.
     One charge before the first run covers all m runs. vfl.privacy.private_selection states the guarantee.
 
     mu : μ of one run, 0 < μ ≤ 30. candidates : m, from 1 to 64. concentration : a, from 1 to 64.
@@ -126,12 +126,12 @@ def _require_positive(event: Event, *names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OnPart(Event):
-    """A release computed from the records of one part of a public split, and from values released before.
+    """Release computed from the records of one part of a public split, and from values released before.
 
     The parts of a split are disjoint, so a split costs the maximum over its parts and not their sum (proof in vfl.holdout).
-    Costs of different splits add up.
+    The costs of different splits add up.
 
-    event : event for the records of the part. split : name of the split. part : name of the part.
+    event : event of the release for records of the part. split : name of the split. part : name of the part.
     """
 
     event: Event
@@ -146,27 +146,27 @@ class OnPart(Event):
 
 
 def on_part(event: Event, split: str | None, part: str) -> Event:
-    """Return the event, limited to a part of a split; without a split, the event itself."""
+    """Return the event, restricted to one part of a split; without a split, the event itself."""
     return event if split is None else OnPart(event.adjacency, event, split, part)
 
 
 def of_run(event: Event, run: str) -> Event:
-    """Return the event with the run's name added to the split's name, since each run may split the records differently."""
+    """Return the event with the run's name added to the name of the split, since each run may split the records differently."""
     return replace(event, split=f"{run}: {event.split}") if isinstance(event, OnPart) else event
 
 
 def bare(event: Event) -> Event:
-    """Return the event inside an OnPart, that is, the event for the records of the part; return any other event unchanged."""
+    """Return the event inside an OnPart: the event for records of the part. Any other event is returned unchanged."""
     return event.event if type(event) is OnPart else event
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReleaseKey:
-    """Key of one attempt at one release: idempotency key in the ledger, and counter of the seeded noise source.
+    """Key of one attempt at one release. The ledger charges a key once, and a seeded noise source draws its noise by the key.
 
     round : number of the query in the run, from 0.
-    part : number of the release in the query, from 0 (one per block, or one per party of a joint release).
-    attempt : number of earlier attempts. A repetition is a new release, with new noise and a new charge.
+    part : number of the release within the query, from 0 (one release per block, or one per party of a joint release).
+    attempt : number of earlier attempts at this release. Each attempt is a new release, with new noise and a new charge.
     """
 
     round: int

@@ -1,18 +1,18 @@
-"""Gaussian differential privacy: δ(ε; μ) and its two inverses, each rounded to the safe side.
+"""Gaussian differential privacy: δ as a function of ε and μ, and both inverses, each rounded to the safe side.
 
-A run is μ-GDP when telling two adjacent data sets apart is no easier than telling N(0, 1) from N(μ, 1) (Dong, Roth, Su
+A run is μ-GDP if telling two adjacent data sets apart is no easier than telling N(0, 1) from N(μ, 1) (Dong, Roth, Su
 2022, Def. 2.6). Such a run is (ε, δ)-DP exactly for δ ≥ δ(ε; μ) (Cor. 2.13 there; Balle & Wang 2018, Thm. 8):
 
     δ(ε; μ) = Φ(−t) − e^ε Φ(−u),    t = ε/μ − μ/2,    u = ε/μ + μ/2.
 
-This formula overflows near ε = 710, and it cancels where δ is small. Mills' ratio R(x) = Φ(−x)/φ(x) and u² − t² = 2ε remove
-the exponential, and the integrand below has no change of sign:
+This formula overflows near ε = 710, and cancels where δ is small. Mills' ratio R(x) = Φ(−x)/φ(x) and u² − t² = 2ε remove
+the exponential, and the integrand of the resulting formula has no change of sign:
 
     δ = φ(t) (R(t) − R(u)) = φ(t) ∫₀^∞ e^{−ts − s²/2} (1 − e^{−μs}) ds.
 
-The code uses the difference where the subtraction loses at most one digit, and the integral elsewhere. The functions compute
-logarithms, so δ = 1e-3000 is as precise as δ = 0.1. `_error` bounds the rounding error of log δ; the functions add it on the
-safe side.
+The code uses the difference R(t) − R(u) if the subtraction loses at most one digit, and the integral otherwise. The
+functions compute logarithms, so δ = 1e-3000 is as precise as δ = 0.1. `_error` bounds the rounding error of log δ; the
+functions add this bound on the safe side.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CUT = 45.0  # cut the integral at exponent 45: the tail is below 1e-19 of the i
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """Return the smallest δ for which every μ-GDP run is (ε, δ)-DP, rounded up; at most 1, and never 0 unless μ is 0.
+    """Return the smallest δ for which every μ-GDP run is (ε, δ)-DP, rounded up. At most 1; 0 only if μ is 0.
 
     epsilon : ε ≥ 0. mu : μ ≥ 0. The relative error is below 1e-12 where δ is a normal double. If δ underflows, the smallest
     double is returned; `log_delta_of` is precise there. Raises PrivacyError for invalid ε or μ.
@@ -54,7 +54,7 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 def log_delta_of(epsilon: float, mu: float) -> float:
-    """Return log δ(ε; μ), rounded up; at most 0, and −inf for μ = 0 or below −1e139.
+    """Return log δ(ε; μ), rounded up. At most 0; −inf if μ = 0 or if log δ is below −1e139.
 
     Arguments and errors as in `delta_of`.
     """
@@ -67,10 +67,10 @@ def log_delta_of(epsilon: float, mu: float) -> float:
 
 @lru_cache(maxsize=1024)
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the smallest ε for which every μ-GDP run is (ε, δ)-DP, rounded up; 0 if δ alone suffices.
+    """Return the smallest ε for which every μ-GDP run is (ε, δ)-DP, rounded up; 0 if every run is (0, δ)-DP.
 
     mu : μ ≥ 0. delta : 0 < δ < 1. `epsilon_of(mu_of(epsilon, delta), delta) <= epsilon` always holds.
-    Raises PrivacyError for invalid μ or δ, and where no ε below 1e140 suffices.
+    Raises PrivacyError for invalid μ or δ, and if no ε below 1e140 is enough.
     """
     target = math.log(require_delta(delta))
     if require_mu(mu) == 0.0:
@@ -91,7 +91,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the budget of (ε, δ): the largest μ such that every μ-GDP run is (ε, δ)-DP, rounded down.
+    """Return the budget of (ε, δ), the largest μ for which every μ-GDP run is (ε, δ)-DP, rounded down.
 
     epsilon : ε > 0. delta : 0 < δ < 1. Raises PrivacyError otherwise.
     """
@@ -99,7 +99,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     target = math.log(require_delta(delta))
 
     def holds(mu: float) -> bool:
-        # Four errors here and one in epsilon_of, so that rounding cannot lift the round trip above ε.
+        # Four errors here and one error in epsilon_of, so that rounding cannot lift the round trip above ε.
         value, error = _log_delta(epsilon, mu)
         return value + 4.0 * error <= target
 
@@ -112,7 +112,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def require_epsilon(epsilon: float, *, zero: bool = False) -> float:
-    """Return epsilon, or raise PrivacyError unless it is positive (or 0, where allowed) and finite."""
+    """Return epsilon. Raise PrivacyError unless it is finite and positive (or 0, if `zero`)."""
     if not (math.isfinite(epsilon) and (epsilon > 0 or (zero and epsilon == 0)) and epsilon <= _LARGEST):
         least = "at least 0" if zero else "positive"
         raise PrivacyError(f"epsilon must be {least} and finite, not {epsilon!r}: usual values lie between 0.1 and 10")
@@ -120,14 +120,14 @@ def require_epsilon(epsilon: float, *, zero: bool = False) -> float:
 
 
 def require_delta(delta: float) -> float:
-    """Return delta, or raise PrivacyError unless 0 < δ < 1."""
+    """Return delta. Raise PrivacyError unless 0 < δ < 1."""
     remedy = ": choose one well below 1/n for n records, such as 1/n² (Gaussian noise gives no guarantee at delta = 0)"
     require_fraction("delta", delta, PrivacyError, remedy)
     return delta
 
 
 def require_mu(mu: float) -> float:
-    """Return mu, or raise PrivacyError unless it is 0 or between 1e-140 and 1e140."""
+    """Return mu. Raise PrivacyError unless it is 0 or between 1e-140 and 1e140."""
     if not (mu == 0 or _SMALLEST <= mu <= _LARGEST):
         raise PrivacyError(f"mu must be 0 or between 1e-140 and 1e140, not {mu!r}: check sensitivity and sigma")
     return mu
@@ -158,8 +158,8 @@ def _log_delta(epsilon: float, mu: float) -> tuple[float, float]:
 def _error(t: float, mu: float) -> float:
     """Return a bound on the absolute error of `_log_delta`.
 
-    For t ≥ 0, it covers three roundings of t²/2. For t < 0, it covers the error of 1 − δ, divided by δ ≥ 0.1. That error
-    comes from t itself (below μ·2⁻⁵³) and from t²/2, each times φ(t). All other errors together are below 3e-14.
+    For t ≥ 0, the bound is for three roundings of t²/2. For t < 0, it is for the error of 1 − δ, divided by δ ≥ 0.1. That
+    error comes from t itself (below μ·2⁻⁵³) and from t²/2, each times φ(t). All other errors together are below 3e-14.
     """
     if t >= 0.0:
         return 2.0**-52 * (t * t) + 3e-14
@@ -173,7 +173,7 @@ def _log(difference: float) -> float:
 
 
 def _margin(epsilon: float, mu: float) -> tuple[float, float]:
-    """Return t = ε/μ − μ/2 as a double and its correction. Without the correction, log δ would err by t·ulp(ε/μ)."""
+    """Return t = ε/μ − μ/2 as a double, and a correction for its rounding. Without it log δ would err by t·ulp(ε/μ)."""
     quotient = epsilon / mu
     if not quotient < 1e150:  # only where μ is so small that t is beyond _FAR as well
         return math.inf, 0.0
@@ -201,7 +201,7 @@ def _nodes() -> tuple[Vector, Vector]:
 
 
 def _difference(t: float, mu: float) -> float:
-    """Return R(t) − R(t+μ) by quadrature; the factor 1 − e^{−μs} is nearly linear where the weight is large."""
+    """Return R(t) − R(t+μ) by quadrature. The factor 1 − e^{−μs} is nearly linear where the weight is large."""
     nodes, weights = _nodes()
     end = 2.0 * _CUT / (math.sqrt(t * t + 2.0 * _CUT) + t)  # ts + s²/2 = _CUT
     s = nodes * end
@@ -209,9 +209,9 @@ def _difference(t: float, mu: float) -> float:
 
 
 def _adjacent(holds: Callable[[float], bool], good: float, bad: float) -> float:
-    """Return the last double for which `holds` is true, on the way from `good` to `bad`, by bisection over the doubles.
+    """Return the last double for which `holds` is true, between `good` and `bad`, by bisection over the doubles.
 
-    good, bad : non-negative doubles for which `holds` is true and false.
+    good, bad : non-negative doubles. `holds` is true for `good` and false for `bad`.
     """
     inside, outside = _rank(good), _rank(bad)
     while abs(inside - outside) > 1:

@@ -1,4 +1,4 @@
-"""Clipping geometry of a block. One object gives cap, grid, sensitivity and event, so that they always agree."""
+"""Clipping geometry of a block. One object gives cap, grid, sensitivity and event, so that these four always agree."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ PAIR = 1.2862
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A sum of clipped, rounded contributions has sensitivity `sensitivity` when one record is replaced.
+    """Sum over records of contributions that are clipped and rounded. Replacing one record moves it by at most `sensitivity`.
 
     Each record contributes q_i = rint(c_i/g) with ‖c_i‖ ≤ κ_S in floating point, so
-    g‖q_i‖ ≤ κ_S(1 + 2⁻⁵⁰·s) + g√s/2 =: a (vfl.kernels.dense proves the float slack), and replacing one record moves the sum
-    by at most 2a. The sum is exact in 64-bit integers while n·κ_S/g < 2⁵³ (docs/mathematics.md, "The block release").
+    g‖q_i‖ ≤ κ_S(1 + 2⁻⁵⁰·s) + g√s/2 =: a (vfl.kernels.dense proves the bound on floating-point errors). Replacing one record
+    moves the sum by at most 2a. The sum is exact in 64-bit integers while n·κ_S/g < 2⁵³ (docs/mathematics.md, "The block
+    release").
 
-    cap : κ_S > 0, Euclidean cap on one record's contribution; inf for no clipping, which no charge can cover.
-    dimension : s ≥ 1, coordinates of the block.
+    cap : κ_S > 0, Euclidean cap on one record's contribution. inf does not clip, and then no charge can cover the sum.
+    dimension : s ≥ 1, number of coordinates of the block.
     """
 
     cap: float
@@ -46,17 +47,17 @@ class Clip:
 
     @property
     def grid(self) -> float:
-        """g, the largest power of two not above κ_S/2²⁰."""
+        """The grid step g, the largest power of two not above κ_S/2²⁰."""
         return math.ldexp(1.0, math.frexp(self.cap)[1] - 1 - GRID_BITS)
 
     @property
     def sensitivity(self) -> float:
-        """Δ = 2a under replace-one, in the units of the cap."""
+        """The sensitivity Δ = 2a under replace-one, in the units of the cap."""
         slack = 1.0 + self.dimension * 2.0**-50
         return 2.0 * (self.cap * slack + self.grid * math.sqrt(self.dimension) / 2.0)
 
     def sensitivity_of(self, query: Query, size: int) -> float:
-        """Return Δ of a query's sum over `size` coordinates, recomputed from cap and size alone; inf without a clip.
+        """Return Δ of a query's sum over `size` coordinates, computed again from cap and size alone; inf without a clip.
 
         Subclasses whose Δ depends on more than the cap override this method, and raise PrivacyError for other queries.
 
@@ -73,11 +74,11 @@ class Clip:
 
 
 def moments_sensitivity(columns: int, *, means: bool) -> float:
-    """Return Δ under replace-one of (Σ x_ij/(2B_j), Σ x_ij²/B_j²) for |x_ij| ≤ B_j, over all columns jointly.
+    """Return Δ, under replace-one, of the sums (Σ x_ij/(2B_j), Σ x_ij²/B_j²) over all columns jointly, for |x_ij| ≤ B_j.
 
     With means, the two sums of a column move by at most √1.2862 (PAIR). Without means, x²/B² lies in [0, 1], so its sum moves
-    by at most 1. Entries are rounded to a grid of 2⁻²⁰ that contains the ends of their ranges. With means, rounding changes
-    each of a column's two entries by at most half a step, both before and after the replacement.
+    by at most 1. Entries are rounded to a grid of 2⁻²⁰ that contains the ends of the entries' ranges. With means, rounding
+    changes each of a column's two entries by at most half a step, both before and after the replacement.
     """
     if not means:
         return math.nextafter(math.sqrt(columns), math.inf)  # √3 as a double is less than √3

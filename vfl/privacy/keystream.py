@@ -1,4 +1,4 @@
-"""A ChaCha20 keystream, read as 64-bit words."""
+"""Keystream of ChaCha20, read as 64-bit words."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ KEY_BYTES = 32
 WORDS_PER_KEY = 2**32 * 64 // 8
 
 _ZEROS = bytes(1 << 17)
-# First four bytes: the block counter; the other twelve: the nonce. A key serves one stream, so both are 0.
+# First four bytes: the block counter; the other twelve: the nonce. A key is used for one stream only, so both are 0.
 _COUNTER_AND_NONCE = bytes(16)
 _LITTLE_ENDIAN = np.dtype("<u8")
 
 
 class Keystream:
-    """ChaCha20 (RFC 8439) keystream. Its words are uniform and independent for anyone without the key.
+    """Keystream of ChaCha20 (RFC 8439). The words are uniform and independent for anyone without the key.
 
-    key : 32 bytes, used for this stream alone.
+    key : 32 bytes, used for this stream only.
 
-    A stream belongs to the process that opened it. It cannot be pickled or copied, and a forked child cannot read it,
+    A stream belongs to the process that opened it. A stream cannot be pickled or copied, and a forked child cannot read it,
     because two readers of one stream would add the same noise. A stream has no lock: use each stream in one thread.
     """
 
@@ -43,9 +43,9 @@ class Keystream:
         self._words_left = WORDS_PER_KEY
 
     def words(self, count: int) -> Words:
-        """Return the next `count` words: (count,) uint64, the same on every platform. The array may be read-only.
+        """Return the next `count` words, (count,) uint64, the same on every platform. The array may be read-only.
 
-        Raises PrivacyError in a forked process, and when the key's 2³⁵ words are used up.
+        Raises PrivacyError in a forked process, and after all 2³⁵ words of the key were used.
         """
         if os.getpid() != self._process:
             raise PrivacyError(

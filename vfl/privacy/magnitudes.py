@@ -1,6 +1,6 @@
-"""Histograms over powers of two, which give the private range of a column without declared bounds.
+"""Histograms over powers of two. They give a private range for a column without declared bounds.
 
-Each cell holds the values of one sign with 2^(k−1) ≤ |x| < 2^k; zero has its own cell. In every column, replacing a
+Each cell counts the values of one sign with 2^(k−1) ≤ |x| < 2^k; zero has a cell of its own. In every column, replacing a
 record lowers one cell by one and raises another by one. Jointly over m columns, Δ = √(2m). Google's differential privacy
 library calls the method "approximate bounds".
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 LARGEST = 40
-"""Exponent of the largest magnitude. Below 2^−40 a value counts as zero, above 2^40 as the largest magnitude."""
+"""Exponent of the largest magnitude. A value below 2^−40 counts as zero; a value above 2^40 counts as the largest magnitude."""
 CELLS = 4 * LARGEST + 1
 _ZERO = 2 * LARGEST
 
@@ -27,7 +27,7 @@ def sensitivity(columns: int) -> float:
 
 
 def histogram(values: Vector) -> Integers:
-    """Return the number of values per cell, (CELLS,) int64, from the most negative cell up; NaN counts as zero."""
+    """Return the number of values per cell, (CELLS,) int64, the most negative cell first. NaN counts as zero."""
     x = np.where(np.isnan(values), 0.0, values).astype(np.float64)
     _, exponent = np.frexp(x)
     exponent = np.where(np.isinf(x), LARGEST, exponent)
@@ -47,14 +47,14 @@ def edges(cell: int) -> tuple[float, float]:
 
 
 def threshold(sigma: float, cells: int, failure: float) -> float:
-    """Return a count that noise alone exceeds with probability at most `failure`, in any of `cells` cells."""
+    """Return a count that noise alone exceeds, in at least one of `cells` cells, with probability at most `failure`."""
     from scipy.special import ndtri
 
     return float(-ndtri(failure / cells)) * sigma
 
 
 def bounds_of(noisy: Vector, least: float) -> tuple[float, float] | None:
-    """Return the interval from the first to the last cell whose noisy count is above `least`; None if it is empty or a point.
+    """Return the interval from the first to the last cell with a noisy count above `least`; None if it is empty or a point.
 
     noisy : (CELLS,).
     """

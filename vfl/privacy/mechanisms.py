@@ -1,4 +1,4 @@
-"""Noise addition. No other module adds noise to sums of data."""
+"""Adding of noise. No other module adds noise to sums of data."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ def release(
     key: ReleaseKey,
     sensitivity: float,
 ) -> Vector:
-    """Release exact integer sums: the output is Δ/σ-GDP under replace-one if the sums (times `grid`) have sensitivity Δ.
+    """Release exact integer sums: if `grid` times the sums has sensitivity Δ, the output is Δ/σ-GDP under replace-one.
 
-    The noise is the exact rounding to the grid of N(0, σ²). Since rint(q + x) = q + rint(x) for integer q, the output
-    is post-processing of the continuous Gaussian mechanism (docs/mathematics.md, "The block release"). With event=None no
-    noise is added, which the executor and the party allow only for the queries that a job declares.
+    The noise is N(0, σ²), rounded exactly to the grid. Since rint(q + x) = q + rint(x) for integer q, the output is
+    post-processing of the continuous Gaussian mechanism (docs/mathematics.md, "The block release"). With event=None no noise
+    is
+    added. Executor and party allow event=None only for the queries that a job declares.
 
     sums : (s,) int64, in multiples of `grid`. Under an event, float64 sums raise PrivacyError, since they have no sensitivity.
-    sensitivity : Δ of these sums alone, from the code that computed them. The event may state a larger Δ, if the sums are part
-        of a joint release; a smaller one raises PrivacyError.
+    sensitivity : Δ of these sums alone, from the code that computed them. The event may state a larger Δ if the sums are part
+    of a joint release. An event with a smaller Δ raises PrivacyError.
     Returns (s,) float64, grid·(sums + noise).
     """
     if event is None:

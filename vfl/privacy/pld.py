@@ -1,11 +1,12 @@
-"""Accounting by privacy loss distributions, with dp-accounting (Koskela et al. 2020; Doroshenko et al. 2022).
+"""Accounting by privacy loss distributions (PLD), with dp-accounting (Koskela et al. 2020; Doroshenko et al. 2022).
 
-Used for mixes and for sampling, in plans fixed beforehand. Each event is represented by a pair (P, Q) that dominates it:
-its hockey-stick divergence H_α is at least that of every adjacent pair of outputs, for every α ≥ 0. Such pairs compose
-(Zhu, Dong, Wang 2022, Thm. 10). This module decides adjacency and scale, and gives the library the parameters of each
+Used for mixed events and for sampling, in plans fixed beforehand. Each event is represented by a pair (P, Q) that dominates
+it:
+the hockey-stick divergence H_α of (P, Q) is at least that of every adjacent pair of outputs, for every α ≥ 0. Such pairs
+compose (Zhu, Dong, Wang 2022, Thm. 10). This module decides adjacency and scale, and gives the library the parameters of each
 pair, since the library has other conventions (its PLD doubles the sensitivity under REPLACE_ONE).
 
-**Gaussian.** N(0, 1) and N(μ, 1), μ² = Σ (Δ/σ)² over all such events at once: exact (Dong, Roth, Su 2022).
+**Gaussian.** N(0, 1) and N(μ, 1), with μ² = Σ (Δ/σ)² over all Gaussian events at once: exact (Dong, Roth, Su 2022).
 
 **Laplace**, L1 sensitivity Δ in any dimension: Lap(0, b) and Lap(Δ, b). Decompose a shift v into its coordinates. For a
 log-concave density, the best power at level a against a shift by |v_j| is F(F⁻¹(a) + |v_j|), a semigroup in |v_j|.
@@ -61,12 +62,15 @@ _LARGEST_LOSS = 600.0  # e^loss must be a double
 
 
 class PldAccountant(spending.AccountantOfViews):
-    """The recorded events together are (ε, δ)-DP for a plan that is fixed beforehand, in any order.
+    """Accountant by privacy loss distributions. The events together are (ε, δ)-DP if their plan is fixed beforehand.
 
-    Not valid as a filter: events, counts and noise must not depend on released values. Supports Gaussian, Laplace,
-    BoundedRange and PoissonSubsampledGaussian events. Without sampling, the answer is the smaller of this bound and
-    zCDP's, since both hold for a fixed plan. With sampling, `epsilon` and `delta` raise PrivacyError if δ is too small,
-    or the loss too large, for a distribution in double precision. Needs the extra `accounting`; without it, `check` and
+    Events may come in any order, but this is not a filter: events, counts and noise must not depend on released values.
+    Supports Gaussian, Laplace, BoundedRange and PoissonSubsampledGaussian events. Without sampling, the answer is the smaller
+    of
+    this bound and zCDP's, since both hold for a fixed plan. With sampling, `epsilon` and `delta` raise PrivacyError if δ is
+    too
+    small, or the loss too large, for a distribution in double precision. Needs the extra `accounting`; without it, `check`
+    and
     `compose` raise PrivacyError.
     """
 
@@ -93,7 +97,7 @@ class PldAccountant(spending.AccountantOfViews):
 
 
 def _smaller(view: Mapping[Event, int], by_loss: Callable[[], float], by_rho: Callable[[float], float]) -> float:
-    """Return the smaller of the bounds by loss distribution and by zCDP. With sampling, only the first is valid."""
+    """Return the smaller of the bounds by loss distribution and by zCDP. With sampling, only the first bound is valid."""
     if any(type(event) is PoissonSubsampledGaussian for event in view):
         return _finite(float(by_loss()))
     bound = by_rho(spending.float_above(sum(spending.units(event, spending.rho) * n for event, n in view.items())))
@@ -104,7 +108,7 @@ def _smaller(view: Mapping[Event, int], by_loss: Callable[[], float], by_rho: Ca
 
 
 def _within_precision(view: Mapping[Event, int], delta: float) -> float:
-    """Return δ minus the allowance for rounding; raise PrivacyError if δ is below four times the allowance."""
+    """Return δ minus an allowance for rounding. Raise PrivacyError if δ is below four times the allowance."""
     allowance = _allowance(view)
     if delta < 4.0 * allowance:
         raise PrivacyError(
@@ -115,9 +119,9 @@ def _within_precision(view: Mapping[Event, int], delta: float) -> float:
 
 
 def _allowance(view: Mapping[Event, int]) -> float:
-    """Return the allowance in δ for the rounding of the curves (one ulp per event) and of the Fourier transforms.
+    """Return an allowance in δ for the rounding of the curves (one ulp per event) and of the Fourier transforms.
 
-    The allowance is a judgement and not a proof: about 20 times the largest underestimate measured on plain Gaussians.
+    The allowance is a judgement, not a proof: it is about 20 times the largest underestimate measured on plain Gaussians.
     """
     return 2.0**-51 * (64 + sum(view.values()))
 
@@ -137,9 +141,10 @@ def _epsilon_of(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
 
 @lru_cache(maxsize=8)
 def _compose(counts: tuple[tuple[Event, int], ...]) -> Any:
-    """Return the library's distribution of all events together.
+    """Return the library's privacy loss distribution of all events together.
 
-    It takes up to seconds. Calibration, planning and charging need the same few distributions, so the newest are cached.
+    Composition takes up to seconds. Calibration, planning and charging need the same few distributions, so the newest are
+    cached.
     """
     factories, _, relation = _library()
     gaussian = spending.root_above(
@@ -149,7 +154,7 @@ def _compose(counts: tuple[tuple[Event, int], ...]) -> Any:
     interval = _interval(gaussian, others)
     parts = [_pair(event, interval).self_compose(count, _TRUNCATED) for event, count in others]
     if gaussian:
-        # Add/remove of sensitivity 1 is the plain pair of N(0, s²) and N(1, s²).
+        # Add/remove with sensitivity 1 is the plain pair of N(0, s²) and N(1, s²).
         parts.append(
             factories.from_gaussian_mechanism(
                 1.0 / gaussian,
@@ -164,7 +169,7 @@ def _compose(counts: tuple[tuple[Event, int], ...]) -> Any:
 
 
 def _pair(event: Event, interval: float) -> Any:
-    """Return the library's distribution of one event, from the pair that the module docstring derives."""
+    """Return the library's privacy loss distribution of one event, from the pair in the module docstring."""
     factories, masses, relation = _library()
     if isinstance(event, PoissonSubsampledGaussian):
         # The library's replace-one sensitivity is the shift of each mixture: C, not Δ = 2C.
@@ -185,10 +190,11 @@ def _pair(event: Event, interval: float) -> Any:
 
 
 def bounded_range_curve(log_alpha: Vector, epsilon: float) -> Vector:
-    """Return sup H_α over all pairs of bounded range ε: (e^{ε/2} − √α)²/(e^ε − 1), and max(0, 1 − α) beyond ±ε.
+    """Return sup H_α over all pairs of bounded range ε: (e^{ε/2} − √α)²/(e^ε − 1); beyond |log α| = ε, max(0, 1 − α).
 
-    log_alpha : (m,) float64. Source: Dong, Durfee, Rogers 2020; derivation in the module docstring. The code's form of the
-    formula does not overflow.
+    log_alpha : (m,) float64. Source: Dong, Durfee, Rogers 2020; derivation in the module docstring. The form of the formula
+    in
+    the code does not overflow.
     """
     inside = np.clip(log_alpha, -epsilon, epsilon)
     curve = np.expm1(0.5 * (inside - epsilon)) ** 2 / -np.expm1(-epsilon)
@@ -197,9 +203,9 @@ def bounded_range_curve(log_alpha: Vector, epsilon: float) -> Vector:
 
 
 def _interval(gaussian: float, others: list[tuple[Event, int]]) -> float:
-    """Return the step of the loss grid: 1/100 of the smallest event's loss, or more if the grid would not fit in memory.
+    """Return the step of the loss grid: 1/100 of the smallest event's loss, or more if the grid would be too large.
 
-    Every step is valid, since the library rounds losses up.
+    Every step is valid, since the library rounds losses up. A large step only makes the bound less tight.
     """
     scales = [(gaussian, gaussian * (_REACH + 0.5 * gaussian), 1)] if gaussian else []
     for event, count in others:
@@ -222,12 +228,12 @@ def _interval(gaussian: float, others: list[tuple[Event, int]]) -> float:
 
 
 def _library() -> tuple[Any, Any, Any]:
-    """Return dp-accounting's factories, mass functions and relations, or raise PrivacyError with the remedy."""
+    """Return dp-accounting's factories, mass functions and relations; raise PrivacyError if it is not installed."""
     remedy = "accounting for mixes and sampling needs dp-accounting 0.6: pip install 'vfl[accounting]'"
     try:
         version = importlib.metadata.version("dp-accounting")
         if not version.startswith(_VERSION):
-            # Conventions of adjacency and count differ between releases of dp-accounting.
+            # Conventions of adjacency and counting differ between versions of dp-accounting.
             raise PrivacyError(f"{remedy} (found {version})")
         factories = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
         masses = importlib.import_module("dp_accounting.pld.pld_pmf")

@@ -1,26 +1,27 @@
-"""Private selection among m candidates, each trained once: its curve δ(ε), its calibration, and a Gaussian that dominates it.
+"""Private selection among m candidates, each trained once: curve δ(ε), calibration, and a Gaussian that dominates it.
 
 The mechanism. Every candidate is trained once, and nothing is released yet. Each outcome (model, score) is μ-GDP, and the
-runs are independent given the data. Then P is drawn: the maximum of `a` uniform numbers, where a is `concentration`. Each
-candidate is included with probability P, independently, and the best included one is released with its score. If none is
-included, candidate 1 is released.
+outcomes are independent given the data. Then P is drawn: the maximum of `a` uniform numbers, where a is `concentration`. Each
+candidate is included with probability P, independently, and the best included candidate is released with its score. If no
+candidate is included, candidate 1 is released.
 
 Guarantee. The release is (ε, δ)-DP for every ε ≥ 0 with
 
     δ(ε) = ∫ φ(z − μ) · sup_{0≤u≤1} [c(u) − e^{ε − μz + μ²/2} c(g(u))]₊ dz  +  a·B(a, m+1) · δ(ε; μ),
     c(u) = m ∫₀¹ a p^a (1 − pu)^{m−1} dp,     g(u) = Φ(Φ⁻¹(u) + μ),
 
-where δ(ε; μ) is the function of `gaussian_dp`. docs/mathematics.md proves it. The release is also
-(ε, E δ(ε; √max(K, 1)·μ))-DP, where K is the number of included candidates: by composition, all K outcomes together are
-√K·μ-GDP, and one of them is released.
+where δ(ε; μ) is the function of `gaussian_dp`. docs/mathematics.md has the proof. The release is also
+(ε, E δ(ε; √max(K, 1)·μ))-DP, where K is the number of included candidates: by composition, the K outcomes together are
+√K·μ-GDP, and one of these outcomes is released.
 
-All functions round to the safe side. Let s = Φ⁻¹(u) and C = c∘Φ, which is decreasing. On a cell [s, s + h]:
+All functions round to the safe side. Let s = Φ⁻¹(u) and C = c∘Φ, which is decreasing. On a cell [s, s + h] and for s′ in it:
 
     C(s′) − k·C(s′ + μ) ≤ C(s) − k·C(s + h + μ).
 
-So the supremum over u is at most a maximum of lines in k. This maximum is computed on a grid of k, once for each μ. Between
-grid points it is at most the chord, since it is convex. The integrand's supremum rises with z, so each cell of z gets its value
-at the right end times the exact Gaussian mass of the cell. `_ROUNDING` covers floating point.
+So the supremum over u is at most a maximum of lines in k. This maximum is computed on a grid of k, once for each μ. The
+maximum
+is convex, so between two grid points it is at most the chord. The integrand's supremum rises with z, so each cell of z gets
+the value at the cell's right end times the exact Gaussian mass of the cell. `_ROUNDING` allows for floating point.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ _STEPS_OF_FACTOR = 256
 
 
 def delta_of(epsilon: float, mu: float, candidates: int, concentration: int) -> float:
-    """Return a δ, rounded up, for which a selection among outcomes that are each μ-GDP is (ε, δ)-DP; at most 1.
+    """Return a δ, rounded up, for which a selection among μ-GDP outcomes is (ε, δ)-DP; at most 1.
 
     epsilon : ε ≥ 0. mu : 0 ≤ μ ≤ 30. candidates, concentration : m and a. For m = 1 the result is δ(ε; μ) of the one outcome.
-    Rounding to the safe side costs less than 1 % of ε for μ ≥ 0.005. Raises PrivacyError for other values.
+    Rounding to the safe side costs less than 1 % of ε for μ ≥ 0.005. Raises PrivacyError for values outside these ranges.
     """
     require_epsilon(epsilon, zero=True)
     require_selection(candidates, concentration)
@@ -71,7 +72,7 @@ def delta_of(epsilon: float, mu: float, candidates: int, concentration: int) -> 
 
 @lru_cache(maxsize=256, typed=True)
 def epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> float:
-    """Return an ε, rounded up, for which a selection among outcomes that are each μ-GDP is (ε, δ)-DP; 0 if δ suffices.
+    """Return an ε, rounded up, for which a selection among μ-GDP outcomes is (ε, δ)-DP; 0 if it is (0, δ)-DP.
 
     Arguments and errors as in `delta_of`, with 0 < δ < 1.
     """
@@ -94,7 +95,7 @@ def epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> 
 
 @lru_cache(maxsize=256, typed=True)
 def mu_of(epsilon: float, delta: float, candidates: int, concentration: int) -> float:
-    """Return the budget of one trial: the largest μ, rounded down, for which the whole selection is (ε, δ)-DP.
+    """Return the budget μ of one trial (one candidate's training), rounded down: the largest for a selection to be (ε, δ)-DP.
 
     epsilon : ε > 0 of the whole selection. delta : 0 < δ < 1. candidates, concentration : m and a, whole numbers from 1 to 64.
     Raises PrivacyError for other values, and for an ε that leaves a trial with μ below 0.001.
@@ -133,22 +134,23 @@ def mu_of(epsilon: float, delta: float, candidates: int, concentration: int) -> 
 
 @lru_cache(maxsize=256, typed=True)
 def dominating_mu(mu: float, candidates: int, concentration: int) -> tuple[int, int]:
-    """Return (k, d): a selection among outcomes that are each μ-GDP is (k/d)·μ-GDP, at most √candidates·μ-GDP.
+    """Return integers (k, d): a selection among μ-GDP outcomes is (k/d)·μ-GDP. k/d is at most √candidates.
 
     Let μ′ = (k/d)·μ. The bound δ(ε; μ′) holds for all ε ≥ 0, in both directions, and therefore as a trade-off function (Dong,
     Roth, Su 2022, Cor. 2.13). k/d is the smallest multiple of 1/256 that passes the check below. The ledger stores only the
     event and recomputes k/d. The grid of 1/256 is part of the ledger's format, and coarse so that all machines compute the same
     k/d.
 
-    The check compares cells of ε one after another, up to a point E from which one comparison covers all larger ε. Both bounds
-    of `delta_of` fall with ε, so on a cell [ε_i, ε_{i+1}] it suffices that their value at the left end is at most
+    The check compares cells of ε one after another, up to a point E from which one comparison is valid for all larger ε. Both
+    bounds of `delta_of` fall with ε. So on a cell [ε_i, ε_{i+1}] it is enough if their value at the left end is at most
     δ(ε_{i+1}; μ′). From E on, with L = log sup c(u)/c(g(u)), the first bound is at most (c(0) + aB(a, m+1))·δ(ε − L; μ). With
     t = (ε−L)/μ − μ/2, t′ = ε/μ′ − μ′/2 and Mills' ratio R, the logarithm of δ(ε−L; μ)/δ(ε; μ′) has the derivative
 
         −R(t+μ)/(R(t) − R(t+μ)) + R(t′+μ′)/(R(t′) − R(t′+μ′)).
 
-    R is log-convex, so R(t)/R(t+μ) falls with t and rises with μ: where t ≥ t′ and μ ≤ μ′, the derivative is at most 0. Both
-    inequalities stay true as ε grows. So one check at E covers the tail.
+    R is log-convex, so R(t)/R(t+μ) falls with t and rises with μ. If t ≥ t′ and μ ≤ μ′, the derivative is therefore at most
+    0.
+    Both inequalities stay true as ε grows. So one check at E is valid for the tail.
     """
     require_selection(candidates, concentration)
     if candidates == 1 or _require_mu(mu) == 0.0:
@@ -178,9 +180,9 @@ def _require_mu(mu: float) -> float:
 class Curve:
     """Upper bounds on δ of a selection at every ε, for one μ > 0, m ≥ 2 and a.
 
-    k, suprema : (l,) ascending grid points k, and at each an upper bound on sup_u [c(u) − k·c(g(u))]₊. The supremum is convex
-        in k, so between two points it is at most the chord; below the first it is at most `peak`.
-    ratio : last grid point, at least sup_u c(u)/c(g(u)); from there on the supremum is 0. peak : upper bound on c(0).
+    k, suprema : (l,) ascending grid points k, and at each point an upper bound on sup_u [c(u) − k·c(g(u))]₊. The supremum is
+    convex in k, so between two points it is at most the chord. Below the first point it is at most `peak`.
+    ratio : last grid point, at least sup_u c(u)/c(g(u)); from this point on the supremum is 0. peak : upper bound on c(0).
     counts : (m + 1,) probabilities of K = 0, 1, ..., m included candidates.
     """
 
@@ -194,7 +196,7 @@ class Curve:
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, mu: float, m: int, a: int, finer: int = 1) -> Curve:
-        """Return the curve, from a cache. finer : factor on the numbers of grid points. Any is valid; more are tighter."""
+        """Return the curve, from a cache. finer : factor on the numbers of grid points. Larger factors give tighter bounds."""
         from scipy.special import ndtr
 
         cells = max(1, min(finer * _CELLS_OF_MU, round(mu / _FINEST)))
@@ -204,7 +206,7 @@ class Curve:
         s = -_SPAN - mu + h * np.arange(n + cells + 2)
         C = inclusion(ndtr(s), m, a)
         ends = inclusion(np.array([0.0, 1.0]), m, a)
-        # The cells, from u = 0 to u = 1; both outer ones are unbounded in s.
+        # The cells, from u = 0 to u = 1; the first and the last cell are unbounded in s.
         levels = np.concatenate([ends[:1], C[: n + 1]])
         slopes = np.concatenate([C[cells : cells + 1], C[cells + 1 : cells + 1 + n], ends[1:]])
         levels, slopes = levels * (1.0 + _ROUNDING), slopes * (1.0 - _ROUNDING)
@@ -243,7 +245,7 @@ class Curve:
         return math.fsum(each) * (1.0 + 1e-9)
 
     def cells(self) -> tuple[tuple[float, float, float], ...]:
-        """Return (start, end, bound) for consecutive cells of ε from 0 on; `bound` is δ at `start`, the largest in the cell."""
+        """Return (start, end, bound) for consecutive cells of ε from 0 on. `bound` is δ at `start`, the largest in a cell."""
         x = np.concatenate([np.arange(0.0, 12.0, 0.008), np.geomspace(12.0, 36.0, 120)]) * self.mu
         points = x.tolist()
         return tuple(
@@ -252,7 +254,7 @@ class Curve:
         )
 
     def falls_below(self, epsilon: float, mu: float) -> bool:
-        """Return True if one check at ε shows the curve stays below δ(·; μ′) from there on (see `dominating_mu`). mu : μ′."""
+        """Return True if one check at ε shows that the curve stays below δ(·; μ′) from ε on (see `dominating_mu`). mu : μ′."""
         rest = epsilon - math.log(self.ratio)
         if rest < 0.0 or rest / self.mu - 0.5 * self.mu < epsilon / mu - 0.5 * mu:
             return False
@@ -272,7 +274,7 @@ def _dominated_by(curve: Curve, cells: tuple[tuple[float, float, float], ...], m
 
 
 def inclusion(u: Vector, m: int, a: int) -> Vector:
-    """Return c(u) = m ∫₀¹ a p^a (1 − pu)^{m−1} dp for u (n,); exact up to rounding, since the integrand is a polynomial."""
+    """Return c(u) = m ∫₀¹ a p^a (1 − pu)^{m−1} dp for u (n,), exact up to rounding: the integrand is a polynomial."""
     nodes, weights = np.polynomial.legendre.leggauss((a + m) // 2 + 2)
     p, weights = 0.5 * (nodes + 1.0), 0.5 * weights
     total = np.zeros_like(u)

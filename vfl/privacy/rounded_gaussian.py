@@ -1,4 +1,4 @@
-"""Gaussian noise on the integers: the exact rounding of a continuous normal variable, drawn from a keystream."""
+"""Gaussian noise on the integers: a continuous normal variable, rounded exactly. It is drawn from a keystream."""
 
 from __future__ import annotations
 
@@ -41,23 +41,25 @@ GUARD = 64
 
 
 def rounded_gaussian(stream: Keystream, scale: float, size: int) -> Integers:
-    """Draw rint(N(0, scale²)) exactly: (size,) int64, independent, each the rounding of a *continuous* normal variable.
+    """Draw rint(N(0, scale²)) exactly: (size,) int64, independent. Each is the rounding of a *continuous* normal variable.
 
     Since rint(v + x) = v + rint(x) for integer v, adding the result to an integer query is post-processing of the
-    continuous Gaussian mechanism, and its guarantee has no term for floating point (docs/mathematics.md, "The block release").
+    continuous Gaussian mechanism. So the guarantee has no term for floating point (docs/mathematics.md, "The block release").
     Background: Mironov 2012; Holohan & Braghin 2021; Jin et al. 2022.
 
-    stream : the release's own keystream. Its next `size` words are the lanes: the top bit is the sign (1 is negative),
-        the other 63 are the leading bits of 2q, |Z| = Q⁻¹(q). Lanes that 63 bits do not decide then take further words,
-        64 bits each, in the order of the lanes. The result therefore depends on the stream's words alone, and not on ndtri,
-        its error bound, the chunk size or the platform.
+    stream : the release's own keystream. The next `size` words are called lanes, one per result. The top bit of a lane is the
+    sign (1 is negative); the other 63 bits are the leading bits of 2q, where |Z| = Q⁻¹(q). A lane that 63 bits do not decide
+    takes further words, 64 bits each, in the order of the lanes. The result therefore depends on the stream's words alone,
+    and
+    not on ndtri, the error bound of ndtri, the chunk size or the platform.
     scale : standard deviation in units of the grid, 0 < scale ≤ 2⁴⁸, taken as the exact value of the double.
 
-    Method: double precision decides nearly all lanes. A lane whose scale·|Z| lies within the error of a half-integer is
-    compared with both half-integers around it in interval arithmetic (`side_of`). Such lanes are a share of about
-    2⁻⁴⁷·scale and take about 20 µs each: negligible at 2²⁶, noticeable at 2⁴⁵.
+    Method: double precision decides nearly all lanes. If scale·|Z| of a lane lies within the error of a half-integer, the
+    lane
+    is compared with both half-integers around it in interval arithmetic (`side_of`). The share of such lanes is about
+    2⁻⁴⁷·scale, and a lane takes about 20 µs: negligible at scale 2²⁶, noticeable at 2⁴⁵.
 
-    Raises PrivacyError when scale or size is out of range. Never returns an undecided value.
+    Raises PrivacyError if scale or size is out of range. Never returns an undecided value.
     """
     scale = float(scale)
     if not 0 < scale <= LARGEST_SCALE:
@@ -83,7 +85,7 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int) -> Integers:
 
 
 def _round_lanes(lanes: Integers, scale: float, result: Integers) -> list[int]:
-    """Write the rounded value of every lane into `result`; return the lanes that double precision cannot decide, ascending."""
+    """Write the rounded value of every lane into `result`. Return the lanes that double precision cannot decide, ascending."""
     from scipy.special import ndtri  # imported here so that an actor starts faster
 
     tails = lanes & _TAIL_MASK
@@ -109,7 +111,7 @@ def _round_lanes(lanes: Integers, scale: float, result: Integers) -> list[int]:
 
 
 def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
-    """Return a threshold per lane: the rounding is certain if the computed value is closer to its integer than that.
+    """Return one threshold per lane. The rounding is certain if the computed value is closer to its integer than the threshold.
 
     |computed - scale·|Z|| ≤ scale·(Mills·η + (ndtri's error)·|Z|) + rounding of the product, where η bounds the
     relative distance from the computed q to any q of the lane: 1/(2k) for the interval and 2^-52 for its middle. Every
@@ -122,10 +124,10 @@ def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
 
 
 def decided(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:
-    """Return rint(scale·|Z|) of the lane with tail k, after drawing words of the stream until the bits of the lane decide it.
+    """Return rint(scale·|Z|) of the lane with tail k. Words of the stream are drawn until the lane's bits decide the result.
 
-    Starting at a guess, the search returns n once |Z| provably lies between (n - 1/2)/scale and (n + 1/2)/scale for every
-    value of the bits not drawn.
+    The search starts at a guess. It returns n once |Z| provably lies between (n - 1/2)/scale and (n + 1/2)/scale for every
+    value of the bits that were not drawn.
     """
     scale_above, scale_below = ratio
     bits = _TAIL_BITS
@@ -157,7 +159,7 @@ def _guess(tail: int, bits: int, ratio: tuple[int, int]) -> int:
 
 
 class Side(enum.Enum):
-    """Side of the boundary on which |Z| lies, for every q that agrees with the known bits."""
+    """Side of a boundary on which |Z| lies, for every q that agrees with the known bits."""
 
     BELOW = "below"
     ABOVE = "above"
@@ -168,11 +170,12 @@ def side_of(numerator: int, denominator: int, tail: int, bits: int) -> Side:
     """Compare |Z| with the boundary t = numerator/denominator ≥ 0. The answer is exact; OPEN asks for more bits of q.
 
     |Z| = Q⁻¹(q), where Q(t) = P(Z > t) = erfc(t/√2)/2 falls and q is uniform on (0, 1/2). So |Z| > t exactly if q < Q(t).
-    The known bits say that q lies in [k, k + 1]·2^-(B+1). These bits leave |Z| > t if k + 1 ≤ 2^B·erfc(t/√2), |Z| < t if
-    k ≥ 2^B·erfc(t/√2), and both possible in between. Arb encloses the right-hand side in a ball with a proven radius, and a
-    comparison of balls holds only if it holds for all of their points (Johansson 2017). The precision doubles until one of the
-    three cases is certain, so the answer depends on the arguments alone. If another thread sets Arb's precision, only the time
-    changes.
+    The known bits say that q lies in [k, k + 1]·2^-(B+1). So |Z| > t if k + 1 ≤ 2^B·erfc(t/√2), |Z| < t if
+    k ≥ 2^B·erfc(t/√2), and both are possible in between. Arb encloses the right-hand side in a ball with a proven radius, and
+    a comparison of balls holds only if it holds for all points of the balls (Johansson 2017). The precision doubles until one
+    of
+    the three cases is certain, so the answer depends on the arguments alone. If another thread sets Arb's precision, only the
+    time changes.
 
     tail : k, the known leading bits of 2q, 0 ≤ k < 2^bits.
     bits : B ≥ 1, the number of known bits.

@@ -1,21 +1,22 @@
 r"""Private selection of the best score: the exponential mechanism by Gumbel noise, in fixed point, with an exact ε.
 
 The winner among scores s_1..s_m, each of sensitivity Δ, held by any number of parties, is an ε-bounded-range release
-under replace-one, hence ε-DP and ε²/8-zCDP (McSherry & Talwar 2007; Dong, Durfee & Rogers 2020; Cesar & Rogers 2021).
+under replace-one. So the release is ε-DP and ε²/8-zCDP (McSherry & Talwar 2007; Dong, Durfee & Rogers 2020; Cesar & Rogers
+2021).
 
-Mechanism. Each score (lane) j gets Y_j = s_j/b + G_j with an independent standard Gumbel G_j, and the greatest wins. A party
-answers with its best lane, and the coordinator takes the best answer, which is the best lane of all. Only the winning
-coordinate is released, so *one* event covers all lanes of all parties, for any division of the lanes among them.
+Mechanism. Each score j (called a lane) gets Y_j = s_j/b + G_j with an independent standard Gumbel G_j, and the greatest Y_j
+wins. A party answers with its best lane, and the coordinator takes the best answer, which is the best lane of all. Only the
+winning coordinate is released, so *one* event covers all lanes of all parties, however the lanes are divided among parties.
 
 Range, with exact numbers. P(j) = e^(s_j/b) / Σ_i e^(s_i/b). When one record is replaced, s becomes s' and
 ln P(j) - ln P'(j) = (s_j - s'_j)/b + c with the same c for all j. The first term lies in [-Δ/b, Δ/b], so the range of
-the loss over j is at most 2Δ/b. The interval of losses contains 0, since probabilities sum to 1, so the loss itself is within ±
-the range.
+the loss over j is at most 2Δ/b. The interval of losses contains 0, since probabilities sum to 1. So the absolute loss is at
+most the range.
 
-The scale 2Δ/ε. With Δ/ε the range is ε only if all scores move in one direction (monotone scores), which scores of
-gradients do not under replace-one. For example, let two tied scores move Δ in opposite directions. The one that falls
-wins with probability 1/2 before and 1/(1 + e^(2Δ/b)) after. At b = Δ/ε the ratio is (1 + e^(2ε))/2 > e^ε; at b = 2Δ/ε
-it is (1 + e^ε)/2 ≤ e^ε. (For Laplace noise of scale Δ/ε: e^(2ε)/(1 + ε) > e^ε.)
+The scale 2Δ/ε. With b = Δ/ε the range is ε only if all scores move in one direction (monotone scores). Scores of gradients
+do not under replace-one. For example, let two tied scores move Δ in opposite directions. The score that falls wins with
+probability 1/2 before and 1/(1 + e^(2Δ/b)) after. At b = Δ/ε the ratio is (1 + e^(2ε))/2 > e^ε; at b = 2Δ/ε the ratio is
+(1 + e^ε)/2 ≤ e^ε. (For Laplace noise of scale Δ/ε: e^(2ε)/(1 + ε) > e^ε.)
 
 Range, with rounded numbers. Rounding before an argmax is not post-processing, since it may change the winner. But let
 V_j be any numbers with |V_j - Y_j| ≤ e in every lane, and let j win if V_j is greatest, ties broken by any rule. Then
@@ -24,9 +25,9 @@ P(j) by a factor within e^(±2e), so the probability P̃(j) of winning satisfies
 such factors enter the range: it is at most 2Δ/b + 8e, without any δ. Here e ≤ 2^-43 (`fixed_value`), so b is the exact
 rational 2Δ/(ε - 2^-40), and the range is at most ε.
 
-V_j is an integer multiple of 2^-48: the floor of the score and the floor of G, each exact, from the score and the words
-of the keystream alone. V_j is the same on every platform, compares exactly, and is sent as a Python integer. Doubles serve only
-to exclude lanes that cannot win.
+V_j is an integer multiple of 2^-48: the floor of the score plus the floor of G, each exact, from the score and the words
+of the keystream alone. V_j is the same on every platform, compares exactly, and is sent as a Python integer. Doubles serve
+only to exclude lanes that cannot win.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 # V is a multiple of 2^-48.
 FRACTION_BITS = 48
-# Fixed point adds at most 8e to the range of the loss, e = 2^-43. These 8e are subtracted from ε before computing the scale.
+# Fixed point adds at most 8e to the range of the loss, e = 2^-43. SLACK = 8e is subtracted from ε before the scale is computed.
 SLACK = Fraction(1, 2**40)
 # From this ε on the slack enlarges the scale by less than a thousandth.
 SMALLEST_EPSILON = 2.0**-30
@@ -75,11 +76,12 @@ _DOUBLE_BITS = 1074
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class NoisyScore:
-    """A party's best noisy score, which only the coordinator compares. The greatest wins; among equals, the first.
+    """Best noisy score of a party, which only the coordinator compares. The greatest wins; among equal scores, the first.
 
-    coordinate : index of the score in the party's vector; `moved` adds the party's offset, which gives its index in w.
-    value : the noisy score, an integer multiple of a unit common to all parties of the selection. repr hides it, so that
-        no log contains it.
+    coordinate : index of the score in the party's vector; `moved` adds the party's offset, which gives the index in w.
+    value : the noisy score, an integer multiple of a unit that all parties of the selection use. repr hides the value, so
+    that
+    no log contains it.
     """
 
     coordinate: int
@@ -100,22 +102,26 @@ def noisy_best(
     noise: NoiseSource,
     key: ReleaseKey,
 ) -> NoisyScore:
-    """Return a party's best noisy score. The best of all parties' answers is an ε-bounded-range release under replace-one.
+    """Return a party's best noisy score. The best over all parties is an ε-bounded-range release under replace-one.
 
-    The guarantee covers the winning coordinate alone (module docstring). All parties of a selection use the same sensitivity
-    and event, and each uses a stream of its own.
+    The guarantee is for the winning coordinate alone (module docstring). All parties of a selection use the same sensitivity
+    and event, and each party uses a stream of its own.
 
     scores : (s,) float64, s ≥ 1. NaN and infinities count as the lowest double, so that no error depends on data.
     sensitivity : Δ > 0, the largest change of any one score *as computed* when one record is replaced, in units of the
-        scores. The change includes the floating-point error of the score itself.
-    event : ε. With None, no noise is drawn or added, and the greatest score wins, the first among equals.
-    noise : source of the stream that `key` names. Its first s words are the lanes: the top bit gives the half of (0, 1)
-        that contains u (1 for the upper), the other 63 are the leading bits of twice the distance to that half's outer
-        end, and G = -ln(-ln(1 - u)). Lanes whose 63 bits are below 2⁴⁴ then take further words, 64 bits each, until the number
-        of all their bits is at least 2⁴⁴, in the order of the lanes. So the result is a function of scores and words alone.
+    scores. The change includes the floating-point error of the score.
+    event : event with ε. With None, no noise is drawn or added, and the greatest score wins, the first among equals.
+    noise : source of the stream that `key` names. The first s words of the stream are the lanes. The top bit of a lane gives
+    the
+    half of (0, 1) that contains u (1 for the upper half). The other 63 bits are the leading bits of twice the distance of u
+    to
+    the outer end of that half, and G = -ln(-ln(1 - u)). A lane whose 63 bits are below 2⁴⁴ takes further words, 64 bits each,
+    until the number of all its bits is at least 2⁴⁴, in the order of the lanes. So the result is a function of scores and
+    words
+    alone.
 
-    Raises PrivacyError when the specification is out of range: an empty or wrongly shaped `scores`, Δ not positive and
-    finite, ε below 2⁻³⁰, or 2Δ/ε outside [2⁻¹⁰⁰⁰, 2¹⁰⁰⁰].
+    Raises PrivacyError for arguments out of range: an empty or wrongly shaped `scores`, Δ not positive and finite, ε below
+    2⁻³⁰, or 2Δ/ε outside [2⁻¹⁰⁰⁰, 2¹⁰⁰⁰].
     """
     scores = np.asarray(scores, dtype=np.float64)
     if scores.ndim != 1 or not scores.size:
@@ -153,7 +159,7 @@ def gumbel_scale(sensitivity: float, event: BoundedRange) -> Fraction:
 
 
 def _extended(tails: Integers, stream: Keystream) -> dict[int, tuple[int, int]]:
-    """Return {lane: (tail, bits)} for the lanes with short tails (about 2⁻¹⁹ of all), extended by further words."""
+    """Return {lane: (tail, bits)} for the lanes with short tails (about 2⁻¹⁹ of all lanes), extended by further words."""
     longer = {}
     if tails.min() < _LEAST_TAIL:
         for lane in np.flatnonzero(tails < _LEAST_TAIL).tolist():
@@ -166,15 +172,18 @@ def _extended(tails: Integers, stream: Keystream) -> dict[int, tuple[int, int]]:
 
 
 def _candidates(scores: Vector, scale: float, lanes: Integers, tails: Integers, extended: list[int]) -> list[int]:
-    """Return lanes that include every lane with the greatest V, and all extended lanes.
+    """Return lanes that contain every lane with the greatest V, and all extended lanes.
 
-    For the other lanes |G| < 14. With the logarithms of numpy within 2^-48 (relative; tests hold them to half of it)
-    and q within 2^-51, E is within 2^-47 and G within 2^-47 + 14·2^-48 < 2^-43. Scores enter as (s - top)/b, where top
-    is the greatest: within 2^-51 relative, 2^-45 for lanes down to -64. V itself is within 2^-46 of what is
-    approximated. So two lanes compare correctly if they differ by 2^-41, and the tolerance is 512 times that. A lane
-    below -64 is computed below -49. The one at `top` has more than -3, or more than -28 if it is extended: G is at
-    least -ln(B) with B bits, fewer than 2^41 in a stream. So the lane below cannot win, and the one at `top` either is
-    returned or loses to one that is.
+    For the other lanes |G| < 14. With the logarithms of numpy within 2^-48 (relative; tests require half of that) and q
+    within
+    2^-51, E is within 2^-47 and G within 2^-47 + 14·2^-48 < 2^-43. Scores enter as (s - top)/b, where top is the greatest
+    score:
+    within 2^-51 relative, 2^-45 for lanes down to -64. V itself is within 2^-46 of the approximated number. So two lanes
+    compare
+    correctly if they differ by 2^-41, and the tolerance is 512 times that. A lane below -64 is computed below -49. The lane
+    at
+    `top` has more than -3, or more than -28 if it is extended: G is at least -ln(B) with B bits, fewer than 2^41 in a stream.
+    So a lane below -64 cannot win. The lane at `top` is returned, or loses to a lane that is returned.
     """
     noisy = float_gumbel(lanes, tails)
     # Overflow goes to minus infinity: a lane that cannot win.
@@ -197,14 +206,14 @@ def float_gumbel(lanes: Integers, tails: Integers) -> npt.NDArray[np.float64]:
 
 
 def fixed_value(score: float, scale: Fraction, upper: bool, tail: int, bits: int) -> int:
-    """Return V·2⁴⁸, where |V - (s/b + G)| ≤ 2⁻⁴³ for every G that the known bits allow.
+    """Return V·2⁴⁸ as an integer, where |V - (s/b + G)| ≤ 2⁻⁴³ for every G that the known bits allow.
 
     upper : True if u is in the upper half.
-    tail : k ≥ 2⁴⁴, so that q, the distance of u to its half's outer end, lies in [k, k + 1]·2^-(bits + 1).
+    tail : k ≥ 2⁴⁴. q, the distance of u to the outer end of its half, then lies in [k, k + 1]·2^-(bits + 1).
 
-    The floor of the score loses at most 2^-48, and so does that of G (`fixed_gumbel`). |dG/dq| is at most 2/q in
-    the lower half (G = -ln(-ln(1 - q)), -ln(1 - q) ≥ q, 1 - q ≥ 1/2) and 1/(q ln 2) in the upper (G = -ln(-ln q)), so
-    that G at the middle of the interval is within 1/k ≤ 2^-44 of G anywhere in it. Altogether less than 2^-43.
+    The floor of the score loses at most 2^-48, and so does the floor of G (`fixed_gumbel`). |dG/dq| is at most 2/q in
+    the lower half (G = -ln(-ln(1 - q)), -ln(1 - q) ≥ q, 1 - q ≥ 1/2) and 1/(q ln 2) in the upper half (G = -ln(-ln q)). So
+    G at the middle of the interval is within 1/k ≤ 2^-44 of G anywhere in the interval. All errors together are below 2^-43.
     """
     return _floor(score, scale, FRACTION_BITS) + fixed_gumbel(upper, tail, bits)
 

@@ -1,10 +1,11 @@
-"""Recomputation of the sensitivity of a query's releases, from the query itself.
+"""Sensitivity of a query's releases, computed again from the query itself.
 
-Guarantee. `check` accepts a query only if each of its events covers the sensitivity that follows from its blocks, clips, bounds
-and columns. `check` trusts one claim of the sender: that the rows of a record cap are those of the query's blocks. The
-executor, a party's record cap (`parties.record_cap`) and the holders of shares check this claim. Executor and party call
-`check` on every query, before anything is charged or computed on data. A party recomputes the Δ of its own share. The executor
-checks that the event of the whole query covers the joint Δ of several parties.
+Guarantee. `check` accepts a query only if each event of the query covers the sensitivity that follows from the query's
+blocks,
+clips, bounds and columns. `check` trusts one claim of the sender: that the rows of a record cap are those of the query's
+blocks. The executor, a party's record cap (`parties.record_cap`) and the holders of shares check this claim. Executor and
+party call `check` on every query, before anything is charged or computed on data. A party also computes the Δ of its own
+share. The executor checks that the event of the whole query covers the joint Δ of several parties.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def check(query: Query) -> None:
-    """Raise PrivacyError if the parts of a query are inconsistent, or if its events claim too small a sensitivity."""
+    """Raise PrivacyError if the parts of a query are inconsistent, or if one of its events claims too small a sensitivity."""
     if isinstance(query, Descend | Backward) and query.capped is not None:
         paid = () if query.capped.paid is None else (query.capped.paid.event,)
         if any(event is not None and type(event) is not Gaussian for event in (*query.events(), *paid)):
@@ -71,9 +72,10 @@ def cover(claimed: float, needed: float) -> None:
 
 
 def required(query: Query) -> float | None:
-    """Return Δ of a query's joint release.
+    """Return Δ of the joint release of a query.
 
-    inf : nothing bounds the contribution of one record. None : the query has no sums, or the query's event has no sensitivity.
+    inf : nothing bounds the contribution of one record. None : the query has no sums, or the query's event has no
+    sensitivity.
     """
     match query:
         case Backward():
@@ -102,9 +104,9 @@ def required(query: Query) -> float | None:
 
 
 def check_score(query: Select, w: Vector, n_records: int, party: str) -> None:
-    """Raise PrivacyError if a party's scores can move by more than the sensitivity that their rule claims.
+    """Raise PrivacyError if a party's scores can move by more than the sensitivity that the scores' rule claims.
 
-    w : (s,) the party's coordinates. n_records : number n of records in the sums.
+    w : (s,) the party's coordinates of the model. n_records : number n of records in the sums.
     """
     if query.event is None:
         return
@@ -117,7 +119,7 @@ def check_score(query: Select, w: Vector, n_records: int, party: str) -> None:
 
 @lru_cache(maxsize=2048)
 def _check_step(step: Step) -> None:
-    # Steps compare by identity, so the cache checks a step once, even if every pass repeats it.
+    # Steps compare by identity, so the cache checks a step only once, even if every pass repeats the step.
     size = step.block.size
     _fits(step.block, step.centre, step.scale, *vectors_of(step.rule))
     if step.event is not None:
@@ -137,7 +139,7 @@ def _sum(query: Backward) -> float:
             "one charge pays for all products of columns, but the clip 'norm' bounds each sum alone: use another clip"
         )
     Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
-    # A cap of the weights, or a record cap, bounds a record over all parties. Otherwise each party clips its share alone.
+    # A cap of the weights, or a record cap, bounds a record over all parties. Otherwise each party clips only its own share.
     caps = (getattr(bound, "cap", math.inf) for bound in (query.weighting, query.capped))
     joint = min(caps) <= query.clip.cap or isinstance(query.fold, Piece)
     parties = 1 if joint else len({block.party for block in query.blocks})
@@ -155,9 +157,9 @@ def _moments(query: Moments) -> float:
 
 
 def joint_moments(widths: Mapping[str, int], means: Mapping[str, bool]) -> float:
-    """Return Δ of the moments of several parties' columns together.
+    """Return Δ of the column moments of several parties together.
 
-    means : True for a party whose first moments are included.
+    means : (per party) True if the party's first moments are included.
     """
     counts = {kind: sum(width for party, width in widths.items() if means[party] is kind) for kind in (True, False)}
     Δs = [moments_sensitivity(count, means=kind) for kind, count in counts.items() if count]

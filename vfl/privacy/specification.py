@@ -1,4 +1,4 @@
-"""Privacy part of a job: the guarantee that it requests."""
+"""Privacy part of a job: the guarantee that the job requests."""
 
 from __future__ import annotations
 
@@ -15,28 +15,32 @@ if TYPE_CHECKING:
 
 SMOOTHNESS = ("private", "bounds", "data")
 INFERENCE_SHARE = 0.1
-"""Default share of μ² for standard errors. Coverage hardly depends on the share. With few records, the widths of intervals
-do."""
+"""Default share of μ² for standard errors. The coverage of intervals hardly depends on the share. With few records, the widths
+of the intervals do.
+"""
 SUBSAMPLES = "subsamples"
-"""Value of `inference` that takes standard errors from the spread of fits on disjoint subsamples."""
+"""Value of `inference` for standard errors from the spread of fits on disjoint subsamples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy:
-    """(ε, δ)-differential privacy of the published model under replace-one of an aligned record.
+    """Privacy of a job: (ε, δ)-differential privacy of the published model under replace-one of an aligned record.
 
     epsilon : ε > 0.
     delta : 0 < δ < 1; None takes 1/n².
-    noise : None draws from the operating system's generator. SeededNoise(seed) repeats its noise, and NOTHING IS PRIVATE.
+    noise : None draws from the operating system's generator. SeededNoise(seed) repeats its noise, and then NOTHING IS
+    PRIVATE.
     smoothness : source of the smoothness constants M_j. 'private' releases them with `smoothness_share` of the budget (μ²),
-        together with the means that centre the columns; 'bounds' uses L·B_j²; a mapping {column: M_j} declares them; 'data'
-        computes them exactly from the data, uncharged, and the certificate flags it.
-    class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of a
-        later job can be declared from it. None releases no count.
-    inference : share, at most 0.5, of the μ² left when the passes begin. The share pays for standard errors of the coefficients
-        (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples' trains on each
-        of 8 disjoint public subsamples instead and takes errors from their spread (vfl.subsamples). These errors are wider, but
-        no party sees another party's columns.
+    together with the means that centre the columns. 'bounds' uses L·B_j², from the bounds B_j and the loss's curvature L. A
+    mapping {column: M_j} declares the constants. 'data' computes them exactly from the data, uncharged, which the certificate
+    flags.
+    class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of
+    a
+    later job can be declared from this count. None releases no count.
+    inference : share, at most 0.5, of the μ² that is left when the passes begin. The share pays for standard errors of the
+    coefficients (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples'
+    instead trains on each of 8 disjoint public subsamples, and takes errors from the spread of the 8 models (vfl.subsamples).
+    These errors are wider, but no party sees another party's columns.
     """
 
     epsilon: float
@@ -81,17 +85,17 @@ class Privacy:
             object.__setattr__(self, "smoothness", dict(self.smoothness))
 
     def numbered(self, number: int) -> Privacy:
-        """Return the budget for one of several runs on the same records. Seeded noise differs, as equal noise would cancel."""
+        """Return the privacy of one of several runs on the same records. Seeded noise differs: equal noise would cancel."""
         if self.noise is None:
             return self
         return replace(self, noise=replace(self.noise, seed=self.noise.seed * 1_000_003 + number))
 
     @property
     def inference_share(self) -> float | None:
-        """Share of μ² for sums of products of columns; None for a run that releases none."""
+        """Share of μ² for sums of products of columns; None for a run that releases no such sums."""
         return self.inference if isinstance(self.inference, float) else None
 
     @property
     def subsampled(self) -> bool:
-        """True if standard errors follow from disjoint subsamples."""
+        """True if standard errors come from disjoint subsamples."""
         return self.inference == SUBSAMPLES

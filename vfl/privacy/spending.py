@@ -1,4 +1,4 @@
-"""Exact cost of one event as μ² or ρ, and sums of costs as integers that are only rounded up."""
+"""Exact cost of one event as μ² or ρ, and sums of costs as integers, which are only rounded up."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 UNIT_BITS: Final = 256
-"""One unit is 2⁻²⁵⁶ of μ² or ρ: integers add up without rounding, in any order."""
+"""One unit is 2⁻²⁵⁶ of μ² or ρ, so that costs are integers and add up without rounding, in any order."""
 
 
 def mu_squared(event: Event) -> Fraction:
-    """Return (Δ/σ)², exactly: a Gaussian release is Δ/σ-GDP, and this is tight (Dong, Roth, Su 2022, Thm. 2.7; Cor. 3.3).
+    """Return (Δ/σ)², exactly. A Gaussian release is Δ/σ-GDP, which is tight (Dong, Roth, Su 2022, Thm. 2.7; Cor. 3.3).
 
-    Raises UnknownEvent for every other event.
+    Raises UnknownEvent for an event of any other type.
     """
     event = bare(event)
     if type(event) is Gaussian:  # a subclass could have another cost
@@ -36,15 +36,15 @@ def mu_squared(event: Event) -> Fraction:
 
 
 def dominating_mu_squared(event: Selection) -> Fraction:
-    """Return μ′² of a Gaussian release that dominates a selection: the selection is μ′-GDP (`dominating_mu`)."""
+    """Return μ′² of a Gaussian release that dominates a selection. The selection is then μ′-GDP (`dominating_mu`)."""
     steps, of = dominating_mu(event.mu, event.candidates, event.concentration)
     return (Fraction(event.mu) * steps / of) ** 2
 
 
 def rho(event: Event) -> Fraction:
-    """Return the ρ for which the release is ρ-zCDP: Gaussian μ²/2, Laplace ε²/2, bounded range ε²/8, selection μ′²/2.
+    """Return ρ such that the release is ρ-zCDP: Gaussian μ²/2, Laplace ε²/2, bounded range ε²/8, selection μ′²/2.
 
-    Bun & Steinke 2016, Prop. 1.6 and 1.4; Cesar & Rogers 2021. Raises UnknownEvent for every other event.
+    Bun & Steinke 2016, Prop. 1.6 and 1.4; Cesar & Rogers 2021. Raises UnknownEvent for an event of any other type.
     """
     event = bare(event)
     kind = type(event)
@@ -79,9 +79,9 @@ def require_adjacency(event: Event, adjacency: Adjacency) -> None:
 
 
 class Accountant(ABC):
-    """The cost of a list of events under one adjacency.
+    """Cost of a list of events under one adjacency.
 
-    `compose` checks an event, then records it. An event that is refused does not change the accountant.
+    `compose` checks an event, then records it. A refused event does not change the accountant.
     """
 
     def __init__(self, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> None:
@@ -89,7 +89,7 @@ class Accountant(ABC):
         self._counts: dict[Event, int] = {}
 
     def check(self, event: Event, count: int = 1) -> None:
-        """Raise UnknownEvent for an event without a cost, PrivacyError for another adjacency or a bad count."""
+        """Raise UnknownEvent for an event without a known cost, and PrivacyError for another adjacency or a bad count."""
         if not isinstance(event, Event):
             raise UnknownEvent(f"not an event but a {type(event).__name__}: pass an event of vfl.privacy.events")
         require_adjacency(event, self.adjacency)
@@ -102,7 +102,7 @@ class Accountant(ABC):
         self._require_known(event)
 
     def compose(self, event: Event, count: int = 1) -> Self:
-        """Check, then record `count` such events. Returns self."""
+        """Check and then record `count` such events. Returns self."""
         self.check(event, count)
         if count:
             self._counts[event] = self._counts.get(event, 0) + int(count)
@@ -119,23 +119,23 @@ class Accountant(ABC):
 
     @abstractmethod
     def epsilon(self, delta: float) -> float:
-        """Return an ε, rounded up, such that all recorded events together are (ε, δ)-DP; 0 for none."""
+        """Return an ε, rounded up, such that all recorded events together are (ε, δ)-DP; 0 without events."""
 
     @abstractmethod
     def delta(self, epsilon: float) -> float:
-        """Return a δ, rounded up, such that all recorded events together are (ε, δ)-DP; 0 for none."""
+        """Return a δ, rounded up, such that all recorded events together are (ε, δ)-DP; 0 without events."""
 
 
 class AccountantOfViews(Accountant):
-    """Accountant whose cost is the largest one over the sets of events that can touch one record (`views`)."""
+    """Accountant for events on parts of the records. Its cost is the largest over sets of events on one record (`views`)."""
 
     def epsilon(self, delta: float) -> float:
-        """Return an ε at δ, rounded up; 0 for no event. Raises PrivacyError unless 0 < δ < 1."""
+        """Return an ε at δ, rounded up; 0 without events. Raises PrivacyError unless 0 < δ < 1."""
         require_delta(delta)
         return max((self._epsilon_of(view, delta) for view in views(self._counts) if view), default=0.0)
 
     def delta(self, epsilon: float) -> float:
-        """Return a δ at ε ≥ 0, rounded up; 0 for no event."""
+        """Return a δ at ε ≥ 0, rounded up; 0 without events."""
         require_epsilon(epsilon, zero=True)
         return max((self._delta_of(view, epsilon) for view in views(self._counts) if view), default=0.0)
 
@@ -185,7 +185,7 @@ class Total:
 
 
 def views(counts: Mapping[Event, int]) -> tuple[dict[Event, int], ...]:
-    """Return the distinct multisets of bare events that can touch one record, one for each choice of a part in every split."""
+    """Return the distinct multisets of bare events that one record can enter: one part is chosen in every split."""
     whole: Counter[Event] = Counter()
     splits: dict[str, dict[str, Counter[Event]]] = {}
     for event, count in counts.items():
@@ -202,7 +202,7 @@ def views(counts: Mapping[Event, int]) -> tuple[dict[Event, int], ...]:
 
 
 def ceil_units(value: Fraction) -> int:
-    """Return the smallest whole number of units that covers the value."""
+    """Return the smallest whole number of units that is at least the value."""
     return -((-value.numerator << UNIT_BITS) // value.denominator)
 
 
@@ -217,7 +217,7 @@ def float_above(total: int) -> float:
 
 
 def root_above(total: int) -> float:
-    """Return a double at least the square root of `total` units, and at most one ulp above it."""
+    """Return a double that is at least the square root of `total` units, and at most one ulp above the root."""
     return _above(math.isqrt(total - 1) + 1, UNIT_BITS // 2) if total else 0.0
 
 

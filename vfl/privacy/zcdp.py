@@ -1,13 +1,14 @@
-"""Zero-concentrated differential privacy: ε(ρ, δ) and its inverse, each rounded to the safe side.
+"""Zero-concentrated differential privacy (zCDP): ε as a function of ρ and δ, and its inverse, rounded to the safe side.
 
-A run is ρ-zCDP when its Rényi divergence of every order α > 1 is at most ρα (Bun & Steinke 2016, Def. 1.1). For each α, such a
-run is (ε_α, δ)-DP with (Canonne, Kamath, Steinke 2020, Prop. 12, and Cor. 13 for zCDP)
+A run is ρ-zCDP if its Rényi divergence of every order α > 1 is at most ρα (Bun & Steinke 2016, Def. 1.1). For each α, a
+ρ-zCDP run is (ε_α, δ)-DP with (Canonne, Kamath, Steinke 2020, Prop. 12, and Cor. 13 for zCDP)
 
     ε_α = αρ + log(1/(αδ))/(α−1) + log(1 − 1/α).
 
 The derivative of ε_α in α vanishes where ρ(α−1)² = log(1/(αδ)). The left side rises with α and the right side falls, so the
 best order is the only root. Conversely, the best order determines ρ, and along this curve ε falls as α grows. Both directions
-are therefore one bisection over x = α − 1. Every order is valid, so an inexact root only makes the bound less tight.
+are therefore one bisection over x = α − 1. Every order gives a valid bound, so an inexact root only makes the bound less
+tight.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SMALLEST_LOG, _ROUNDING = -330.0, 2.0**-49  # eight roundings of the largest te
 
 
 def require_rho(rho: float) -> float:
-    """Return rho, or raise PrivacyError unless it is 0 or between 1e-280 and 1e280."""
+    """Return rho. Raise PrivacyError unless it is 0 or between 1e-280 and 1e280."""
     if not (rho == 0 or 1e-280 <= rho <= 1e280):
         raise PrivacyError(f"rho must be 0 or between 1e-280 and 1e280, not {rho!r}: check sensitivities and noise")
     return rho
@@ -34,7 +35,7 @@ def require_rho(rho: float) -> float:
 
 @lru_cache(maxsize=1024)
 def epsilon_of_rho(rho: float, delta: float) -> float:
-    """Return an ε for which every ρ-zCDP run is (ε, δ)-DP, the smallest over all orders, rounded up; 0 for ρ = 0.
+    """Return an ε, the smallest over all orders, rounded up, for which every ρ-zCDP run is (ε, δ)-DP; 0 for ρ = 0.
 
     rho : ρ ≥ 0. delta : 0 < δ < 1. `epsilon_of_rho(rho_of(epsilon, delta), delta) <= epsilon` always holds.
     Raises PrivacyError for invalid ρ or δ.
@@ -49,9 +50,9 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def rho_of(epsilon: float, delta: float) -> float:
-    """Return the largest ρ for which every ρ-zCDP run is (ε, δ)-DP by the best order, rounded down.
+    """Return the largest ρ, rounded down, for which every ρ-zCDP run is (ε, δ)-DP by the best order.
 
-    epsilon : ε > 0. delta : 0 < δ < 1. Raises PrivacyError otherwise, and where no ρ above 1e-280 fits.
+    epsilon : ε > 0. delta : 0 < δ < 1. Raises PrivacyError otherwise, and if no ρ above 1e-280 fits.
     """
     require_epsilon(epsilon)
     log_delta = math.log(require_delta(delta))
@@ -95,7 +96,7 @@ def _turn(holds: Callable[[float], bool], log_delta: float) -> float:
 
 
 def delta_of_rho(epsilon: float, rho: float) -> float:
-    """Return a δ for which every ρ-zCDP run is (ε, δ)-DP, by the best order, rounded up; at most 1, 0 for ρ = 0.
+    """Return a δ, by the best order and rounded up, for which every ρ-zCDP run is (ε, δ)-DP; at most 1, and 0 for ρ = 0.
 
     log δ_α = x((1+x)ρ − ε) + x log x − (1+x) log(1+x), x = α − 1: this is ε_α of the module docstring, solved for δ. The
     derivative of log δ_α in x, (1+2x)ρ − ε + log(x/(1+x)), rises with x, so the best order is again the only root.
@@ -104,7 +105,7 @@ def delta_of_rho(epsilon: float, rho: float) -> float:
     require_epsilon(epsilon, zero=True)
     if require_rho(rho) == 0.0:
         return 0.0
-    # Beyond x = 1e100 terms overflow; a smaller order is as valid.
+    # Beyond x = 1e100 terms overflow. A smaller order is valid, too.
     x = min(1e100, _turn(lambda x: (1.0 + 2.0 * x) * rho - epsilon - math.log1p(1.0 / x) <= 0.0, -700.0))
     terms = (x * (1.0 + x) * rho, -x * epsilon, -x * math.log1p(1.0 / x), -math.log1p(x))
     value = math.fsum(terms) + _ROUNDING * (sum(map(abs, terms)) + 1.0)

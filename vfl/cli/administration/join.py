@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from vfl.launch.metrics import Metrics
 
 DIGITS = 12
-"""Number of digits to print of a digest or a run id, as in other commands."""
+"""Number of digits of a digest or a run id to print, as in other commands."""
 LONGEST_LINE = 4000
 HEARTBEAT = 60.0
-"""Seconds between two lines on the cost of a run whose reserved ε does not change."""
+"""Seconds between two lines on the cost of a run while the reserved ε of the run does not change."""
 
 
 @click.command("join")
@@ -93,7 +93,7 @@ def command(
 
 
 def _named(sources: Sequence[str], formats: Sequence[str]) -> dict[str, Any]:
-    """Return {name: source} of --data; '' stands for a source without a name. formats : values of --csv."""
+    """Return {name: source} from --data; '' stands for a source without a name. formats : values of --csv."""
     named: dict[str, str] = {}
     for source in sources:
         name, equals, file = source.partition("=")
@@ -108,7 +108,7 @@ def _named(sources: Sequence[str], formats: Sequence[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[list[int]]:
-    """Set `stop` on SIGTERM and on the first Ctrl-C; the second Ctrl-C ends the process at once."""
+    """Set `stop` on SIGTERM and on the first Ctrl-C. A second Ctrl-C ends the process at once."""
     came: list[int] = []
 
     def told(number: int, frame: object) -> None:
@@ -152,9 +152,9 @@ GAUGES = {
 
 
 class Screen:
-    """Printer of one line per event to standard output, called from the thread of the connection.
+    """Printer of one line per event to standard output. The thread of the connection calls the printer.
 
-    It prints the cost of a run at the first release, whenever the reserved ε changes, and every HEARTBEAT seconds.
+    The cost of a run is printed at the first release, whenever the reserved ε changes, and every HEARTBEAT seconds.
     """
 
     def __init__(self, joining: Joining, *, as_json: bool = False) -> None:
@@ -208,7 +208,7 @@ class Screen:
                     known.pop(event.run, None)
 
     def _due(self, event: Released) -> bool:
-        """Return True if it is time to print the cost of a run again, and store the time of printing."""
+        """Return True if it is time to print a run's cost again. If so, store the present time as the time of printing."""
         now = time.monotonic()
         at, reserved = self._shown.get(event.run, (-math.inf, None))
         if event.reserved == reserved and now - at < HEARTBEAT:
@@ -217,7 +217,7 @@ class Screen:
         return True
 
     def end(self) -> None:
-        """Print the requests in flight."""
+        """Print the requests that are in progress."""
         with self._lock:
             left = list(self._open.values())
             if self._as_json:
@@ -304,7 +304,7 @@ def _measure(event: Event, meters: Metrics) -> None:
 
 
 def _printable(text: str) -> str:
-    """Return a line without control characters, with which a coordinator could forge or hide lines on the owner's screen."""
+    """Return a line without control characters, by which a coordinator could forge or hide lines on the owner's screen."""
     return "".join(c if c.isprintable() else " " for c in text[:LONGEST_LINE])
 
 

@@ -1,4 +1,4 @@
-"""`vfl ledger`: commands for the data owner of a ledger, who sets and checks the budgets of data sets."""
+"""Commands of `vfl ledger` for the data owner, who sets and checks the budgets of data sets in a ledger."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _a_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a folder. For the folder of a run, the error names the ledger in it."""
+    """Refuse a folder as a ledger file. For the folder of a run, the error names the ledger file in the folder."""
     del context, parameter  # click's signature
     if path is None or not path.is_dir():
         return path
@@ -236,7 +236,7 @@ def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_j
 
 
 def _settled_folder(folder: Path, *, allow_network_file_system: bool) -> Statement | None:
-    """Settle the run in a folder. The run's log names the ledger; this process locks the log meanwhile."""
+    """Settle the run in a folder. The run's log names the ledger; this process holds the lock of the log while it settles."""
     from vfl.job import file as jobfile
     from vfl.launch.run import checkpoint
     from vfl.launch.run.folder import check_folder
@@ -266,7 +266,7 @@ def _settled_id(run: str, ledger: SqliteLedger) -> Statement | None:
 
 
 def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
-    """Take a run over, so that its process can no longer charge; then settle the run. Return None if nothing was charged."""
+    """Take a run over, so that its process can no longer charge, and settle the run. Return None if nothing was charged."""
     from vfl.privacy.ledger import DatasetBook
 
     found = next((r for r in _named(ledger.show(), dataset).runs if r.run == run), None)
@@ -281,7 +281,7 @@ def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head 
 
 
 def _require_ledger(dataset: str, run: str) -> None:
-    """Raise BudgetError for an account of a party's book, which has to count the releases of all parties in a run."""
+    """Raise BudgetError for an account in a party's own ledger (book), which must count all parties' releases in a run."""
     from parties.book import account_of
 
     party = dataset.removeprefix(account_of(""))

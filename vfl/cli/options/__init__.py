@@ -35,7 +35,7 @@ def path_option(name: str, about: str, *, metavar: str = "FILE", **others: Any) 
 
 
 def new_file(about: str) -> Adding:
-    """Return --output, which takes a file that does not exist yet."""
+    """Return the option --output, which takes a file that does not exist yet."""
     return path_option("--output", about, callback=_new)
 
 
@@ -57,9 +57,9 @@ def several(option: str, name: str, metavar: str, about: str, **others: Any) -> 
 
 
 def pairs(option: str, form: str, values: Iterable[str], parties: Sequence[str] | None = None) -> dict[str, str]:
-    """Return {name: value} of an option that takes NAME=VALUE once for each name. Raises SpecificationError.
+    """Return {name: value} from an option that takes NAME=VALUE once for each name. Raises SpecificationError.
 
-    form : NAME=VALUE in the words of the option, for errors. parties : the allowed names; None allows all.
+    form : NAME=VALUE in the words of this option, for errors. parties : the allowed names; None allows all names.
     """
     found: dict[str, str] = {}
     for text in values:
@@ -77,7 +77,7 @@ def pairs(option: str, form: str, values: Iterable[str], parties: Sequence[str] 
 
 
 def records_option(about: str, least: int = 1, **others: Any) -> Adding:
-    """Return --records, a number of records."""
+    """Return the option --records, which takes a number of records."""
     return click.option("-n", "--records", type=click.IntRange(min=least), metavar="N", help=about, **others)
 
 

@@ -1,4 +1,4 @@
-"""Connections, metrics and logs of the commands that a federation's coordinator runs."""
+"""Connections, metrics and logs of commands that run the coordinator of a federation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROUNDS, LINKS = "vfl.run", "vfl.federation"
-"""Loggers of runs and of connections. Each line is one JSON object, which holds no data (coordinator.telemetry)."""
+"""Loggers of runs and of connections. Each line is one JSON object, without data of records (coordinator.telemetry)."""
 
 
 def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,7 +30,7 @@ def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Connections(logging.Handler):
-    """Log handler that prints connections, disconnections and refusals of parties to standard error."""
+    """Log handler that prints to standard error when parties connect, disconnect or are refused."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one log line about the connections."""
@@ -48,7 +48,7 @@ class Connections(logging.Handler):
 
 
 class Timed(logging.Formatter):
-    """Log formatter that adds the time, in seconds since 1970, to every line of JSON."""
+    """Log formatter that adds the time, in seconds since 1970, to every JSON line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -65,9 +65,9 @@ def watched(
     job: str = "",
     quiet: bool = False,
 ) -> Iterator[None]:
-    """Print connections while a command runs; serve metrics and append log lines if requested.
+    """Print connections while a command runs. If requested, serve metrics and append log lines to a file.
 
-    parties : the parties that the command waits for. quiet : True prints nothing.
+    parties : parties for which the command waits. quiet : True prints nothing.
     """
     with contextlib.ExitStack() as stack:
         if federation is not None and not quiet:

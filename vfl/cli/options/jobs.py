@@ -1,4 +1,4 @@
-"""Arguments and options that the commands on jobs share, and the reading of job and data files."""
+"""Arguments and options of commands on jobs, and the reading of job and data files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ledger_of(given: str | None, environment: Environment, *, network: bool) -> Ledger:
-    """Return the ledger of a command, from --ledger and --allow-network-file-system or from the job file."""
+    """Return the ledger of a command: from --ledger and --allow-network-file-system, else from the job file."""
     from vfl.job.environment import Ledger
 
     own = environment.ledger
@@ -53,7 +53,7 @@ def ledger_of(given: str | None, environment: Environment, *, network: bool) -> 
 
 
 def _completed(context: click.Context, argument: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the bundled examples with this prefix; the shell itself completes files."""
+    """Return the bundled examples whose names begin with `incomplete`; the shell itself completes names of files."""
     del context, argument  # click's signature
     from click.shell_completion import CompletionItem
 
@@ -66,7 +66,7 @@ def _completed(context: click.Context, argument: click.Parameter, incomplete: st
 
 
 def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
-    """Read the job file, or the bundled example of that name when there is no such file."""
+    """Read a job file; if there is no such file, the bundled example of that name."""
     from vfl import examples
     from vfl.job import file as jobfile
     from vfl.job.drafted import MARK
@@ -93,7 +93,7 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
 
 
 def _left(path: Path) -> str:
-    """Describe the declarations that a drafted job file still lacks."""
+    """Describe, in words, the declarations that a drafted job file still lacks."""
     from vfl.documents import read_bytes
     from vfl.job.drafted import left_in
 
@@ -105,7 +105,7 @@ def _left(path: Path) -> str:
 
 
 def require_files(environment: Environment) -> None:
-    """Raise DataError for a missing data file of a job that runs on this machine."""
+    """Raise DataError if a data file is missing, for a job that runs on this machine."""
     from parties.sources.base import Origin
     from vfl.job.environment import path_of
     from vfl.job.file import ADDRESS, EXAMPLE
@@ -147,7 +147,7 @@ CSV = several(
 
 
 def formats_of(formats: Sequence[str], parties: Sequence[str]) -> dict[str | None, dict[str, Any]]:
-    """Return {party: options} of --csv; None stands for all files. `missing` may be given several times."""
+    """Return {party: options} from --csv; party None stands for all files. `missing` may be given several times."""
     from vfl.csv import OPTIONS
 
     found: dict[str | None, dict[str, Any]] = {}
@@ -175,9 +175,9 @@ def named_sources(
     formats: Sequence[str] = (),
     declared: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
-    """Return the sources of --data: {party: file}, or one table of all columns.
+    """Return the sources in --data: {party: file}, or one table of all columns.
 
-    formats : values of --csv. declared : {party: format of its text file in the job}, which --csv overrides.
+    formats : values of --csv. declared : {party: format of the party's text file in the job}; --csv overrides these formats.
     """
     from vfl.csv import is_text
 
@@ -191,7 +191,7 @@ def named_sources(
 
 
 def in_format(path: str, name: str | None, options: Mapping[str | None, Mapping[str, Any]]) -> Any:
-    """Return a file with its format. options : result of `formats_of`; options for all files apply to text files only."""
+    """Return a file with its format. options : result of `formats_of`. Options for all files apply only to text files."""
     from vfl.csv import formatted, is_text
 
     shared = options.get(None, {}) if is_text(path) else {}
@@ -199,7 +199,7 @@ def in_format(path: str, name: str | None, options: Mapping[str | None, Mapping[
 
 
 def _named(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str] | str:
-    """Return {party: path}, or the path of one table of all columns."""
+    """Return {party: path}, or the path of a single table of all columns."""
     paired = ["=" in text and (text.partition("=")[0] in parties or not Path(text).exists()) for text in sources]
     if all(paired):
         return pairs("--data", "PARTY=FILE", sources, parties)
@@ -219,9 +219,9 @@ def records_of(
     policies: Sequence[str] = (),
     run: Path | None = None,
 ) -> Any:
-    """Return the sources of --data with their owners' policies; with --federation, {party: the owner's name of its source}.
+    """Return the sources in --data with their owners' policies; with --federation, {party: owner's name of the source}.
 
-    formats, policies : values of --csv and --policy. run : folder of a run, whose formats of text files are the defaults.
+    formats, policies : values of --csv and --policy. run : folder of a run, whose text file formats are the defaults.
     """
     from vfl.job.environment import Source
     from vfl.launch.run.checkpoint import formats_of_run
@@ -235,9 +235,10 @@ def records_of(
 def placed(
     where: Where, job: Job, environment: Environment, sources: Sequence[str], **only: object
 ) -> tuple[Site, Any, dict[str, Any]]:
-    """Return the site of a command, the data of its job, and a record of the data for the log of the run.
+    """Return the site of a command, the data of its job, and a record of the data for the run's log.
 
-    sources : values of --data, which name the owners' sources. only : further options that need --federation.
+    sources : values of --data; with --federation these are the owners' names of sources. only : options that need
+    --federation.
     """
     from vfl.launch.sources import data_of
 
@@ -251,5 +252,5 @@ def placed(
 
 
 def _asked(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str]:
-    """Return {party: the owner's name of its source}. The values of --data are names, never paths."""
+    """Return {party: owner's name of the source}. The values of --data are then names, never paths."""
     return pairs("with --federation, --data", "PARTY=NAME", sources, parties)

@@ -1,4 +1,4 @@
-"""Options that choose the site of a command, together with the tables of the job file."""
+"""Options that choose where a command runs (the site), in addition to the tables of the job file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEDERATION = (
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Values of the options that choose the site of a command. otherwise : engine without --engine and --address."""
+    """Values of the options that choose the site of a command. otherwise : engine if --engine and --address are not given."""
 
     engine: str | None = None
     address: str | None = None
@@ -48,11 +48,13 @@ class Where:
     ) -> Site:
         """Return the site of a command.
 
-        job : job whose parties must be in the federation. declared : site of the job file. only : {name: value} of options
-            that need --federation. others : options that --federation excludes.
+        job : job whose parties must be in the federation. declared : site that the job file names. only : {name: value} of
+        options
+        that need --federation. others : options that cannot be combined with --federation.
 
-        Raises SpecificationError for a party that is not a member, for a member that is not the coordinator, and for a
-        key that cannot be used.
+        Raises SpecificationError for a party that is no member of the federation, for a member that is not the coordinator,
+        and for
+        a key that cannot be used.
         """
         from vfl.job.site import InProcess, Ray
         from vfl.launch.engines.connection import check_address
@@ -81,7 +83,7 @@ class Where:
         return InProcess(cores=ray.cores, shards=ray.shards)
 
     def resumed(self, own: Site, job: Job, run: Path, *, only: Mapping[str, object] | None = None) -> Site:
-        """Return the site at which a run continues: the run's own, with the federation file and key of the options if given."""
+        """Return the site at which a run continues: the run's own site, with federation file and key from options, if given."""
         from vfl.job.site import Federated, Ray
 
         if not isinstance(own, Federated):
@@ -120,14 +122,14 @@ class Where:
 
 
 def federation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --federation, --as and --identity to a command, which takes them as `where`."""
+    """Add --federation, --as and --identity to a command. The command receives them as `where`."""
     return _taken(command, FEDERATION, "ray")
 
 
 def site_options(otherwise: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --engine, --address, --shards, --cores and `federation_options` to a command, which takes them as `where`.
+    """Add --engine, --address, --shards, --cores and `federation_options` to a command, which receives them as `where`.
 
-    otherwise : engine without --engine and --address.
+    otherwise : engine if --engine and --address are not given.
     """
     either = f"default: {otherwise}" + ("" if otherwise == "ray" else "; with --address: ray")
     options = (
@@ -156,7 +158,7 @@ def _taken(command: Callable[..., Any], options: tuple[Any, ...], otherwise: str
 
 
 def members_of(job: Job, federation: Path | None) -> tuple[str, ...]:
-    """Return the participants for which a run of the job waits: its parties and, across organisations, the dealer."""
+    """Return the participants for which a run of the job waits: the parties and, across organisations, the dealer."""
     from vfl.federation.file import read_federation
     from vfl.launch.engines.place import dealer_of
 

@@ -25,7 +25,7 @@ FORMS = {
     "tracking": "Write parameters, metrics and tags as JSON, for experiment trackers; without --output, print them.",
 }
 OF_PARTS = ("sklearn", "sql", "onnx")
-"""Export formats that can also hold the part of one party."""
+"""Export formats that can also hold only one party's part of the model."""
 
 
 def _forms(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +73,7 @@ def command(run: Path, party: str | None, output: Path | None, forms: tuple[str,
 
 
 def _content(result: Result, form: str | None, party: str | None) -> str | bytes:
-    """Return the content of the exported file. form : None for a party's part in the format of vfl."""
+    """Return the content of the exported file. form : None for a party's part of the model in the format of vfl."""
     from vfl.launch.run.tracking import tracked
 
     if form == "sklearn":

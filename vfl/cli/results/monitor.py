@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from vfl.launch.monitor import Counted
 
 DRIFTED = 7
-"""Exit code if a column or the score drifted beyond the threshold."""
+"""Exit code if the drift of a column or of the score exceeds the threshold."""
 BASELINE, HISTORY = "baseline.json", "monitored"
-"""File in a run's folder with the counts of its training records, and folder with the counts of later days."""
+"""File in a run's folder with the counts of the training records, and folder with the counts of later days."""
 
 
 @click.command("monitor")
@@ -144,7 +144,7 @@ def _own(given: tuple[str, ...], party: str, formats: tuple[str, ...]) -> Any:
 
 
 def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> Counted:
-    """Return the stored counts of the training records; if none are stored, release, charge and store the counts."""
+    """Return the stored counts of the training records. If there are none, release, charge and store the counts."""
     from vfl.launch.monitor import Counted
 
     path = run / BASELINE

@@ -108,7 +108,7 @@ def _names(found: Predictions) -> list[str]:
 
 
 def _table(found: Predictions) -> str:
-    """Return the text of a CSV file; reading it returns the same doubles to the bit."""
+    """Return the text of a CSV file. The doubles that are read from it are the same to the bit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*([] if found.ids is None else [found.id_column]), *_names(found)])

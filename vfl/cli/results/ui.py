@@ -42,7 +42,7 @@ def command(folder: Path, port: int, ledgers: tuple[Path, ...], *, opened: bool)
 
 @contextlib.contextmanager
 def redirecting(url: str) -> Iterator[Path]:
-    """Yield a page that redirects to a URL. Only this user can read the page; every user can see the arguments of a browser."""
+    """Yield a page that redirects to a URL. Only this user can read the page, but every user can see a browser's arguments."""
     descriptor, name = tempfile.mkstemp(prefix="vfl-ui-", suffix=".html")  # mode 0600
     page = Path(name)
     try:

@@ -1,1 +1,1 @@
-"""Progress, signals and streams of a command."""
+"""Progress display, signals and standard streams of a command."""

@@ -30,13 +30,13 @@ LINES = 10
 
 
 def is_live() -> bool:
-    """Return True if standard error is a terminal that can redraw a line, and not the log of a CI."""
+    """Return True if standard error is a terminal that can redraw a line. The log of a CI is no such terminal."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
 
 
 @contextlib.contextmanager
 def warnings_told() -> Iterator[None]:
-    """Print the warnings of a block at its end, one per line. No filter hides a privacy warning."""
+    """Collect the warnings of a block and print them at its end, one per line. No filter hides a privacy warning."""
     from vfl.launch.run.warnings import PrivacyWarning
 
     with warnings.catch_warnings(record=True) as caught:
@@ -47,7 +47,7 @@ def warnings_told() -> Iterator[None]:
 
 
 class Steps:
-    """Progress display of consecutive long steps. Each has a total, a number done, and a caption from the caller."""
+    """Progress display of steps, one after another. A step has a total, a number done, and a caption from the caller."""
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
@@ -57,7 +57,7 @@ class Steps:
         self._first: int | None = None
 
     def begin(self, total: int) -> None:
-        """Begin a step."""
+        """Begin a step with this total."""
         self.end()
         self._total, self._done, self._said, self._first = max(1, total), 0, 0, None
         if is_live():
@@ -77,9 +77,9 @@ class Steps:
             self._bar.start()
 
     def advance(self, done: int, line: Callable[[], str]) -> None:
-        """Show the progress: every EVERY_SECONDS on a terminal, at each tenth elsewhere.
+        """Show the progress: on a terminal every EVERY_SECONDS, elsewhere at each tenth of the step.
 
-        line : returns the caption; called only when it is shown.
+        line : function that returns the caption; called only when the caption is shown.
         """
         if self._first is None:  # the time so far includes compilation, or belongs to an earlier process
             self._first, self._started = done, time.monotonic()
@@ -91,7 +91,7 @@ class Steps:
             self._say()
 
     def end(self) -> None:
-        """End the step, complete or not."""
+        """End the step, even if it is not complete."""
         if self._bar is not None:
             self._draw()
             self._bar.stop()
@@ -116,10 +116,10 @@ class Steps:
 
 
 class Progress:
-    """Watcher that prints the alignment, plan and rounds of one run to standard error. It wraps no lines outside a terminal.
+    """Watcher that prints alignment, plan and rounds of one run to standard error. Lines are wrapped only on a terminal.
 
-    earlier : events charged by earlier processes of the run, so that the ε shown covers the whole run.
-    explain : True prints the whole plan, False its outline.
+    earlier : events that earlier processes of the run charged, so that the ε shown is that of the whole run.
+    explain : True prints the whole plan, False a short outline.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Handling of SIGTERM like Ctrl-C: the command ends its processes, and a run prints how to continue."""
+"""Handling of SIGTERM like Ctrl-C: the command ends its processes, and a run prints how it can be continued."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised on SIGTERM. A command ends as after Ctrl-C, with exit code 130. A service catches it and ends normally."""
+    """Raised on SIGTERM. A command then ends as after Ctrl-C, with exit code 130. A service catches it and ends normally."""
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM raise Terminated in the main thread; a second SIGTERM ends the process at once."""
+    """Let SIGTERM raise Terminated in the main thread. A second SIGTERM ends the process at once."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGTERM"):
         yield
         return

@@ -1,7 +1,7 @@
 """Standard streams of the command line.
 
-They survive a closed pipe, so that `vfl run JOB | head` does not stop a run that spends budget. They escape control characters
-as JSON does, since commands print names and texts from files that others wrote.
+The streams survive a closed pipe, so that `vfl run JOB | head` does not stop a run that spends budget. The streams escape
+control characters as JSON does, since commands print names and texts from files that others wrote.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 RAY_SAYS_NOTHING = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 """Environment variables that keep Ray from printing reports of dead processes to standard output, which may hold JSON.
 
-Ray prints them despite `log_to_driver=False`. A run reports lost parties itself."""
+Ray prints these reports despite `log_to_driver=False`. A run itself reports lost parties.
+"""
 
 
 class Unread(io.FileIO):
-    """Raw file that drops its output once the reader has gone."""
+    """Raw file that discards what is written after the reader has gone."""
 
     def write(self, data: Any) -> int:
-        """Write data; report success even if the reader has gone."""
+        """Write data. Report success even if the reader has gone."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -35,7 +36,7 @@ class Unread(io.FileIO):
 CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)"
 )
-"""Characters that control a terminal or the direction of text, except tabs and line ends, and bytes that are not UTF-8."""
+"""Characters that control a terminal or the direction of text, except tabs and line ends; also bytes that are not UTF-8."""
 
 
 def shown(text: str) -> str:
@@ -44,7 +45,7 @@ def shown(text: str) -> str:
 
 
 class Shown(io.TextIOWrapper):
-    """Text stream that escapes control characters. `write_control` does not, for text that this program made."""
+    """Text stream that escapes control characters. `write_control` writes text of this program without escaping."""
 
     def write(self, text: str, /) -> int:
         """Write text with its control characters escaped by `shown`."""
@@ -78,15 +79,15 @@ class _Drawing:
 
 
 def drawing() -> Any:
-    """Return standard error for Rich, whose own control sequences pass unescaped. The caller escapes captions by `shown`."""
+    """Return standard error for Rich, whose own control sequences are not escaped. The caller escapes captions by `shown`."""
     return _Drawing(sys.stderr)
 
 
 @contextlib.contextmanager
 def outliving() -> Iterator[None]:
-    """Make the process's own standard streams survive closed pipes and escape control characters.
+    """Make the process's standard streams survive closed pipes and escape control characters.
 
-    Streams that replaced the standard streams do not change.
+    If a standard stream was replaced by another stream, the other stream is left unchanged.
     """
     before = sys.stdout, sys.stderr
     for name in ("stdout", "stderr"):

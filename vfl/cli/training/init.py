@@ -228,7 +228,7 @@ def _read(about: str, answer: str) -> str | None:
 
 
 def _value(text: str) -> Any:
-    """Return a cell of a list as TOML reads it; text needs no quotes."""
+    """Return one cell of a list as TOML reads the cell; text needs no quotes."""
     try:
         value = parse_toml(f"value = {text}")["value"]
     except ValueError:

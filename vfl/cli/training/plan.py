@@ -114,7 +114,7 @@ def command(
 
 
 def _noted(job: Job, environment: Environment, federation: Path | None, across: Federation | None) -> int:
-    """Return the n that an earlier alignment stored. Raises UsageError if no alignment stored n."""
+    """Return the number n that an earlier alignment stored. Raises UsageError if there is none."""
     from vfl.launch.align import remembered_records
 
     noted = remembered_records(job, environment.data, across)
@@ -151,7 +151,7 @@ def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
             Machine.here(),
             transport,
             shards=declared.shards if transport in (RAY, CLUSTER) else 1,
-            # On this machine all cores compute: in a sweep for one party after another, otherwise for all parties at once.
+            # On this machine all cores compute: during a pass for one party after another, otherwise for all parties at once.
             threads=max(1, int(cpus_of(declared, apart=True))) if transport in APART else usable_cores(),
             processes=len(here.processes(job.partition.parties)) if transport == RAY else None,
         )
@@ -180,7 +180,7 @@ def _print_costs(planned: Plan, environment: Environment, *, nodes: bool) -> Non
 def _to_dict(
     planned: Plan, expected: Forecast, records: int, warnings: Sequence[str], environment: Environment
 ) -> dict[str, Any]:
-    """Return the plan as plain values, for --json. records : n, held-out records included."""
+    """Return the plan as plain values, for --json. records : n, including held-out records."""
     from vfl.alignment import reveals
     from vfl.planning.cost import advice, sizes_of
     from vfl.planning.machine import Machine
@@ -230,7 +230,7 @@ def _to_dict(
 
 
 def _plan_tune(job: Job, candidates: Path, records: int, *, as_json: bool) -> None:
-    """Print the plan of a private choice: its cost, and a forecast."""
+    """Print the plan of a tuning run (a private choice): the cost, and a forecast."""
     from vfl.tuning.file import read_tuning
     from vfl.tuning.forecast import TunePlan
 

@@ -71,7 +71,7 @@ def command(
 
 
 def kept_data(job: Job, kept: Mapping[str, Any], site: Site) -> Any:
-    """Return the data that the log of a run names: sources, or across organisations {party: the owner's name of its source}."""
+    """Return the data that the log of a run names: sources; across organisations {party: owner's name of the source}."""
     from vfl.job.environment import Environment
     from vfl.job.site import Federated
     from vfl.launch.sources import data_of
@@ -82,7 +82,7 @@ def kept_data(job: Job, kept: Mapping[str, Any], site: Site) -> Any:
 
 
 def resume_tune(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
-    """Continue the tune in a folder."""
+    """Continue the tuning run in a folder."""
     from vfl.cli.training.tune import show_tuned, telling
     from vfl.job.site import site_of_log
     from vfl.tuning.run import read_state, resume

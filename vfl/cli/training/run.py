@@ -115,7 +115,7 @@ def command(
 
 
 def logged(result: Result, folder: Path, uri: str) -> None:
-    """Log a finished run to MLflow under the name of its folder. The error of a failure says that the run is kept."""
+    """Log a finished run to MLflow under its folder's name. If logging fails, the error says that the run is kept."""
     from vfl.launch.run.tracking import log_to_mlflow
 
     try:
@@ -128,7 +128,7 @@ def logged(result: Result, folder: Path, uri: str) -> None:
 
 @contextlib.contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Print the command that continues the run if Ctrl-C interrupts the block."""
+    """Print the command that continues the run if Ctrl-C interrupts the code in this block."""
     from vfl.launch.run import checkpoint
     from vfl.tuning.run import is_tune
 
@@ -142,7 +142,7 @@ def resumable(folder: Path) -> Iterator[None]:
 
 
 def unused(name: str) -> Path:
-    """Make and return runs/NAME-TIME; if it exists, append the first free number. Any job name yields a valid folder name."""
+    """Make and return runs/NAME-TIME. If the folder exists, append the first free number. Any job name is allowed."""
     plain = re.sub(r"[^\w.-]+", "-", name).lstrip(".-")[:LONGEST] or "run"
     folder = Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
     for candidate in (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 1000))):
@@ -155,7 +155,7 @@ def unused(name: str) -> Path:
 
 
 def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str] = ()) -> None:
-    """Print the outcome of a run. warnings : further warnings, added to the JSON."""
+    """Print the outcome of a run. warnings : further warnings, which only the JSON contains."""
     from vfl.launch.run.wide_bounds import wide_bounds
 
     wide = wide_bounds(result)
@@ -174,11 +174,11 @@ def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str]
 
 
 HEADLINES = {"auc": "AUC", "d2": "D²", "r2": "R²"}
-"""{measure: its display name} for the last line of `vfl run`, which prints the first measure that the run has."""
+"""Names that the last line of `vfl run` prints for measures. The line shows the first measure here that the run has."""
 
 
 def headline(result: Result) -> str | None:
-    """Return the main measure on held-out records with the half-width of its 95 % interval; None if none was released."""
+    """Return the main measure on held-out records, with the half-width of its 95 % interval; None without measures."""
     findings = result.findings.get("held out")
     for name, shown in HEADLINES.items():
         if findings is not None and (measure := findings.measures.get(name)) is not None:

@@ -82,7 +82,7 @@ def command(
 
 
 def telling(*, quiet: bool) -> Callable[[object], None]:
-    """Return a watcher that prints one line per trial, the same for every candidate."""
+    """Return a watcher that prints one line per trial. The line is the same for every candidate."""
     from vfl.tuning.run import Begun
 
     def tell(event: object) -> None:

@@ -1,6 +1,6 @@
-"""Privacy budgets of data sets: reserve a plan, charge each release before it is made, settle the run.
+"""Privacy budgets of data sets. A run reserves its plan, charges each release before the release is made, and is settled.
 
-A ledger is durable, chained by hashes and shared by all processes of a machine.
+A ledger is durable, protected by a hash chain, and shared by all processes of a machine.
 """
 
 from __future__ import annotations

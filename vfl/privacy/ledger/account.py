@@ -1,4 +1,4 @@
-"""One run's reservation: its allowance, its spending, and the releases charged."""
+"""Reservation of one run: its allowance, its spending, and the releases charged."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Allowance:
-    """Privacy filter: releases may be chosen adaptively while their sum stays within the reserved units.
+    """Privacy filter: releases may be chosen adaptively while the sum of their costs stays within the reserved units.
 
-    Of the parts of a public split of the records (vfl.holdout), the sum counts only the most expensive one.
+    Of the parts of a public split of the records (vfl.holdout), the sum counts only the most expensive part.
     """
 
     __slots__ = ("_total", "accounting", "delta", "reserved")
@@ -52,15 +52,15 @@ class Allowance:
             )
 
     def take(self, events: Iterable[Event]) -> None:
-        """Add these releases to the units spent. Call `check` first."""
+        """Add these releases to the units spent. `check` must be called first."""
         for event in events:
             self._total.add(event, cost(event, self.accounting))
 
 
 class Commitment:
-    """Fixed plan: exactly its releases may be made, in any order.
+    """Fixed plan: exactly the planned releases may be made, in any order.
 
-    Accounting by PLD needs a fixed plan, since PLD is not a privacy filter.
+    Accounting by privacy loss distributions (PLD) needs a fixed plan, since PLD is not a privacy filter.
     """
 
     __slots__ = ("left",)
@@ -71,7 +71,7 @@ class Commitment:
             self.left[event] += count
 
     def check(self, events: Iterable[Event]) -> None:
-        """Raise BudgetExceeded if these releases, with their counts, are not in what remains of the plan."""
+        """Raise BudgetExceeded unless the rest of the plan contains these releases, with their counts."""
         asked = Counter(events)
         if any(count > self.left[event] for event, count in asked.items()):
             raise BudgetExceeded(
@@ -80,14 +80,14 @@ class Commitment:
             )
 
     def take(self, events: Iterable[Event]) -> None:
-        """Remove these releases from the plan. Call `check` first."""
+        """Remove these releases from the plan. `check` must be called first."""
         self.left.subtract(Counter(events))
 
 
 class Account:
-    """Reservation of a run, open or closed. The account keeps the charged keys only while it is open.
+    """Reservation of a run, open or closed. While it is open, the keys of charged releases are kept.
 
-    epoch : number that each resume increases. A process with an older number may no longer charge.
+    epoch : number that each resumption increases. A process with a smaller number may no longer charge.
     """
 
     __slots__ = ("allowance", "charged", "count", "epoch", "job", "open", "run")
@@ -102,10 +102,11 @@ class Account:
         self.open = True
 
     def uncharged(self, items: Sequence[tuple[ReleaseKey, Event]]) -> list[tuple[ReleaseKey, Event]]:
-        """Check items against the allowance; return those that were not charged before.
+        """Check charges against the allowance; return those that were not charged before.
 
-        Raises BudgetError if the account is closed, LedgerError if a key was charged with another event,
-        BudgetExceeded if the sum would exceed the allowance, UnknownEvent for an event without a cost.
+        Raises BudgetError if the account is closed, LedgerError if a key was charged with another event, BudgetExceeded if
+        the
+        sum would exceed the allowance, and UnknownEvent for an event without a known cost.
         """
         self.require_open()
         new: dict[ReleaseKey, Event] = {}
@@ -129,7 +130,7 @@ class Account:
         self.count += len(new)
 
     def require_open(self, epoch: int | None = None) -> None:
-        """Raise BudgetError if the account is closed, or if a later resume took the account over."""
+        """Raise BudgetError if the account is closed, or if a later resumption took over the account."""
         if not self.open:
             raise BudgetError(f"the reservation of run {self.run!r} is closed: reserve again under a new run")
         if epoch is not None and epoch != self.epoch:
@@ -138,6 +139,6 @@ class Account:
             )
 
     def close(self) -> None:
-        """Close the account and drop the charged keys."""
+        """Close the account, and drop the keys of charged releases."""
         self.open = False
         self.charged = {}

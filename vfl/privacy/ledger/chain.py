@@ -1,7 +1,7 @@
-"""Hash chain of a ledger: the SHA-256 of an entry covers all its fields and the previous hash.
+"""Hash chain of a ledger: the SHA-256 of an entry covers all fields of the entry and the hash of the entry before.
 
-Nobody can change, move, insert or remove a past entry without changing the hash of the last one, the head. A head that was
-noted elsewhere also reveals a restored backup.
+Nobody can change, move, insert or remove a past entry without changing the hash of the last entry, the head. A head that was
+noted elsewhere also reveals that an older backup was restored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Kind(enum.StrEnum):
 
 
 class Entry(NamedTuple):
-    """One entry. `body` is canonical JSON; in a charge, round, part and attempt identify the release."""
+    """Entry of a ledger. `body` is canonical JSON. In a charge, round, part and attempt identify the release."""
 
     seq: int
     recorded: str
@@ -52,7 +52,7 @@ class Head:
 
 
 def genesis(identity: str) -> bytes:
-    """Return the hash before the first entry. The hash depends on the ledger, so no entry fits into another ledger."""
+    """Return the hash before the first entry. It depends on the ledger, so no entry fits into another ledger's chain."""
     return hashlib.sha256(f"vfl ledger {FORMAT} {identity}".encode()).digest()
 
 
@@ -60,7 +60,7 @@ _json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def link(previous: bytes, entry: Entry) -> bytes:
-    """Return the hash of an entry. A field that is not a string, an integer or None raises LedgerError."""
+    """Return the hash of an entry. Raises LedgerError for a field that is not a string, an integer or None."""
     try:
         return hashlib.sha256(previous + _json(entry).encode()).digest()
     except (TypeError, UnicodeError) as error:

@@ -18,7 +18,7 @@ from vfl.types import Adjacency
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# The names are part of the ledger's format. Add one for a new event; never change one.
+# The names are part of the ledger's format. Add a name for a new event; never change a name.
 _NAMES: Mapping[type[Event], str] = {
     Gaussian: "gaussian",
     BoundedRange: "bounded-range",
@@ -37,7 +37,7 @@ def canonical(value: object) -> str:
 
 @lru_cache(maxsize=8192)
 def encode(event: Event) -> str:
-    """Return the event as canonical JSON. A type without a name raises UnknownEvent."""
+    """Return the event as canonical JSON. Raises UnknownEvent for a type of event without a name."""
     return canonical(as_json(event))
 
 
@@ -57,7 +57,7 @@ def as_json(event: Event) -> dict[str, Any]:
 
 @lru_cache(maxsize=8192)
 def decode(text: str) -> Event:
-    """Return the event from the output of `encode`; any other text raises LedgerError."""
+    """Return the event from text that `encode` wrote. Raises LedgerError for any other text."""
     try:
         return from_json(parse_json(text))
     except ValueError as error:
@@ -65,7 +65,7 @@ def decode(text: str) -> Event:
 
 
 def from_json(plain: Any) -> Event:
-    """Return the event from the output of `as_json`; any other value raises LedgerError."""
+    """Return the event from a value that `as_json` returned. Raises LedgerError for any other value."""
     if not isinstance(plain, dict):
         raise LedgerError("an event of the ledger cannot be read: it is not a JSON object")
     kind = _TYPES.get(str(plain.get("type")))

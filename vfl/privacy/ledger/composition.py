@@ -1,18 +1,18 @@
-"""Costs that a book adds up: one integer per event, rounded up.
+"""Costs that a budget book (privacy account) adds up: one integer per event, rounded up.
 
-Sums of such integers never under-count and do not depend on the order of the events.
+Sums of such integers are never too small and do not depend on the order of the events.
 
-Two ways of accounting are valid *privacy filters*: events may be chosen adaptively while the total stays under a cap
-fixed beforehand. Neither way is an odometer: the guarantee is the cap, not the total at which a run stopped after looking at
+Both kinds of accounting below are valid *privacy filters*: events may be chosen adaptively while the total stays under a cap
+fixed beforehand. Neither is an odometer: the guarantee is the cap, not the total at which a run stopped after looking at
 released values.
 
 - `Accounting.GDP` adds μ². This sum is exact for Gaussian releases (Smith & Thakurta 2022, arXiv 2210.17520).
-  A dominating Gaussian pair stands for each Laplace or bounded-range release and each selection (`_mu_squared`).
+  Each Laplace or bounded-range release, and each selection, counts as a Gaussian release that dominates it (`_mu_squared`).
 - `Accounting.ZCDP` adds ρ (Bun & Steinke 2016; Cesar & Rogers 2021): Gaussian μ²/2, pure ε²/2, bounded range ε²/8,
-  selection μ′²/2. This sum is tighter if selections are a large share.
+  selection μ′²/2. This sum is tighter if selections are a large share of the releases.
 
-The accounting of a data set is fixed before its first release. Choosing it after some releases would take the better
-of two bounds in each branch, and their failure probabilities would add up to 2δ.
+The accounting of a data set is fixed before its first release. A choice after some releases would take the better of two
+bounds in each case, and the failure probabilities of both bounds would add up to 2δ.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Plan: TypeAlias = "Sequence[tuple[Event, int]]"
 
 
 class Accounting(enum.StrEnum):
-    """Quantity that a book adds up under its cap: μ² or ρ."""
+    """Quantity that a book adds up under the cap: μ² or ρ."""
 
     GDP = "gdp"
     ZCDP = "zcdp"
 
 
 def accounting_for(plan: Plan) -> Accounting:
-    """Return the tighter accounting for a plan: μ² if all releases are Gaussian or selections, ρ for a mix."""
+    """Return the tighter accounting for a plan: μ² if all releases are Gaussian or selections, else ρ."""
     gaussian = all(type(bare(event)) in (Gaussian, PoissonSubsampledGaussian, Selection) for event, _ in plan)
     return Accounting.GDP if gaussian else Accounting.ZCDP
 
@@ -80,14 +80,14 @@ _MEANING = {Accounting.GDP: _mu_squared, Accounting.ZCDP: _rho}
 
 
 def cost(event: Event, accounting: Accounting) -> int:
-    """Return the units, rounded up, that one release adds to the sum. An unknown event raises UnknownEvent."""
+    """Return the units, rounded up, that one release adds to the sum. Raises UnknownEvent for an unknown event."""
     return spending.units(event, _MEANING[accounting])
 
 
 def plan_cost(plan: Plan, accounting: Accounting) -> int:
-    """Return the units that a plan adds to the sum, if each of its releases is charged separately.
+    """Return the units that a plan adds to the sum if each of its releases is charged separately.
 
-    Of the parts of a public split, only the one that is most expensive within this plan counts (vfl.holdout).
+    Of the parts of a public split, only the part that is most expensive within this plan counts (vfl.holdout).
     """
     total = spending.Total()
     for event, count in plan:
@@ -97,19 +97,20 @@ def plan_cost(plan: Plan, accounting: Accounting) -> int:
 
 @lru_cache(maxsize=256)
 def capacity(accounting: Accounting, epsilon: float, delta: float) -> int:
-    """Return the largest sum in units, rounded down, for which all releases together are (ε, δ)-DP."""
+    """Return the largest sum in units, rounded down, at which all releases together are (ε, δ)-DP."""
     if accounting is Accounting.GDP:
         return spending.floor_units(Fraction(gaussian_dp.mu_of(epsilon, delta)) ** 2)
     return spending.floor_units(Fraction(zcdp.rho_of(epsilon, delta)))
 
 
 USABLE = 1e-6
-"""Messages report the rest of a budget as spent if it is below this ε: rounding may leave such a rest, and no plan can use
-it."""
+"""Messages report the rest of a budget as spent if the rest is below this ε. Rounding may leave such a rest, and no plan can
+use it.
+"""
 
 
 def epsilon_of(accounting: Accounting, units: int, delta: float) -> float:
-    """Return ε, rounded up, such that releases of `units` in total are (ε, δ)-DP; 0 for no release."""
+    """Return an ε, rounded up, at which releases of `units` in total are (ε, δ)-DP; 0 without a release."""
     if accounting is Accounting.GDP:
         return gaussian_dp.epsilon_of(spending.root_above(units), delta)
     return zcdp.epsilon_of_rho(spending.float_above(units), delta)

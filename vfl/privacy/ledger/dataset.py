@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DatasetBook:
-    """Budget of one data set. A plan is granted if all spending and reservations of all runs then stay under the cap.
+    """Budget of one data set. A plan is granted if spending and reservations of all runs, this plan included, fit the cap.
 
     Implements `Book`. Picklable.
     """
@@ -32,22 +32,23 @@ class DatasetBook:
         self.dataset = dataset
 
     def preview(self, plan: Plan) -> Preview:
-        """Return the cost of a plan now, without recording or reserving anything."""
+        """Return the cost of a plan at present. Nothing is recorded or reserved."""
         adjacency_of(plan)
         with self.ledger.read() as state:
             return self._preview(state.scope(self.dataset), plan)
 
     def require_room(self, plan: Plan) -> None:
-        """Raise BudgetExceeded if a plan does not fit now. plan : a lower bound on the plan of the run."""
+        """Raise BudgetExceeded if a plan does not fit at present. plan : a lower bound on the plan of the run."""
         preview = self.preview(plan)
         if not preview.fits:
             raise BudgetExceeded(_refusal(self.dataset, preview, "at least "))
 
     def reserve(self, plan: Plan, *, job: str, run: str) -> DatasetReservation:
-        """Reserve the whole plan, durably. The plan counts in full until the run is settled or refunded, even after a crash.
+        """Reserve the whole plan, durably. Even after a crash, the plan counts in full until the run is settled or refunded.
 
-        Raises BudgetExceeded if the plan does not fit, BudgetError for a data set without a cap or for a run that has already
-        reserved (use `resume`), PrivacyError for an adjacency different from the data set's.
+        Raises BudgetExceeded if the plan does not fit. Raises BudgetError for a data set without a cap, and for a run that
+        has
+        already reserved (use `resume`). Raises PrivacyError for an adjacency that is not the data set's.
         """
         adjacency_of(plan)
 
@@ -72,14 +73,15 @@ class DatasetBook:
         return DatasetReservation(self, run, 1)
 
     def resume(self, run: str, *, job: str, head: Head | None = None) -> DatasetReservation:
-        """Take over a run's reservation. The process that held it before can no longer charge it.
+        """Take over a run's reservation. The process that held the reservation before can no longer charge it.
 
-        The release of every key in `charged()` may have been made, so repeat that release under a new attempt. For a settled
-        run, `settle` returns its statement again and `charge` raises BudgetError.
+        For every key in `charged()` the release may have been made, so repeat that release under a new attempt. For a settled
+        run,
+        `settle` returns the statement again and `charge` raises BudgetError.
 
-        head : chain head noted at the checkpoint.
+        head : head of the hash chain, as noted at the checkpoint.
 
-        Raises LedgerError if the chain does not contain `head`, BudgetError for an unknown run or another job.
+        Raises LedgerError if the chain does not contain `head`. Raises BudgetError for an unknown run or another job.
         """
         if head is not None:
             self.ledger.require(head)
@@ -113,7 +115,7 @@ class DatasetBook:
 
 
 class DatasetReservation:
-    """Reservation of one run. Implements `Reservation`; picklable, but only the process that resumed last may charge."""
+    """Reservation of one run. Implements `Reservation`. Picklable, but only the process that resumed last may charge."""
 
     def __init__(self, book: DatasetBook, run: str, epoch: int) -> None:
         self.book = book
@@ -126,7 +128,7 @@ class DatasetReservation:
         return self._run
 
     def charge(self, items: Sequence[tuple[ReleaseKey, Event]]) -> None:
-        """Record all charges or none, on disk before the call returns; see `Reservation.charge`."""
+        """Record all charges or none of them, on disk before the call returns; see `Reservation.charge`."""
         dataset, name, ledger = self.book.dataset, self._run, self.book.ledger
 
         def decide(state: LedgerState) -> list[Draft]:
@@ -140,12 +142,12 @@ class DatasetReservation:
         ledger.write(decide)
 
     def charged(self) -> frozenset[ReleaseKey]:
-        """Return the keys charged so far; an empty set after settling."""
+        """Return the keys of the releases charged so far; an empty set after settling."""
         with self.book.ledger.read() as state:
             return frozenset(state.run(self.book.dataset, self._run).account.charged)
 
     def settle(self, *, stopped_early: bool = False) -> Statement:
-        """Close the reservation and free its uncharged part for other runs. A repeated call returns the same statement."""
+        """Close the reservation and free its uncharged part for other runs. Repeated calls return the same statement."""
 
         def decide(state: LedgerState) -> list[Draft]:
             found = state.run(self.book.dataset, self._run)
@@ -164,7 +166,7 @@ class DatasetReservation:
             return _statement(state.scope(self.book.dataset), state.run(self.book.dataset, self._run))
 
     def refund(self) -> None:
-        """Cancel a reservation that has no charge, so that no noise was drawn for it; BudgetError if there are charges."""
+        """Cancel a reservation without charges, for which no noise was drawn. Raises BudgetError if there are charges."""
 
         def decide(state: LedgerState) -> list[Draft]:
             account = state.run(self.book.dataset, self._run).account

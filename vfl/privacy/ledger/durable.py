@@ -1,4 +1,4 @@
-"""Durable ledger of all releases on an owner's data sets. Jobs use it through `DatasetBook`, one per data set."""
+"""Durable ledger of all releases on an owner's data sets. Jobs use the ledger through `DatasetBook`, one per data set."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Draft(NamedTuple):
-    """Entry without its number and hash, which the chain adds."""
+    """Entry without number and hash, which the hash chain adds."""
 
     dataset: str
     kind: Kind
@@ -48,7 +48,7 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunBalance:
-    """One run in the account of a data set.
+    """State of one run in the account of a data set.
 
     status : 'open', 'settled', 'stopped early' or 'refunded'. reserved, spent : ε at the cap's δ.
     """
@@ -63,11 +63,11 @@ class RunBalance:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Balance:
-    """Account of a data set. All ε are at `delta`, rounded up. Values of ε do not add up; the ledger adds μ² or ρ.
+    """Account of a data set. Every ε is at `delta`, rounded up. Values of ε do not add up; the ledger adds μ² or ρ.
 
-    spent : ε of all charges. committed : ε of all charges of closed runs and of all open reservations.
+    spent : ε of all charges. committed : ε of all charges of closed runs and of all open reservations together.
     left : ε of the largest plan that still fits. accounting : 'gdp', 'zcdp', or '' before the first reservation.
-    revisions : changes of the cap after releases.
+    revisions : changes of the cap that were made after releases.
     """
 
     dataset: str
@@ -118,23 +118,24 @@ class Balance:
 
 
 def said_left(left: float) -> str:
-    """Return the ε of the largest plan that fits, in words; an ε that no plan can use is reported as 0."""
+    """Return, in words, the ε of the largest plan that fits. An ε that no plan can use is reported as 0."""
     return f"ε = {left:.6g}" if left >= USABLE else "ε = 0 (the budget is spent)"
 
 
 class SqliteLedger:
-    """Durable ledger in an SQLite file. All releases charged to a data set are together (ε, δ)-DP at its cap.
+    """Durable ledger in an SQLite file. All releases charged to a data set are together (ε, δ)-DP at the data set's cap.
 
-    The guarantee covers all jobs, processes and restarts. Each call verifies the entries added since the last call. A call that
-    writes decides inside one exclusive transaction, and returns when the entry is on disk. If an entry cannot be written,
-    LedgerError is raised and nothing may be released. All processes of a machine may share the file. Threads and forked
-    processes may share an instance. An instance is pickled as its path.
+    The guarantee covers all jobs, processes and restarts. Each call verifies the entries that were added since the last call.
+    A
+    call that writes decides inside one exclusive transaction, and returns when the entry is on disk. If an entry cannot be
+    written, LedgerError is raised and nothing may be released. All processes of a machine may share the file. Threads and
+    forked processes may share an instance. Pickling an instance stores only its path.
 
-    path : file; `set_cap` creates it, and every other method needs it to exist.
+    path : the ledger's file. `set_cap` creates the file; every other method needs the file to exist.
     timeout : seconds to wait for other writers.
-    readonly : refuse every write; for auditors.
-    allow_network_file_system : write to a network file system, which can lose a charge; False raises LedgerError there.
-    owner_only : create the file with mode 0600, whatever the umask.
+    readonly : True refuses every write; for auditors.
+    allow_network_file_system : True writes to a network file system, which can lose a charge; False raises LedgerError there.
+    owner_only : True creates the file with mode 0600, whatever the umask.
     """
 
     def __init__(
@@ -183,17 +184,17 @@ class SqliteLedger:
         accounting: Accounting | None = None,
         change_delta: bool = False,
     ) -> None:
-        """Open a data set's account, or change its cap. Both actions add an entry to the chain. A missing ledger is created.
+        """Open a data set's account, or change its cap. Either adds an entry to the chain. A missing ledger is created.
 
-        A change after releases is marked in the chain, and every later certificate flags it. The earlier cap then no
+        A change after releases is marked in the chain, and every later certificate flags the change. The earlier cap then no
         longer bounds the releases, since the new cap may depend on results.
 
         accounting : quantity that is added up. With None, the first reservation decides: "gdp" if all its releases are
-            Gaussian.
-        change_delta : confirm a δ different from the account's. ε at one δ says nothing about ε at another.
+        Gaussian.
+        change_delta : True confirms a δ that differs from the account's. ε at one δ says nothing about ε at another δ.
 
         Raises BudgetError for another adjacency, for another accounting after a reservation, for an unconfirmed change
-        of δ, and for a cap below the ε spent and reserved.
+        of δ, and for a cap below the ε that is spent and reserved.
         """
         if not dataset or not dataset.isprintable():
             raise SpecificationError(f"a data set needs a printable name, not {dataset!r}")
@@ -235,17 +236,17 @@ class SqliteLedger:
             return tuple(_balance(scope) for scope in state.scopes.values())
 
     def head(self) -> Head:
-        """Return the head of the chain. Note the head elsewhere, to detect a restored backup later."""
+        """Return the head of the chain. Note it elsewhere to detect later that an older backup was restored."""
         with self.read() as state:
             return state.head
 
     def note(self, book: str, head: Head) -> None:
-        """Record another book's head in this chain, to detect a restored backup of that book."""
+        """Record the head of another ledger in this chain, to detect later that an older backup of that ledger was restored."""
         body = canonical({"book": book, "seq": head.seq, "hash": head.hash})
         self.write(lambda _: [Draft("", Kind.NOTE, "", body)])
 
     def noted(self, book: str) -> Head | None:
-        """Return the newest head of another book that `note` recorded; None if no head is recorded."""
+        """Return the newest head of another ledger that `note` recorded; None if no head was recorded."""
         with self.read() as state:
             return state.notes.get(book)
 
@@ -258,16 +259,16 @@ class SqliteLedger:
             raise broken(head.seq, "a head noted elsewhere is missing: this is an older copy or another ledger")
 
     def verify(self) -> Head:
-        """Recompute the whole chain and all sums from the first entry; LedgerError names the first wrong entry."""
+        """Recompute the whole chain and all sums from the first entry. LedgerError names the first wrong entry."""
         with self._lock, self._store.reading() as rows:
             self._state = None
             return self._catch_up(rows).head
 
     def replay(self, dataset: str, accountant: AnyAccountant) -> AnyAccountant:
-        """Compose every charge of a data set into another accountant and return it.
+        """Add every charge of a data set to another accountant; return the accountant.
 
-        A tighter accountant gives a smaller ε for a list of events fixed beforehand. For events chosen adaptively, the
-        guarantee remains the cap.
+        A tighter accountant gives a smaller ε for a list of events that was fixed beforehand. For events that were chosen
+        adaptively, the guarantee remains the cap.
         """
         counts: Counter[Event] = Counter()
         with self._lock, self._store.reading() as rows:
@@ -333,7 +334,7 @@ class SqliteLedger:
         return state
 
     def _after_fork(self) -> None:
-        # Another thread of the parent process may have held the lock, in the middle of a call.
+        # Another thread of the parent process may have held the lock in the middle of a call when this process was forked.
         self._lock = threading.Lock()
         self._state = None
         self._store.forget()

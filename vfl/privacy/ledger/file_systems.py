@@ -1,7 +1,7 @@
 """Detection of network file systems, on which SQLite's write-ahead log can lose or mix entries.
 
-The log needs shared memory and file locks that all writers see (sqlite.org/wal.html, section 1). Network and user-space
-file systems guarantee neither, so a charge can be lost after its release was made.
+The write-ahead log needs shared memory and file locks that all writers see (sqlite.org/wal.html, section 1). File systems on
+a network or in user space guarantee neither, so a charge can be lost after its release was made.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ LOCAL_FUSE = frozenset(
         "fuse.securefs",
     ]
 )
-"""User-space file systems on local disks. All others count as network file systems."""
+"""User-space file systems that are on local disks. All other user-space file systems count as network file systems."""
 
 
 def network_file_system(path: Path) -> str | None:
-    """Return the type and the mount point of the network file system that holds `path`; None for a local one.
+    """Return type and mount point of the network file system that holds `path`; None if the file system is local.
 
-    On Linux and macOS, read the list of mounts. If it cannot be read, the file system counts as a network file system
-    of unknown type. On other operating systems, return None.
+    On Linux and macOS, the list of mounts is read. If the list cannot be read, the file system counts as a network file
+    system
+    of unknown type. On other operating systems, the result is None.
 
     path : file or folder, which need not exist yet.
     """
@@ -68,13 +69,13 @@ def _is_network(kind: str) -> bool:
 
 
 def _holding(path: Path, mounts: list[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return the mount that contains a resolved path: the deepest mount point, and the newest mount at that point."""
+    """Return the mount that contains a resolved path: the deepest mount point; at that point, the newest mount."""
     inside = [mount for mount in mounts if path.is_relative_to(mount[0])]
     return max(reversed(inside), key=lambda mount: len(Path(mount[0]).parts), default=None)
 
 
 def _linux_mounts() -> list[tuple[str, str]]:
-    """Return pairs (mount point, type) in the order of mounting; see proc_pid_mountinfo(5)."""
+    """Return pairs (mount point, type) in the order in which they were mounted; see proc_pid_mountinfo(5)."""
     mounts = []
     for line in MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         before, separator, after = line.partition(" - ")

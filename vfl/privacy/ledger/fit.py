@@ -1,4 +1,4 @@
-"""Budget of one fit, kept in memory."""
+"""Budget of one fit (a run without a ledger), kept in memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from vfl.types import Adjacency
 
 FIXED: Mapping[str, type[Event]] = {"pld": PoissonSubsampledGaussian, "selection": Selection}
-"""Accountings of plans that must be fixed beforehand, each with the type of event that requires it."""
+"""Accountings that need a plan fixed beforehand, each with the type of event that requires the accounting."""
 
 
 class FitBook:
-    """Book in memory for one fit. All its releases together are (ε, δ)-DP; other fits on the same data are not counted.
+    """Budget of one fit, in memory. All its releases together are (ε, δ)-DP; other fits on the same data are not counted.
 
-    The book grants one reservation. A plan with secret samples of records, or with a private selection, is fixed by its
+    Only one reservation is granted. A plan with secret samples of records, or with a private selection, is fixed by the
     reservation and accounted by PLD or by the curve of the selection. Under any other plan, releases may be chosen adaptively
     within the reservation.
 
@@ -44,7 +44,7 @@ class FitBook:
         self._reservation: _FitReservation | None = None
 
     def preview(self, plan: Plan) -> Preview:
-        """Return the cost of a plan, without recording anything."""
+        """Return the cost of a plan. Nothing is recorded."""
         adjacency_of(plan)
         accounting, asked, fits = self._asked(plan)
         spent, left, held = 0.0, self.epsilon, self._reservation
@@ -53,7 +53,7 @@ class FitBook:
         return Preview(self.epsilon, self.delta, spent, asked, left, fits, accounting, self.scope)
 
     def reserve(self, plan: Plan, *, job: str, run: str) -> Reservation:
-        """Reserve the whole plan; a second call raises BudgetError."""
+        """Reserve the whole plan. A second call raises BudgetError."""
         adjacency = adjacency_of(plan)
         if self._reservation is not None:
             raise BudgetError(
@@ -139,7 +139,7 @@ class _FitReservation:
 
 @lru_cache(maxsize=64)
 def _committed_epsilon(plan: tuple[tuple[Event, int], ...], delta: float) -> float:
-    """Return ε of a plan fixed beforehand. The result is cached, since each run needs it at its start and at its end."""
+    """Return ε of a plan fixed beforehand. The result is cached, since each run needs ε at its start and at its end."""
     from vfl.privacy.accountants import choose_accountant
 
     return choose_accountant(plan, committed=True).compose_all(plan).epsilon(delta)

@@ -1,6 +1,6 @@
-"""Protocols of a budget book and of its reservations. The executor charges a reservation before each release.
+"""Protocols of a budget book (privacy account) and its reservations. Before each release, the executor charges a reservation.
 
-A book never under-counts: a release that `charge` could not record must not be made.
+A book's total is never too small: a release that `charge` could not record must not be made.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Cost of a plan that has not been reserved. All ε are at the book's δ, rounded up.
+    """Cost of a plan that is not reserved yet. Every ε is at the book's δ, rounded up.
 
     cap, delta : the book's (ε, δ).
-    spent : ε of all charges so far and of reservations still open.
+    spent : ε of all charges so far and of all open reservations together.
     asked : ε of the plan alone.
     left : ε of the largest plan that would still fit. Values of ε do not add up; the book adds μ² or ρ.
     fits : True if `reserve` would grant the plan now.
-    accounting : "gdp" (exact for Gaussian releases), "zcdp" (mixes), or "pld" or "selection" (a plan fixed beforehand).
+    accounting : "gdp" (exact for Gaussian releases), "zcdp" (mixed releases), or "pld" or "selection" (plans fixed
+    beforehand).
     scope : extent of the guarantee, in words.
     """
 
@@ -45,11 +46,11 @@ class Preview:
 class Statement:
     """Facts about a settled run, for its certificate.
 
-    spent, reserved : ε of the charges; ε of the reservation.
+    spent : ε of all charges together. reserved : ε of the reservation.
     releases : number of charges.
     stopped_early : True if the data decided when to stop.
     scope : extent of the guarantee, in words.
-    entries, head : number of ledger entries and chain head after settling; 0 and '' for a book in memory.
+    entries, head : number of ledger entries, and chain head, after settling; 0 and '' for a book in memory.
     flags : one sentence for each change of the cap after releases.
     """
 
@@ -73,7 +74,7 @@ class Statement:
 
 @runtime_checkable
 class Reservation(Protocol):
-    """Reserved plan of a run. Another process may continue it, but only one process may use it at a time."""
+    """Reserved plan of a run. Another process may take the reservation over; only one process may use it at a time."""
 
     @property
     def run(self) -> str:
@@ -81,49 +82,50 @@ class Reservation(Protocol):
         ...
 
     def charge(self, items: Sequence[tuple[ReleaseKey, Event]]) -> None:
-        """Record all charges or none, durably. Draw the noise only after this call has returned.
+        """Record all charges or none of them, durably. Draw the noise only after this call has returned.
 
-        A key that was charged before with the same event is ignored; a repeated *release* needs a new attempt.
-        Raises BudgetExceeded, with nothing recorded, if the sum would exceed the reservation. Raises LedgerError if a
-        key was charged with another event, or if the book cannot be written.
+        A key that was charged before with the same event is ignored: to repeat a *release*, use a new attempt. Raises
+        BudgetExceeded, with nothing recorded, if the sum would exceed the reservation. Raises LedgerError if a key was
+        charged
+        with another event, or if the book cannot be written.
         """
         ...
 
     def charged(self) -> frozenset[ReleaseKey]:
-        """Return the keys charged so far. After a crash, the release of each of them may have been made."""
+        """Return the keys charged so far. After a crash, the release of each key may have been made."""
         ...
 
     def settle(self, *, stopped_early: bool = False) -> Statement:
-        """Close the reservation and free its uncharged part. A repeated call returns the same statement.
+        """Close the reservation and free its uncharged part. Repeated calls return the same statement.
 
         stopped_early : True if the data decided when the run stopped.
         """
         ...
 
     def refund(self) -> None:
-        """Cancel a reservation that has no charge; BudgetError if there are charges."""
+        """Cancel a reservation without charges. Raises BudgetError if there are charges."""
         ...
 
 
 @runtime_checkable
 class Book(Protocol):
-    """Account that reserves plans under an (ε, δ) cap."""
+    """Privacy account that reserves plans under an (ε, δ) cap."""
 
     def preview(self, plan: Plan) -> Preview:
-        """Return the cost of a plan, without recording anything."""
+        """Return the cost of a plan. Nothing is recorded."""
         ...
 
     def reserve(self, plan: Plan, *, job: str, run: str) -> Reservation:
-        """Reserve the whole plan, before any data are touched.
+        """Reserve the whole plan, before any data are read.
 
-        plan : events with counts. job : digest of the job. run : id of the run, unique in the book.
-        Raises BudgetExceeded, with the ε spent, asked and left, if the plan does not fit.
+        plan : events with counts. job : digest of the job. run : id of the run, which is unique in the book.
+        Raises BudgetExceeded if the plan does not fit. The message has the ε spent, asked and left.
         """
         ...
 
 
 def adjacency_of(plan: Plan) -> Adjacency:
-    """Return the adjacency of a plan; an empty plan, a bad count or mixed adjacencies raise PrivacyError."""
+    """Return the adjacency of a plan. Raises PrivacyError for an empty plan, a bad count or mixed adjacencies."""
     if not plan:
         raise PrivacyError(f"a plan without any release has nothing to reserve: plan one, or {WITHOUT_PRIVACY}")
     for _, count in plan:

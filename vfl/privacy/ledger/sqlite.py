@@ -1,6 +1,6 @@
-"""Storage of a ledger in an SQLite file, with a write-ahead log that is synced at each commit.
+"""Storage of a ledger in an SQLite file. The file's write-ahead log is synced at each commit.
 
-One process writes at a time.
+Only one process writes at a time.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _SCHEMA = (
 _SINCE = "SELECT * FROM entries WHERE seq >= ? ORDER BY seq"
 _APPEND = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
-# SQLite forbids using or closing a connection inherited from a parent process, and garbage collection would close it.
+# SQLite forbids using or closing a connection that a parent process opened, and garbage collection would close it.
 _inherited: list[sqlite3.Connection] = []
 
 
 @dataclass(eq=False)
 class SqliteStore:
-    """Append-only storage that survives power loss. Every failure to read or write raises LedgerError.
+    """Append-only storage that survives a loss of power. Every failure to read or write raises LedgerError.
 
-    It has one connection per process, opened on first use. The caller admits one thread at a time. SQLite gives its
-    auxiliary files the mode of the ledger.
-    Options as for `SqliteLedger`; with `readonly`, the ledger may be on any file system.
+    There is one connection per process, opened on first use. The caller admits one thread at a time. SQLite gives its
+    auxiliary files the mode of the ledger's file.
+    Options as for `SqliteLedger`. With `readonly`, the ledger may be on any file system.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class SqliteStore:
     _identity: str = field(default="", init=False)
 
     def create(self) -> None:
-        """Create an empty ledger atomically, unless one exists. Of several processes at once, one creates the file."""
+        """Create an empty ledger atomically, unless there is one. If several processes try at once, one creates the file."""
         if self.readonly or self.path.exists():
             return
         self._require_local()
@@ -86,15 +86,15 @@ class SqliteStore:
                     part.unlink()
 
     def reading(self) -> AbstractContextManager[Rows]:
-        """Yield the entries in one consistent read transaction."""
+        """Yield the entries as seen by one consistent read transaction."""
         return self._transaction("BEGIN")
 
     def writing(self) -> AbstractContextManager[Rows]:
-        """Yield the entries under an exclusive lock. On exit, all appended entries are durable; after an error, none is."""
+        """Yield the entries under an exclusive lock. On exit, appended entries are durable; after an error, none is kept."""
         return self._transaction("BEGIN IMMEDIATE")
 
     def forget(self) -> None:
-        """Drop the connection of a parent process without closing it."""
+        """Forget a connection that a parent process opened, without closing it."""
         if self._connection is not None:
             _inherited.append(self._connection)
             self._connection = None
@@ -154,7 +154,7 @@ class SqliteStore:
         )
 
     def _write_ahead(self, connection: sqlite3.Connection) -> None:
-        # Switching the mode needs exclusive access and does not wait for it, so try again until the deadline.
+        # Switching the journal mode needs exclusive access and does not wait for it, so try again until the deadline.
         deadline = time.monotonic() + self.timeout
         while True:
             try:
@@ -214,7 +214,7 @@ _CAUSES = {
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync a folder, so that the entry of a new file in it survives power loss."""
+    """Sync a folder, so that the directory entry of a new file survives a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -223,7 +223,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 class Rows:
-    """Entries of a ledger, as seen within one transaction."""
+    """Entries of a ledger, as one transaction sees them."""
 
     __slots__ = ("_connection", "identity")
 
@@ -232,7 +232,7 @@ class Rows:
         self.identity = identity
 
     def since(self, seq: int) -> Iterator[tuple[Entry, bytes]]:
-        """Yield the stored entries from number `seq` on, in order, each with its hash."""
+        """Yield the stored entries from number `seq` on, in order, each entry with its hash."""
         for row in self._connection.execute(_SINCE, (seq,)):
             yield Entry._make(row[:9]), row[9]
 

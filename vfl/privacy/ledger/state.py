@@ -1,6 +1,6 @@
 """State of a ledger, rebuilt by applying its entries in order.
 
-The same code validates new entries, verifies stored ones and answers queries.
+One code validates new entries, verifies stored entries and answers queries about the state.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A change of a cap after releases on its data set were charged.
+    """Change of a data set's cap after releases on the data set were charged.
 
-    The earlier cap no longer bounds the releases: the new cap may depend on released values.
+    The earlier cap no longer bounds the releases, since the new cap may depend on released values.
 
-    seq, recorded : number and time of the cap's entry. releases : number of charges on the data set before the change.
-    epsilon, delta : the cap from then on. epsilon_before, delta_before : the cap until then.
+    seq, recorded : number and time of the entry that sets the new cap. releases : number of charges on the data set before
+    the
+    change. epsilon, delta : the new cap. epsilon_before, delta_before : the earlier cap.
     """
 
     dataset: str
@@ -52,7 +53,7 @@ class Revision:
 
     @property
     def mark(self) -> dict[str, Any]:
-        """Field of the cap's entry that marks it as a change after releases."""
+        """Field of the cap's entry that marks the entry as a change after releases."""
         return {
             "releases": self.releases,
             "epsilon": self.epsilon_before.hex(),
@@ -62,13 +63,13 @@ class Revision:
 
 @dataclass(slots=True)
 class Scope:
-    """Account of one named data set: its adjacency, its cap, and the runs that reserved from it.
+    """Account of one named data set: adjacency, cap, and the runs that reserved plans on the data set.
 
-    capacity : cap in units for each accounting. The value is stored when the cap is set, so that machines and versions whose
-        results differ in the last digit agree on the plans that fit.
+    capacity : cap in units, for each accounting. The value is stored when the cap is set, so that machines and versions whose
+    results differ in the last digit agree on which plans fit.
     accounting : fixed by the owner or by the first reservation; None before.
-    closed : units spent by closed runs.
-    runs, open : all runs, and the open ones, by id.
+    closed : units spent by all closed runs.
+    runs, open : {id: run} of all runs, and of the open ones.
     revisions : changes of the cap after releases, in order.
     """
 
@@ -84,7 +85,7 @@ class Scope:
     revisions: tuple[Revision, ...] = ()
 
     def revision(self, entry: int, recorded: str, epsilon: float, delta: float) -> Revision | None:
-        """Return the `Revision` for a new cap; None before the first release, and for an equal cap."""
+        """Return the `Revision` that a new cap means; None before the first release, and if the cap is unchanged."""
         releases = sum(run.account.count for run in self.runs.values())
         if not releases or (epsilon, delta) == (self.epsilon, self.delta):
             return None
@@ -101,7 +102,7 @@ class Scope:
 
     @property
     def committed(self) -> int:
-        """Units that count against the cap: spent by closed runs or reserved by open ones."""
+        """Units that count against the cap: those spent by closed runs and those reserved by open runs."""
         return self.closed + sum(run.allowance.reserved for run in self.open.values())
 
 
@@ -109,8 +110,8 @@ class Scope:
 class Run:
     """Reservation of one run.
 
-    ended : '' while open, then 'settled', 'stopped early' or 'refunded'. head : chain head after the end.
-    cap : (ε, δ) of the data set at the end. revisions : changes of the cap after releases, up to the end.
+    ended : '' while the run is open, then 'settled', 'stopped early' or 'refunded'. head : chain head after the run's end.
+    cap : (ε, δ) of the data set at the run's end. revisions : changes of the cap after releases, up to the run's end.
     """
 
     account: Account
@@ -122,7 +123,7 @@ class Run:
 
 
 class LedgerState:
-    """State after the first entries of a ledger. `apply` raises LedgerError for an entry that contradicts earlier ones."""
+    """State after some first entries of a ledger. `apply` raises LedgerError for an entry that contradicts earlier entries."""
 
     def __init__(self, identity: str) -> None:
         self.seq = 0
@@ -137,7 +138,7 @@ class LedgerState:
         return Head(self.seq, self.hash.hex())
 
     def catch_up(self, rows: Iterable[tuple[Entry, bytes]]) -> None:
-        """Verify and apply entries. The first of `rows` is the last entry applied before, and must be unchanged."""
+        """Verify and apply entries. The first of `rows` is the entry that was applied last, and must be unchanged."""
         rows = iter(rows)
         if self.seq:
             entry, digest = next(rows, (None, b""))
@@ -169,7 +170,7 @@ class LedgerState:
             self.run(entry.dataset, entry.run).head = self.head
 
     def scope(self, dataset: str) -> Scope:
-        """Return a data set's scope; BudgetError if it has no cap yet."""
+        """Return the account of a data set. Raises BudgetError if the data set has no cap yet."""
         scope = self.scopes.get(dataset)
         if scope is None:
             raise BudgetError(
@@ -179,7 +180,7 @@ class LedgerState:
         return scope
 
     def run(self, dataset: str, run: str) -> Run:
-        """Return a run's reservation; BudgetError if the data set has none with this id."""
+        """Return a run's reservation. Raises BudgetError if the data set has no reservation with this id."""
         found = self.scope(dataset).runs.get(run)
         if found is None:
             raise BudgetError(
@@ -271,7 +272,7 @@ class LedgerState:
 
 
 def charged(entry: Entry) -> tuple[ReleaseKey, Event]:
-    """Return the release and the event of a charge entry."""
+    """Return the release key and the event in the entry of a charge."""
     if entry.round is None or entry.part is None or entry.attempt is None:
         raise LedgerError("a charge names no release")
     return ReleaseKey(entry.round, entry.part, entry.attempt), decode(entry.body)
