@@ -1,8 +1,8 @@
 """Certificates of participants: self-signed, pinned individually, and unable to certify anybody else.
 
-A participant's certificate binds its name to a public key on the curve P-256. TLS accepts it as its own trust anchor, so no
-certificate authority is needed. It is not an authority itself (CA:FALSE): the holder of one member's key cannot make a
-certificate that is accepted under another member's name.
+A participant's certificate binds the participant's name to a public key on the curve P-256. TLS accepts the certificate as a
+trust anchor of its own, so no certificate authority is needed. The certificate is not an authority itself (CA:FALSE): the
+holder of one member's key cannot make a certificate that is accepted under another member's name.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
-"""Pattern of a member's name: a label of a host name, because TLS compares it with the certificate's DNS name."""
+"""Pattern of a member's name. It must be a label of a host name, because TLS compares it with the certificate's DNS name."""
 LARGEST = 1 << 14
 """Largest size of a certificate in bytes. A longer text is not parsed."""
 EARLY = dt.timedelta(hours=1)
-"""A certificate is valid from this long before its creation, for participants whose clocks are slow."""
+"""A certificate is valid from this time before its creation on, for participants whose clocks are slow."""
 LONGEST_DAYS = 3653
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One participant's certificate, checked.
+    """One participant's certificate, after it was checked.
 
-    name : name of the participant. pem : the certificate alone, as UTF-8 PEM. public_key : DER.
+    name : name of the participant. pem : the certificate as UTF-8 PEM. public_key : in DER form.
     fingerprint : SHA-256 of the certificate's DER form, 64 lower-case hexadecimal digits, as printed by
-    `openssl x509 -fingerprint -sha256` without colons.
+        `openssl x509 -fingerprint -sha256`, but without colons.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Read:
 
 
 def check_name(name: str, what: str = "a participant") -> None:
-    """Raise SpecificationError for a name that a certificate cannot hold."""
+    """Raise SpecificationError for a name that a certificate cannot contain. what : what the name is for, in errors."""
     if not NAME.fullmatch(name):
         raise SpecificationError(
             f"{name!r} cannot name {what}: use at most 63 letters, digits, '-' and '_' of ASCII, with a letter or digit at "
@@ -53,7 +53,7 @@ def check_name(name: str, what: str = "a participant") -> None:
 
 
 def new_certificate(name: str, key: EllipticCurvePrivateKey, days: int) -> bytes:
-    """Return a self-signed certificate for `name` as PEM, valid for `days` days, for both ends of a connection."""
+    """Return a self-signed certificate for `name` in PEM form. It is valid for `days` days, for both ends of a connection."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding
@@ -100,7 +100,7 @@ def _usage() -> x509.KeyUsage:
 
 
 def read_certificate(pem: bytes | str, where: str) -> Read:
-    """Read a participant's certificate; check its name, key and dates, and that it cannot certify anybody else.
+    """Read a participant's certificate. Check its name, key and dates, and that it cannot certify any other participant.
 
     where : name of the certificate in errors, for instance "the certificate 'bank.pem'".
     Raises SpecificationError.
@@ -170,4 +170,4 @@ def _may_certify(certificate: x509.Certificate) -> bool:
             return True
         return certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
     except x509.ExtensionNotFound:
-        return True  # without these extensions, some verifiers take a self-signed certificate for an authority
+        return True  # without these extensions, some verifiers treat a self-signed certificate as an authority

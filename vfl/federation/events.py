@@ -1,9 +1,9 @@
-"""Events of a party that has joined a federation, for its owner's screen and log.
+"""Events of a party that has joined a federation, for the owner's screen and log.
 
-They state requests, decisions and costs. They never hold data, ids, residuals or scores.
+Events state requests, decisions and costs. They never contain data, ids, residuals or scores.
 
-Order: (Connected (Requested (Refused | Allowed Released* Ended))* Disconnected)*. A request that is in flight when the
-connection breaks continues after the next Connected, or is reported by Ended.
+Order: (Connected (Requested (Refused | Allowed Released* Ended))* Disconnected)*. A request in progress when the connection
+breaks continues after the next Connected, or is reported by Ended.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PURPOSES = ("train", "align", "predict", "evaluate", "serve", "check")
-"""Purposes of requests to a party. `check` measures the connection for `vfl federation check` and touches no data."""
+"""Purposes of requests to a party. `check` measures the connection for `vfl federation check` and reads no data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    """The stream to the coordinator is open, and the coordinator's key is the pinned one."""
+    """The stream to the coordinator is open, and the coordinator has the pinned key."""
 
     coordinator: str
     address: str
@@ -29,9 +29,9 @@ class Connected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnected:
-    """The stream is closed, or could not be opened; the party tries again. Emitted once per outage, not per attempt.
+    """The stream was closed, or could not be opened. The party tries again. Emitted once per outage, not per attempt.
 
-    why : a sentence. in_flight : runs that were not finished.
+    why : the reason, a sentence. in_flight : ids of runs that were not finished.
     """
 
     why: str
@@ -40,12 +40,13 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
-    """The coordinator sent a request, which the owner's policy has not judged yet.
+    """The coordinator has sent a request. The owner's policy has not judged it yet.
 
-    purpose : one of PURPOSES. run : id of the run. job, digest : name and digest of the job, or digest of the model's part.
-    columns : the requested columns. epsilon, delta : the job's budget; None without privacy, or if no release carries noise.
+    purpose : one of PURPOSES. run : id of the run. job : name of the job. digest : digest of the job, or of the part of a
+        model.
+    columns : the requested columns. epsilon, delta : the job's budget; None without privacy, or if no release has noise.
     source : name that the owner gave the source; '' for the source without a name.
-    threats : the threat model of trust='secure' in words.
+    threats : the threat model of trust='secure', in words; '' for other jobs.
     """
 
     purpose: str
@@ -70,9 +71,9 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A request is refused: by the owner's policy, by the owner's book of budgets, or as malformed.
+    """A request was refused: by the owner's policy, by the owner's book of budgets, or because it was malformed.
 
-    why : the sentence sent back to the coordinator.
+    why : the sentence that the coordinator receives.
     """
 
     run: str
@@ -81,11 +82,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """Cost of a run so far; at most one per second.
+    """Cost of a run so far. Emitted at most once per second.
 
-    releases : number of sums to which this party added noise; a pass over disjoint blocks has several sums and one charge.
-    epsilon : ε of the releases at the job's δ; None without privacy. reserved : ε that the owner's book reserved for the run;
-    None without a book.
+    releases : number of sums to which this party added noise. A pass over disjoint blocks has several sums and one charge.
+    epsilon : ε of the releases at the job's δ; None without privacy. reserved : ε that the owner's book has reserved for the
+    run; None without a book.
     """
 
     run: str
@@ -96,10 +97,10 @@ class Released:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A request is done.
+    """A request has ended.
 
-    why : '' if it was completed, else a sentence. releases, epsilon : as in Released. records : number of records used; None
-    if unknown. left : ε left in the owner's book; None without a book.
+    why : '' if it was completed, else the reason, a sentence. releases, epsilon : as in `Released`. records : number of used
+    records; None if unknown. left : ε left in the owner's book; None without a book.
     """
 
     run: str
@@ -118,5 +119,5 @@ if TYPE_CHECKING:
 
 
 def plain_of(event: Event) -> dict[str, Any]:
-    """Return an event as plain values, with its kind under 'event'."""
+    """Return an event as a dictionary of plain values. Its entry 'event' is the kind of the event."""
     return {"event": type(event).__name__.lower(), **dataclasses.asdict(event)}

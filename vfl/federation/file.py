@@ -1,4 +1,4 @@
-"""The federation file: the participants, their certificates, and where the coordinator listens. Public TOML.
+"""The federation file: it lists the participants, their certificates, and the coordinator's address. Public TOML.
 
 format = 1
 name = "credit"
@@ -7,8 +7,8 @@ name = "credit"
 [parties.telco]        certificate = '''…'''
 [dealer]               name = "notary", certificate = '''…'''      (optional: dealer of training on shares, see docs/secure.md)
 
-Members exchange the file by hand. Its digest depends on the name, address, members and certificates, and not on the spelling of
-the file: members that print the same digest pin the same keys.
+Members exchange the file by hand. The digest of the file depends on names, address, members and certificates, but not on
+spacing or order. Members that print equal digests pin the same keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LARGEST = 1 << 22
-"""Largest size of a federation file in bytes. A longer file is not read."""
+"""Largest size of a federation file in bytes. A longer file is refused."""
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
 )
@@ -44,7 +44,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A participant in a federation file. `fingerprint` is the SHA-256 of the certificate's DER form, in hex."""
+    """A participant in a federation file. fingerprint : SHA-256 of the certificate's DER form, in hexadecimal."""
 
     name: str
     certificate_pem: bytes = field(repr=False)
@@ -54,9 +54,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """The members of a federation and the coordinator's address, 'host:port'. `digest` identifies the content, in hex.
+    """The members of a federation, and the coordinator's address 'host:port'. digest : identifies this content, in hexadecimal.
 
-    dealer : organisation without data that is the dealer of training on shares; None if the file names none.
+    dealer : organisation without data that deals in training on shares; None if the file names none.
     """
 
     name: str
@@ -68,26 +68,26 @@ class Federation:
 
     @property
     def joining(self) -> Mapping[str, Member]:
-        """The members that connect to the coordinator: the parties, then the dealer."""
+        """Return {name: member} for the members that connect to the coordinator: the parties, then the dealer."""
         return (
             self.parties if self.dealer is None else MappingProxyType({**self.parties, self.dealer.name: self.dealer})
         )
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """The coordinator, then the parties, then the dealer."""
+        """Return {name: member} for all members: the coordinator, then the parties, then the dealer."""
         return MappingProxyType({self.coordinator.name: self.coordinator, **self.joining})
 
     def stated(self, dealer: str = "") -> dict[str, str]:
-        """Return the federation's name and digest for a run's certificate, and the dealer's name for a run on shares.
+        """Return facts for a run's certificate: the federation's name and digest; for a run on shares, also the dealer's name.
 
-        dealer : `Secure.dealer`, 'separate' or 'coordinator'; '' for other runs.
+        dealer : `Secure.dealer`, 'separate' or 'coordinator'; '' if the run is not on shares.
         """
         member = {"separate": self.dealer, "coordinator": self.coordinator}.get(dealer)
         return {"name": self.name, "digest": self.digest} | ({} if member is None else {"dealer": member.name})
 
     def member(self, name: str) -> Member:
-        """Return the member of this name. Raises SpecificationError if no member has it."""
+        """Return the member of this name. Raises SpecificationError if there is no such member."""
         if name not in self.members:
             raise SpecificationError(
                 f"{name!r} is not a member of the federation {self.name!r}{nearest(name, self.members)}; members: "
@@ -96,7 +96,10 @@ class Federation:
         return self.members[name]
 
     def check_identity(self, identity: Identity) -> Member:
-        """Return the member that has this identity. Raises SpecificationError if the file pins no such member or key."""
+        """Return the member that has this identity.
+
+        Raises SpecificationError if the file has no such member or pins another key.
+        """
         member = self.member(identity.name)
         if member.fingerprint != identity.fingerprint:
             raise SpecificationError(
@@ -134,8 +137,8 @@ class _Written:
 def read_federation(path: str | os.PathLike[str]) -> Federation:
     """Read a federation file. Raises SpecificationError, which names the entry, for an invalid file.
 
-    Errors are unknown keys, two members with the same name or key, a bad address, any private key, and a certificate that
-    has expired, that may certify others, or whose name is not the member's.
+    Errors are unknown keys, two members with one name or one key, a bad address, any private key, and a certificate that has
+    expired, that may certify others, or that has a name different from the member's.
     """
     path = Path(path).expanduser()
     where = f"the federation file {str(path)!r}"
@@ -177,9 +180,9 @@ def write_federation(
     """Write a new federation file and return its content.
 
     coordinator : name and certificate (PEM). address : 'host:port' at which the parties reach the coordinator. parties :
-    {name: certificate}. dealer : name and certificate of an organisation without data that is the dealer of training on shares.
+    {name: certificate}. dealer : name and certificate of an organisation without data that deals in training on shares.
 
-    Raises SpecificationError for content that `read_federation` would refuse; OutputError if the file exists or cannot be
+    Raises SpecificationError for content that `read_federation` would refuse, and OutputError if the file exists or cannot be
     written.
     """
     import tomli_w
@@ -208,11 +211,11 @@ def write_federation(
 def identity_for(
     federation: Federation, file: str | os.PathLike[str], name: str, identity: str | os.PathLike[str] | None = None
 ) -> Identity:
-    """Return the identity of member `name`: from `identity`, else from NAME.key and NAME.pem beside the federation file.
+    """Return the identity of member `name`: from `identity`, else from NAME.key and NAME.pem next to the federation file.
 
-    Raises SpecificationError if the federation has no such member, or pins another certificate for this member.
+    Raises SpecificationError if the federation has no such member, or pins a different certificate for this member.
     """
-    federation.member(name)  # before a file is read
+    federation.member(name)  # check the name before a file is read
     beside = Path(file).expanduser().parent / f"{name}{KEY_SUFFIX}"
     loaded = load_identity(identity if identity is not None else beside)
     if loaded.name != name:

@@ -1,7 +1,7 @@
-"""A participant's identity: its private key and certificate, which TLS connections between organisations use.
+"""A participant's identity: a private key and a certificate, which TLS connections between organisations use.
 
-The key is written with mode 0600, never printed, and refused if others may read it: anyone who holds it can act as the
-participant. The certificate is public. Both are PEM files side by side, NAME.key and NAME.pem.
+The key is written with mode 0600 and never printed. A key that other users may read is refused, since anyone who holds the
+key can act as the participant. The certificate is public. Both are PEM files in one folder, NAME.key and NAME.pem.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ DAYS = 730
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A participant's name, certificate and private key; it cannot be pickled, and its repr hides the key.
+    """A participant's name, certificate and private key. An identity cannot be pickled, and its repr hides the key.
 
-    certificate_pem, key_pem : PEM, as gRPC takes them. fingerprint : SHA-256 of the certificate's DER form, 64 hexadecimal
-    digits.
+    certificate_pem, key_pem : in the PEM form that gRPC takes. fingerprint : SHA-256 of the certificate's DER form, 64
+    hexadecimal digits.
     """
 
     name: str
@@ -47,8 +47,8 @@ def new_identity(name: str, folder: str | os.PathLike[str] = ".", *, days: int =
     name : name of a party as in jobs, or of the coordinator. folder : folder for both files. days : days until the
     certificate expires.
 
-    Never replaces a file. Raises SpecificationError for a name that a certificate cannot hold; OutputError if a file exists
-    or cannot be written.
+    No existing file is replaced. Raises SpecificationError for a name that a certificate cannot contain, and OutputError if a
+    file exists or cannot be written.
     """
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -71,10 +71,10 @@ def new_identity(name: str, folder: str | os.PathLike[str] = ".", *, days: int =
 
 
 def load_identity(path: str | os.PathLike[str]) -> Identity:
-    """Return the identity in NAME.key and NAME.pem; `path` names either file.
+    """Return the identity in NAME.key and NAME.pem. path : path of either file.
 
-    Raises SpecificationError for a key that other users can read, belongs to another user or does not belong to the
-    certificate, and for a missing, malformed or expired certificate.
+    Raises SpecificationError if other users can read the key, if the key belongs to another user, if key and certificate do not
+    belong together, or if the certificate is missing, malformed or expired.
     """
     path = Path(path).expanduser()
     if path.suffix not in (KEY_SUFFIX, CERTIFICATE_SUFFIX):
@@ -101,7 +101,7 @@ def read_public(path: str | os.PathLike[str]) -> Read:
 
 
 def _read(path: Path, what: str, remedy: str) -> tuple[bytes, os.stat_result]:
-    """Return the content of an identity's file and its status. remedy : first words of the remedy for a missing file."""
+    """Return the content and the status of an identity's file. remedy : words that begin the remedy if the file is missing."""
     try:
         with opened(path) as file:
             return file.read(LARGEST + 1), os.fstat(file.fileno())
@@ -114,7 +114,7 @@ def _read(path: Path, what: str, remedy: str) -> tuple[bytes, os.stat_result]:
 
 
 def _secret(path: Path) -> bytes:
-    """Return the content of a key file that belongs to this user alone."""
+    """Return the content of a key file. The file must belong to this user, and no other user may read it."""
     content, status = _read(path, "key", "name the identity of this participant, or ")
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise SpecificationError(
@@ -136,7 +136,7 @@ def _public_key(secret: bytes, path: Path) -> bytes:
     try:
         key = load_pem_private_key(secret, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a key with a passphrase
-        # The library's message is not repeated: the error must show nothing of the file.
+        # The library's message is not repeated, since the error must not show content of the file.
         raise SpecificationError(
             f"{str(path)!r} holds no private key that vfl can use: make an identity with: vfl identity new NAME"
         ) from None

@@ -1,4 +1,4 @@
-"""Disjoint public batches of a pass over the records, and pieces of one joint release."""
+"""Disjoint public batches of records in a pass, and pieces of one joint release."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One of `of` disjoint public batches that together contain every record once: a pass makes one release from each.
+    """One of `of` disjoint public batches that together contain every record once. A pass makes one release per batch.
 
-    A record takes part in one release of a pass, so the pass costs as much as one release (parallel composition: given the
-    earlier releases, the release of every other fold is the same function of the other records). The charge of fold 0 pays for
-    the whole pass.
+    A record takes part in only one release of a pass. The pass therefore costs as much as one release (parallel composition:
+    given the earlier releases, the release of every other batch is the same function of the other records). The charge of
+    batch 0 pays for the whole pass.
 
-    number : 0 … of − 1, in the order of the releases. seed : identifies the pass; public.
+    number : 0 … of − 1, in the order of the releases. seed : public seed that identifies the pass.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Fold:
             )
 
     def members(self, n_records: int) -> Vector:
-        """Return (n,) 1 for the records of this fold, else 0."""
+        """Return (n,) with 1 for each record of this batch and 0 for all other records."""
         members = np.zeros(n_records)
         members[_order(self.seed, n_records)[self.number :: self.of]] = 1.0
         return members
@@ -44,7 +44,7 @@ class Fold:
 
 @lru_cache(maxsize=1)
 def _order(seed: tuple[int, ...], n_records: int) -> Integers:
-    """Return the order of the records in a pass, (n,): the same for all of its batches."""
+    """Return the order of the records in a pass, (n,). All batches of a pass are cut from this order."""
     order: Integers = np.random.default_rng(seed).permutation(n_records)
     order.flags.writeable = False
     return order
@@ -52,12 +52,12 @@ def _order(seed: tuple[int, ...], n_records: int) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class Piece(Fold):
-    """One of `of` pieces of a single joint release of all records, which is charged as a whole with piece 0.
+    """One of `of` pieces of a single joint release of all records. The release is charged as a whole, with piece 0.
 
-    All pieces are fixed before the first release, and their noise is independent. So releasing them one after the other
-    equals releasing them at once, and their event carries the sensitivity of all pieces together.
+    All pieces are fixed before the first release, and their noise is independent. Releasing them one after another is
+    therefore the same as releasing them at once. The event has the sensitivity of all pieces together.
     """
 
     def members(self, n_records: int) -> Vector:
-        """Return (n,) 1: every record is in every piece."""
+        """Return (n,) ones, since every record is in every piece."""
         return np.ones(n_records)

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """A party's facts about itself, sent before training.
+    """Facts about a party, which the party sends before training.
 
-    version : version of the code that it runs.
-    n_records : number of its records; the guarantee is conditional on it.
-    keeps_book : True if its owner keeps a release log, which needs notices of the run.
-    alignment : hash of its records' ids in their order, the same for all parties; '' without an alignment.
+    version : version of the vfl code at the party.
+    n_records : number of the party's records. The guarantee is conditional on this number.
+    keeps_book : True if the party's owner keeps a release log (a book), which needs notices of the run.
+    alignment : hash of the records' ids in their order, equal for all parties; '' without an alignment.
     """
 
     version: str
@@ -27,7 +27,7 @@ class Greeting:
 
 
 class Phase(enum.Enum):
-    """Reason of a notice to the parties' books."""
+    """Reason for a notice to the parties' books."""
 
     COMPARE = "before anything is reserved: is a book, or the ledger, older than what the other has noted"
     OPEN = "the ledger has set the plan aside"
@@ -37,11 +37,11 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Notice of the coordinator to a party that keeps a book. Public.
+    """Notice of the coordinator to a party that keeps a book (release log). It is public.
 
     run : id of the run. account : name of the account in the coordinator's ledger.
-    ledger : head of the ledger's chain; None for a budget in memory.
-    noted : head of the party's chain that the ledger recorded last.
+    ledger : head (last hash) of the ledger's chain; None for a budget in memory.
+    noted : head of the chain of the party's book that the ledger recorded last; None if there is none.
     """
 
     phase: Phase
@@ -53,10 +53,10 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class BookHeads:
-    """Answer of a party's book.
+    """Answer of a party's book: heads (last hashes) of two chains.
 
-    own : head of its chain; None before its first run.
-    noted : head of the ledger's chain that this book recorded last.
+    own : head of the book's chain; None before the book's first run.
+    noted : head of the ledger's chain that this book recorded last; None if there is none.
     """
 
     own: Head | None

@@ -1,6 +1,6 @@
-"""Calls between a coordinator and a party of another organisation, and their answers, except for queries and notices.
+"""Calls from a coordinator to a party of another organisation, and the answers. Queries and notices are not among them.
 
-Every call of a run follows an Offer that the party's owner has agreed to. No call names a path or an address.
+Every call of a run follows an `Offer` to which the party's owner has agreed. No call names a path or an address.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ TRAIN, ALIGN, PREDICT, EVALUATE, SERVE = PURPOSES = ("train", "align", "predict"
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Offer of work, which the owner's policy judges before any data are opened.
+    """Offer of a job or another piece of work. The owner's policy judges it before any data are opened.
 
-    purpose : one of PURPOSES. run : id of the run. job : the public job as JSON, which the party reads itself; for a prediction
-        or a service, the party's part of the model (parties.prediction.ModelPart).
-    digest : digest of the job or the part, which the party recomputes. parties : all participating parties.
-    source : the owner's name of its source; '' is the one without a name.
-    keeps : name under which the aligned rows are kept, for a run that may be resumed; '' keeps none.
+    purpose : one of PURPOSES. run : id of the run. job : the public job as JSON, which the party parses itself; for a
+        prediction or a service, the party's part of the model instead (parties.prediction.ModelPart).
+    digest : digest of the job or of the part, which the party recomputes. parties : names of all participating parties.
+    source : name that the owner gave the source; '' for the source without a name.
+    keeps : name under which the party keeps the aligned rows, for a run that may be resumed; '' to keep no rows.
     resumed, later, last, again : as in vfl.alignment.Keeping.
     """
 
@@ -48,7 +48,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Answer to a call that failed. kind : name of an error in vfl.errors. reason : its message."""
+    """Answer to a call that failed. kind : name of an error in vfl.errors. reason : the error's message."""
 
     kind: str
     reason: str
@@ -56,26 +56,26 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Call to read the columns; answered by a Greeting."""
+    """Call to read the party's columns; answered by `Greeting`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendLabels:
-    """Call for y, at the label party; answered by Done and a vector."""
+    """Call for the labels y, to the label party only; answered by `Done` and a vector."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Call to close the work. why : '' if it is complete, else the reason, a sentence."""
+    """Call to close the party's work. why : '' if the work is complete, else the reason, a sentence."""
 
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Call that is answered at once, with the requested number of bytes; touches no data.
+    """Call that is answered at once, with the requested number of bytes. It reads no data.
 
-    seconds : the caller's clock. size : size of the returned vector in bytes.
+    seconds : time on the caller's clock. size : size of the returned vector in bytes.
     """
 
     seconds: float
@@ -84,7 +84,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Answer of a Ping. seconds : the party's clock. version : version of its code."""
+    """Answer to `Ping`. seconds : time on the party's clock. version : version of the vfl code at the party."""
 
     seconds: float
     version: str
@@ -92,9 +92,9 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class SealingKey:
-    """A party's key in one run to seal vectors for it that pass through the coordinator, signed by its identity.
+    """A party's public key in one run. Others use it to seal vectors for this party that pass through the coordinator.
 
-    key : X25519, 32 bytes. signature : as in vfl.security.sealing.
+    key : X25519, 32 bytes. signature : by the party's identity, as in vfl.security.sealing.
     """
 
     key: bytes
@@ -103,19 +103,19 @@ class SealingKey:
 
 @dataclass(frozen=True, slots=True)
 class Introduce:
-    """Call for the party's SealingKey."""
+    """Call for the party's `SealingKey`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Introduced:
-    """Call that hands every party's SealingKey to a party."""
+    """Call that hands a party the `SealingKey` of every party."""
 
     keys: Mapping[str, SealingKey] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MakeSalt:
-    """Call to one party to choose the salt of an alignment; answered by a Sealed for every other party."""
+    """Call to one party to choose the salt of an alignment; answered by `Sealed`, with a text for every other party."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class TakeSalt:
-    """Call that hands the sealed salt to a party. maker : the party that sealed it."""
+    """Call that hands a party the sealed salt. maker : the party that has sealed the salt."""
 
     maker: str
     text: bytes
@@ -135,12 +135,15 @@ class TakeSalt:
 
 @dataclass(frozen=True, slots=True)
 class ReadIds:
-    """Call to read the ids; answered by an IdsGreeting."""
+    """Call to read the ids; answered by `IdsGreeting`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeginAligning:
-    """Call to begin an alignment, or to continue the pending alignment of that name. sizes : {party: number of its ids}."""
+    """Call to start an alignment. pending : name of an interrupted alignment to continue; None for a new alignment.
+
+    sizes : {party: number of its ids}.
+    """
 
     pending: str | None
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -148,7 +151,7 @@ class BeginAligning:
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """Call to blind the set of `owner`, which `holder` has sealed; the party's own set is made from its ids."""
+    """Call to blind the set of `owner`, which `holder` has sealed. The party's own set is made from its ids."""
 
     owner: str
     holder: str
@@ -156,7 +159,7 @@ class Multiply:
 
 @dataclass(frozen=True, slots=True)
 class SendSet:
-    """Call for the set of `owner`: sealed for party `to`, or in the clear for the coordinator if `to` is ''."""
+    """Call for the set of `owner`: sealed for party `to`; or unsealed for the coordinator if `to` is ''."""
 
     owner: str
     to: str
@@ -164,7 +167,7 @@ class SendSet:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """Call that hands a party the positions of its common records; answered by an Indexed."""
+    """Call that hands a party the positions of its common records; answered by `Indexed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,40 +179,40 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Call to compute the party's part of the margins, which stays with the party; answered by Applied."""
+    """Call to compute the party's part of the margins, which stays at the party; answered by `Applied`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Answer of Apply. n_records : records that were predicted."""
+    """Answer to `Apply`. n_records : number of predicted records."""
 
     n_records: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendMargins:
-    """Call for the party's part of the margins, sealed for the party that adds up."""
+    """Call for the party's part of the margins, sealed for the party `to`, which adds up."""
 
     to: str
 
 
 @dataclass(frozen=True, slots=True)
 class TakeMargins:
-    """Call that hands the sealed part of `sender` to the party that adds up."""
+    """Call that hands the party that adds up the sealed part of `sender`."""
 
     sender: str
 
 
 @dataclass(frozen=True, slots=True)
 class AddUp:
-    """Call to add the parts; answered by Done with the margins, and the ids as JSON if there are any."""
+    """Call to add up the parts; answered by `Done` with the margins, and with the ids as JSON if there are ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Call for one sum over the added margins and the labels, without noise; answered by Done and the sum.
+    """Call for one sum over the added margins and the labels, without noise; answered by `Done` and the sum.
 
-    It only follows the offer of an evaluation that the label party's policy has allowed.
+    This call is possible only after the offer of an evaluation that the label party's policy has allowed.
     """
 
     statistic: Statistic
@@ -219,7 +222,8 @@ class Measure:
 class Asked:
     """One request to a service.
 
-    part : digest of the part of the model to apply. caller, purpose : stated by the adding party. records : number of ids.
+    part : digest of the part of the model to apply. caller, purpose : as stated by the party that adds up. records : number
+    of ids.
     """
 
     part: str
@@ -230,19 +234,19 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Call for parts of margins of records, by id, of several requests; the ids of all requests come in one vector."""
+    """Call for parts of margins for several requests. One vector contains the ids of the records of all requests."""
 
     asked: tuple[Asked, ...]
 
 
 ANSWERED, REFUSED, EXHAUSTED, QUOTA, ABSENT, AWAY = "", "refused", "exhausted", "quota", "absent", "away"
-"""Codes of an outcome: answered; the policy forbids it; the party's limit, or the caller's, is reached; no part is loaded; the
-party, or the database that it asks, did not answer this request."""
+"""Codes of an outcome, in this order: answered; forbidden by the policy; the party's limit reached; the caller's limit reached;
+no part loaded; no answer from the party, or from its database, to this request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of one request at one party. code : one of the codes above. why : the reason, '' for an answer."""
+    """Outcome of one request at one party. code : one of the codes above. why : the reason; '' for an answer."""
 
     code: str = ANSWERED
     why: str = ""
@@ -250,20 +254,20 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Answer of Score: an outcome per request, and a vector of the margins of all answered requests; NaN for an unknown id."""
+    """Answer to `Score`: an outcome per request, and one vector of margins for all answered requests. NaN : an unknown id."""
 
     outcomes: tuple[Outcome, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Call to keep these parts of models and to drop all others that are served; answered by Kept. parts : digests."""
+    """Call to keep only these parts of models; all other served parts are dropped. Answered by `Kept`. parts : digests."""
 
     parts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """States of served parts. states : {digest: '' if it is loaded, else the reason why it is not}."""
+    """Answer to `Keep`: states of the served parts. states : {digest: '' if the part is loaded, else the reason why not}."""
 
     states: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Registered kinds: messages and the functions in them travel as a name and plain parameters, never as code.
+"""Registered kinds of objects. Messages, and functions in messages, travel as a name and plain parameters, never as code.
 
 A kind is a frozen dataclass with a name in a family: the penalty 'l1', the clip 'norm', the query 'backward'. Its plain
 form is the tuple (name, parameter, ...), with the parameters in the order of the class's fields:
@@ -6,9 +6,9 @@ form is the tuple (name, parameter, ...), with the parameters in the order of th
     L1(0.1)                    ⇄  ("l1", 0.1)
     Derivative(Logistic())     ⇄  ("derivative", ("logistic",))
 
-Plain forms hold tuples, str, bool, int, float, bytes and None only; vectors are bytes of little-endian float64. The
-receiver builds the object itself from what is registered on its side. An unknown name, a parameter of another type or
-number, and NaN where none is allowed raise PrivacyError, before anything is computed. `vfl.kinds` holds the table.
+Plain forms contain only tuples, str, bool, int, float, bytes and None; vectors are bytes of little-endian float64. The receiver
+builds the object from the kinds that are registered in its own process. An unknown name, a wrong type or number of parameters,
+and NaN where it is not allowed raise PrivacyError, before anything is computed. `vfl.kinds` shows a table of all kinds.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
 Plain: TypeAlias = tuple[Any, ...]
-"""The plain form of a kind: its name, then its parameters."""
+"""The plain form of an object: the name of its kind, then its parameters."""
 
 GROUP = "vfl.kinds"
-"""Entry points that register the kinds of other packages: each names a function without arguments."""
+"""Group of entry points by which other packages register kinds. Each entry point names a function without arguments."""
 
 SMALL = frozenset({"loss", "penalty", "clip", "weighting", "event", "batch"})
-"""Families of few, small objects, whose plain forms are cached: a run sends the same objects in every message."""
+"""Families with few, small objects. Their plain forms are cached, since a run sends the same objects in every message."""
 
 
 class Parameter(NamedTuple):
-    """One parameter of a kind. text : description of its plain form. encode, decode : conversion to it and back."""
+    """One parameter of a kind. text : description of the plain form. encode, decode : conversion to the plain form and back."""
 
     text: str
     encode: Callable[[Any], Any]
@@ -46,7 +46,7 @@ class Parameter(NamedTuple):
 
 
 def exactly(kind: type) -> Callable[[Any], Any]:
-    """Return a decoder that accepts values of this type alone."""
+    """Return a decoder that accepts only values of exactly this type."""
 
     def decode(plain: Any) -> Any:
         if type(plain) is not kind:
@@ -111,7 +111,7 @@ def sequence(of: Parameter) -> Parameter:
 
 
 def record(build: Callable[..., Any], **parts: Parameter) -> Parameter:
-    """Return a parameter whose value is an object with the attributes `parts`; by default, all fields of the dataclass."""
+    """Return a parameter whose value is an object with the attributes `parts`; by default, all fields of a dataclass."""
     items = exactly(tuple)
 
     def decode(plain: Any) -> Any:
@@ -129,7 +129,7 @@ def record(build: Callable[..., Any], **parts: Parameter) -> Parameter:
 
 
 def mapping(of: Parameter) -> Parameter:
-    """Return a parameter whose value is a dictionary from names of parties to values of `of`, in order."""
+    """Return a parameter whose value is a dictionary from party names to values of the parameter `of`, in order."""
     pairs = exactly(tuple)
 
     def decode(plain: Any) -> Any:
@@ -162,7 +162,7 @@ def row(*parts: Parameter) -> Parameter:
 
 
 def choice(of: type[enum.Enum]) -> Parameter:
-    """Return a parameter whose value is a member of an enumeration; its plain form is the member's name in lower case."""
+    """Return a parameter whose value is a member of an enumeration. Its plain form is the member's name in lower case."""
     members = {member.name.lower(): member for member in of}
 
     def decode(plain: Any) -> Any:
@@ -174,7 +174,7 @@ def choice(of: type[enum.Enum]) -> Parameter:
 
 
 def kind(family: str) -> Parameter:
-    """Return a parameter whose value is itself an object of a kind, of that family."""
+    """Return a parameter whose value is an object of any kind in the family."""
     return Parameter(f"{family} kind", lambda value: encode(family, value), lambda plain: decode(family, plain))
 
 
@@ -191,17 +191,17 @@ _PARAMETERS: dict[str, Parameter] = {
     "Clip": kind("clip"),
     "Knots | None": optional(mapping(sequence(sequence(NUMBER)))),
 }
-"""Annotation of a field → its parameter, for kinds that are registered without naming their parameters."""
+"""Annotation of a field → parameter, for kinds that are registered without explicit parameters."""
 _WRAPPED = (("", " | None", optional), ("tuple[", ", ...]", sequence), ("Mapping[str, ", "]", mapping))
 
 
 def declare(**parameters: Parameter) -> None:
-    """Declare the parameters of annotations, for kinds and records that are registered later."""
+    """Declare parameters for annotations, for kinds and records that are registered later."""
     _PARAMETERS.update(parameters)
 
 
 def parameter_of(annotation: str) -> Parameter | None:
-    """Return the parameter of an annotation: a known X, or 'X | None', 'tuple[X, ...]' or 'Mapping[str, X]' of a known X."""
+    """Return the parameter for an annotation: a known X, or 'X | None', 'tuple[X, ...]', 'Mapping[str, X]' of a known X."""
     if annotation in _PARAMETERS:
         return _PARAMETERS[annotation]
     for start, end, wrap in _WRAPPED:
@@ -217,16 +217,16 @@ _loaded = False
 
 
 def family(name: str, table: dict[str, type]) -> None:
-    """Declare a table of classes by name as the kinds of a family; classes added later are registered too."""
+    """Declare a table {name: class} as the kinds of a family. Classes that are added to the table later also count."""
     _families[name] = table
 
 
 def register(family: str, name: str, cls: type, **parameters: Parameter) -> None:
     """Register a frozen dataclass as the kind `name` of a family, in this process.
 
-    parameters : {field: parameter}, for fields whose parameter does not follow from their annotation (`parameter_of`).
+    parameters : {field: parameter}, for fields whose annotation does not determine the parameter (`parameter_of`).
 
-    Raises PrivacyError for a name that is taken by another class, and for a field without a plain form.
+    Raises PrivacyError if another class has this name, or if a field has no plain form.
     """
     described = _described(cls, parameters)
     table = _families.setdefault(family, {})
@@ -238,7 +238,7 @@ def register(family: str, name: str, cls: type, **parameters: Parameter) -> None
 
 
 def registered() -> Mapping[str, Mapping[str, tuple[tuple[str, str], ...]]]:
-    """Return {family: {name: ((parameter, its plain form), ...)}} of all kinds that are known here."""
+    """Return {family: {name: ((parameter, description of its plain form), ...)}} of all kinds known in this process."""
     return {
         family: {name: tuple((field, of.text) for field, of in _fields(cls)) for name, cls in sorted(table.items())}
         for family, table in sorted(_families.items())
@@ -246,19 +246,19 @@ def registered() -> Mapping[str, Mapping[str, tuple[tuple[str, str], ...]]]:
 
 
 def vectors_of(value: Any) -> list[Any]:
-    """Return the vectors among the parameters of a kind's object."""
+    """Return the vectors among the parameters of an object of a kind."""
     return [getattr(value, field) for field, of in _fields(type(value)) if of is VECTOR]
 
 
 def encode(family: str, value: Any) -> tuple[Any, ...]:
-    """Return the plain form of an object of a registered class. Raises PrivacyError for any other."""
+    """Return the plain form of an object of a registered class. Raises PrivacyError for any other object."""
     return _encoded_small(family, value) if family in SMALL else _encoded(family, value)
 
 
 def decode(family: str, plain: Any) -> Any:
-    """Return the object of a plain form, built from the kinds registered in this process.
+    """Return the object for a plain form, built from the kinds that are registered in this process.
 
-    Raises PrivacyError for an unknown kind, and for parameters that do not fit the kind.
+    Raises PrivacyError for an unknown kind, and for parameters that do not match the kind.
     """
     if type(plain) is not tuple or not plain or type(plain[0]) is not str:
         raise PrivacyError(f"a {family} kind is a name with its parameters, not {type(plain).__name__}")
@@ -294,7 +294,7 @@ def _fields(cls: type) -> tuple[tuple[str, Parameter], ...]:
 
 
 def _load_others() -> None:
-    """Have the installed packages register their kinds, once per process."""
+    """Make the installed packages register their kinds, once per process."""
     global _loaded  # noqa: PLW0603 - the registry is one per process
     if not _loaded:
         _loaded = True
@@ -304,7 +304,7 @@ def _load_others() -> None:
 
 @lru_cache(maxsize=1024)
 def name_of(family: str, cls: Hashable) -> str:
-    """Return the name under which a class is registered. Raises PrivacyError if it is not."""
+    """Return the name under which a class is registered. Raises PrivacyError if the class is not registered."""
     for attempt in range(2):
         found = next((name for name, known in _families.get(family, {}).items() if known is cls), None)
         if found is not None:
@@ -362,5 +362,5 @@ _encoded_small = lru_cache(maxsize=1024)(_encoded)
 
 @lru_cache(maxsize=1024)
 def _decoded_small(family: str, plain: tuple[Any, ...], _text: str) -> Any:
-    """Cache the result of `_decoded`. _text : repr of the plain form, which tells 1 from 1.0 and True, unlike ==."""
+    """Cache the result of `_decoded`. _text : repr of the plain form. Unlike ==, it distinguishes 1, 1.0 and True."""
     return _decoded(family, plain)

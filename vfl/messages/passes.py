@@ -1,4 +1,4 @@
-"""The record cap, under which a pass over disjoint blocks is one release with one charge."""
+"""The record cap. Under a record cap, a pass over disjoint blocks is one release with one charge."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Paid:
     """The one charge that pays for the releases of a pass.
 
-    key : its key in the coordinator's ledger, and in the book of every party that takes part.
-    event : the event that is charged.
+    key : key of the charge in the coordinator's ledger, and in the book of every participating party.
+    event : the charged event.
     """
 
     key: ReleaseKey
@@ -33,19 +33,19 @@ class Paid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordCap:
-    """Cap C on a record's whole contribution: |ρ_i|·‖z_i‖ ≤ C, with its residual ρ_i and its scaled row z_i over all columns.
+    """Cap C on a record's total contribution: |ρ_i|·‖z_i‖ ≤ C for its residual ρ_i and its scaled row z_i over all columns.
 
-    Guarantee. All releases under one charge of a Gaussian event are together μ-GDP with μ = Δ/σ of that event under
-    replace-one. The condition: one charge covers each coordinate at most once, and no release under it has a larger
-    Δ/σ (docs/mathematics.md has the proof). So a pass over disjoint blocks costs as much as one joint release of all
+    Guarantee. All releases under one charge of a Gaussian event are jointly μ-GDP under replace-one, with μ = Δ/σ of that
+    event. The conditions: one charge covers each coordinate at most once, and no release under the charge has a larger Δ/σ
+    (docs/mathematics.md has the proof). A pass over disjoint blocks therefore costs as much as one joint release of all
     coordinates.
 
     cap : C.
-    rows : {party: (all its columns, their centres, their scales)}, which determine the party's part of z_i.
-    prices : ((event, count), ...), events of successive charges; the last one applies to all later charges. The Δ/σ of
-        successive events never falls.
-    paid : the charge that pays for this query; the executor fills it in. A query whose releases carry noise has either
-        `prices`, at which the releases will be charged, or `paid`. Messages to parties hold no prices.
+    rows : {party: (block of all its columns, their centres, their scales)}, from which the party's part of z_i follows.
+    prices : ((event, count), ...), events of successive charges; the last event applies to all later charges. Δ/σ never falls
+        from one event to the next.
+    paid : the charge that pays for this query; the executor sets it. A query whose releases have noise has either `prices`,
+        at which the releases will be charged, or `paid`. Messages to parties contain no prices.
     """
 
     cap: float
@@ -58,7 +58,10 @@ class RecordCap:
             raise PrivacyError(f"a record cap must be positive, not {self.cap!r}")
 
     def require_charge(self, events: Iterable[Event | None], *, later: bool) -> None:
-        """Raise PrivacyError for a noisy query that no charge pays for. later : True if a charge at `prices` will follow."""
+        """Raise PrivacyError for a query with noise that no charge pays for.
+
+        later : True if a charge at `prices` will follow.
+        """
         carried = {event is not None for event in events}
         if len(carried) > 1:
             raise PrivacyError("a query of a pass carries noise in all of its releases, or in none")
@@ -76,11 +79,11 @@ class RecordCap:
         return self.prices[-1][0]
 
     def of(self, party: str) -> RecordCap:
-        """Return the cap with this party's rows alone, as its share of a query carries it."""
+        """Return the cap with the rows of this party only, as the party's share of a query carries it."""
         return replace(self, rows={party: self.rows[party]})
 
     def require_covered(self, releases: Iterable[tuple[Clip, Noise]]) -> None:
-        """Raise PrivacyError unless `paid` pays for these releases: one cap and grid for all, and enough noise in each."""
+        """Raise PrivacyError unless `paid` pays for these releases. They need one cap, one grid, and enough noise each."""
         known: set[tuple[Clip, Noise]] = set()
         for clip, event in releases:
             if (clip, event) in known:

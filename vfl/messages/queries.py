@@ -1,8 +1,8 @@
 """Queries from the coordinator to the parties.
 
 A query is public: it names blocks, clips, events and released coordinates, so it can be logged, hashed and replayed. The
-per-record vectors that it uses (`Records`) travel separately and are never part of it. A query addressed to several parties
-is split into one share per party; a share is a query of the same type.
+per-record vectors that it uses (`Records`) travel separately and are never part of the query. A query to several parties is
+split into one share per party. A share is a query of the same type.
 
 | query | a party computes | released | to `Margins` only | charged as |
 |---|---|---|---|---|
@@ -21,8 +21,8 @@ is split into one share per party; a share is a query of the same type.
 
 `Margins` is the coordinator's per-record state (coordinator.states).
 
-Forward, Tally and RecordNorms work on one of the two parts, Groups on the held-out part, all others on the training part
-alone (`Query.side`).
+Records may be divided into a training part and a held-out part. Forward, Tally and RecordNorms work on one of the two parts,
+Groups on the held-out part, and all other queries on the training part (`Query.side`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Sample(Local):
     """A secret Poisson sample. The coordinator's `Margins` keeps the sample as 'batch', (n,) of 0 and 1. Nothing is released.
 
     Every record is drawn independently with probability exactly `rate`: its 64-bit word is compared with rate·2⁶⁴. A replay
-    draws a new sample, which is equally secret; releases from the old sample are not affected.
+    draws a new sample, which is as secret as the old one. Releases from the old sample are not affected.
 
     rate : in (0, 1], a multiple of 2⁻⁶⁴.
     """
@@ -80,13 +80,13 @@ class Sample(Local):
 
     @property
     def target(self) -> str:
-        """Name under which the coordinator's `Margins` keeps the sample."""
+        """Return the name under which the coordinator's `Margins` keeps the sample."""
         return "batch"
 
     def answer(
         self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
     ) -> tuple[tuple[Vector, ...], Iterable[Vector]]:
-        """Draw the sample from one keystream, shard by shard: it is the same for any number of shards."""
+        """Draw the sample from one keystream, shard by shard. The sample is equal for any number of shards."""
         if self.rate == 1.0:
             return (), map(np.ones, counts)
         stream, most = noise.stream(key), np.uint64(int(self.rate * 2.0**64))
@@ -95,9 +95,9 @@ class Sample(Local):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally(Joint, Unasked, Query):
-    """Ask the margins actor for one joint release: a statistic of margins and labels over one part of the records.
+    """Release a statistic of margins and labels over one part of the records. The coordinator's `Margins` computes it.
 
-    event : must have at least the sensitivity of the statistic; otherwise PrivacyError.
+    event : event with at least the sensitivity of the statistic; otherwise PrivacyError. None for no noise.
     """
 
     statistic: Statistic
@@ -109,35 +109,35 @@ class Tally(Joint, Unasked, Query):
             raise PrivacyError("the noise of a tally is made for a smaller sensitivity than its statistic has")
 
     def sizes(self) -> tuple[int, ...]:
-        """One vector."""
+        """Return the length of the single released vector."""
         return (self.statistic.dimension,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unnoised(Tally):
-    """Tally without noise, allowed only in a job that asks for it; the job's certificate says so."""
+    """Tally without noise. It is allowed only if the job asks for it, and the job's certificate then says so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reweigh(Unasked, Weighted):
-    """Repeats the change that a Backward made to the coordinator's per-record state. No party is asked."""
+    """Repeats the change that a `Backward` query made to the coordinator's per-record state. No party is asked."""
 
     fold: Fold | None = None
 
     @property
     def batch(self) -> Fold | None:
-        """The fold, if any."""
+        """Return the batch of records, or None for all records."""
         return self.fold
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments(Joint, Query):
-    """Sums of first and second moments over the first `widths[party]` columns of each addressed party, one joint release.
+    """Sums of first and second moments over the first `widths[party]` columns of each addressed party, as one joint release.
 
-    Each share releases (2m,): Σ_i x_ij/(2B_j), then Σ_i x_ij²/B_j². Without `means`, or for a party in `uncentred`, it
-    releases (m,): the second sum alone.
+    Each share releases (2m,): Σ_i x_ij/(2B_j), then Σ_i x_ij²/B_j². Without `means`, or for a party in `uncentred`, a share
+    releases only the second sum, (m,).
 
-    reach : {party: (m,) B_j ≥ |x_ij|}; None asks for exact sums of x_ij and x_ij² as they are (event must be None).
+    reach : {party: (m,) bounds B_j ≥ |x_ij|}; None for the exact sums of x_ij and x_ij² without B (event must then be None).
     event : its sensitivity is `moments_sensitivity` of all columns together.
     part : number of the party's noise stream.
     """
@@ -150,24 +150,24 @@ class Moments(Joint, Query):
     uncentred: frozenset[str] = frozenset()
 
     def asks_means(self, party: str) -> bool:
-        """Return True if a party's first moments are requested too."""
+        """Return True if the query also asks for the party's first moments."""
         return self.means and party not in self.uncentred
 
     def sizes(self) -> tuple[int, ...]:
-        """Return the length of the vector of each party."""
+        """Return the length of each party's released vector."""
         return tuple(width * (1 + self.asks_means(name)) for name, width in self.widths.items())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges(Joint, Query):
-    """Histograms of some columns of each addressed party, one joint release.
+    """Histograms of some columns of each addressed party, as one joint release.
 
-    Each share releases (m·cells,), the histograms of its columns one after the other: over powers of two
-    (vfl.privacy.magnitudes.histogram), or for curves over a public grid between their bounds (vfl.features.grid.edges_of).
+    Each share releases (m·cells,), the histograms of its m columns one after another. The cells are powers of two
+    (vfl.privacy.magnitudes.histogram), or for curves a public grid between their bounds (vfl.features.grid.edges_of).
 
-    columns : {party: positions of the columns}; positions among its curves without declared knots if `of_curves`.
+    columns : {party: positions of the columns}; with `of_curves`, positions among the curves without declared knots.
     cells : number of cells of one histogram.
-    event : its sensitivity holds for all columns together.
+    event : its sensitivity is that of all columns together.
     part : number of the party's noise stream.
     """
 
@@ -178,21 +178,21 @@ class Ranges(Joint, Query):
     of_curves: bool = False
 
     def sizes(self) -> tuple[int, ...]:
-        """Return the length of the vector of each party."""
+        """Return the length of each party's released vector."""
         return tuple(len(indices) * self.cells for indices in self.columns.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backward(Joint, Weighted):
-    """Σ_i clip(scale ∘ r_i x_{i,S}) over one block per party, one joint release.
+    """Release of Σ_i clip(scale ∘ r_i x_{i,S}) over one block per party, as one joint release.
 
     centres, scales : one (s,) vector per block, as in `Step`.
-    clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
-        bound the joint contribution, and `event` carries the joint sensitivity.
-    capped : as in `Descend`; in a query with noise, it names the charge. The executor turns the steps of a visit into Backward
+    clip : cap on each party's share of a record's contribution. If several parties are addressed, the weighting must bound
+        the joint contribution, and `event` has the joint sensitivity.
+    capped : as in `Descend`; in a query with noise, it names the charge. The executor turns steps of a visit into `Backward`
         queries.
-    fold : disjoint public batch of the query, outside which margins set all weights to 0; or the query's piece of a larger
-        release (`Gram`).
+    fold : disjoint public batch of the query; `Margins` sets the weights of all other records to 0. Or the query's piece of a
+        larger release (`Gram`).
     """
 
     blocks: tuple[Block, ...]
@@ -210,15 +210,15 @@ class Backward(Joint, Weighted):
 
     @property
     def batch(self) -> Fold | None:
-        """The fold, if any."""
+        """Return the batch of records or the piece of a release, or None."""
         return self.fold
 
     def sizes(self) -> tuple[int, ...]:
-        """One vector per block."""
+        """Return the length of the released vector of each block."""
         return tuple(block.size for block in self.blocks)
 
     def shares(self) -> Mapping[str, Query]:
-        """Return one share for each block's owner, with a noise stream of its own."""
+        """Return one share per block, for the block's owner, with a separate noise stream."""
         return {
             block.party: replace(
                 self,
@@ -234,16 +234,16 @@ class Backward(Joint, Weighted):
         }
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the query that repeats the change that this query made to the coordinator's per-record state."""
+        """Return the query that repeats the change which this query made to the coordinator's per-record state."""
         return Reweigh(self.weighting, self.fold, knots=self.knots, subsample=self.subsample)
 
 
 OFF_DIAGONAL = math.sqrt(2.0)
-"""Factor of a released triangle's off-diagonal entries. The triangle's Euclidean norm is then the matrix's Frobenius norm."""
+"""Factor of off-diagonal entries in a released triangle. The triangle's Euclidean norm is then the matrix's Frobenius norm."""
 MOST_HELD_BYTES = 1 << 26
 """Largest size, in bytes, of the columns that the coordinator's `Margins` (coordinator.states) holds at once.
 
-Wider parties send their columns in several messages."""
+Parties with more columns send them in several messages."""
 
 
 def held_at_once(n_records: int) -> int:
@@ -253,13 +253,14 @@ def held_at_once(n_records: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gram(Backward):
-    """Products of columns Σ_i t_i z_ij z_ik, z_ij = scale_j (x_ij − c_j): a piece of one joint release.
+    """Products of columns, Σ_i t_i z_ij z_ik with z_ij = scale_j (x_ij − c_j): one piece of a joint release.
 
-    A party receives one vector with t, then t∘y for the label if the weighting is `of_label`, then t∘z_j for each column in
-    `held`. It releases the products of the label and of the columns of another party with its own columns, and then, if
-    `own`, the lower triangle of its own columns, column by column. Off-diagonal entries, and those of the label, count √2.
+    A party receives one vector: t, then t∘y for the label if the weighting is `of_label`, then t∘z_j for each column in
+    `held`. The party releases the products of its own columns with the label and with these columns of another party. If
+    `own`, it then releases the lower triangle of its own columns, column by column. Off-diagonal entries, and entries of the
+    label, have a factor √2.
 
-    held : the columns of one party that the coordinator's `Margins` (coordinator.states) holds; None if it holds no columns.
+    held : columns of one party that the coordinator's `Margins` (coordinator.states) holds; None if it holds no columns.
     """
 
     held: Block | None = None
@@ -267,30 +268,30 @@ class Gram(Backward):
 
     @property
     def of_label(self) -> bool:
-        """True if the label is multiplied with all columns."""
+        """Return True if the label is multiplied with all columns."""
         return bool(getattr(self.weighting, "of_label", False))
 
     @property
     def width(self) -> int:
-        """Number of vectors of n entries in the weights."""
+        """Return the number of vectors with n entries that the weights consist of."""
         return 1 + self.of_label + (0 if self.held is None else self.held.size)
 
     def rows_for(self, party: str) -> list[int]:
-        """Return the matrix rows that are released at all of a party's columns, in order; the label has the last row."""
+        """Return the matrix rows that are released for all columns of a party, in order. The label has the last row, −1."""
         columns: Iterable[int] = ()
         if self.held is not None and self.held.party != party:
             columns = range(self.held.coordinates.start, self.held.coordinates.stop)
         return [*([-1] * self.of_label), *columns]
 
     def sizes(self) -> tuple[int, ...]:
-        """One vector per block: the products of its columns with the received vectors, then its own triangle."""
+        """Return the length of each block's vector: products with the received vectors, then the block's own triangle."""
         return tuple(
             block.size * len(self.rows_for(block.party)) + block.size * (block.size + 1) // 2 * self.own
             for block in self.blocks
         )
 
     def read(self, M: Vector) -> tuple[Vector, ...]:
-        """Return the entries of a symmetric matrix M that the query would release, a vector per block."""
+        """Return the entries of a symmetric matrix M that this query would release, as one vector per block."""
         found = []
         for block in self.blocks:
             S, (upper, factors) = block.coordinates, _triangle(block.size if self.own else 0)
@@ -299,7 +300,7 @@ class Gram(Backward):
         return tuple(found)
 
     def fill(self, M: Vector, released: tuple[Vector, ...]) -> None:
-        """Write the released products into the symmetric matrix M, in place: the inverse of `read`."""
+        """Write the released products into the symmetric matrix M, in place. This is the inverse of `read`."""
         for block, u in zip(self.blocks, released, strict=True):
             S, rows = block.coordinates, self.rows_for(block.party)
             count = len(rows) * block.size
@@ -311,17 +312,17 @@ class Gram(Backward):
 
 
 def _triangle(size: int) -> tuple[tuple[Any, Any], Vector]:
-    """Return the indices of an upper triangle, row by row, and the factor of each entry."""
+    """Return the indices of an upper triangle, row by row, and the factor of each entry in a release."""
     first, second = np.triu_indices(size)
     return (first, second), np.where(first == second, 1.0, OFF_DIAGONAL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward(Query):
-    """X_k w_k of each addressed party; nothing is released.
+    """X_k w_k of each addressed party. Nothing is released.
 
-    shifts : {party: number added to every record}, −c·w for columns centred at c; (K,) with K margins per record.
-    side : the part of the records. Xw of held-out records is kept apart: only a Tally of that part sees it.
+    shifts : {party: number to add for every record}, −c·w for columns centred at c; (K,) with K margins per record.
+    side : the part of the records. Xw of held-out records is kept separately: only a `Tally` of the held-out part uses it.
     """
 
     coordinates: Mapping[str, tuple[Block, Vector]]
@@ -331,16 +332,16 @@ class Forward(Query):
 
     @property
     def target(self) -> str:
-        """`into` for training records; a separate name for held-out records, whose Xw is kept apart."""
+        """Return `into` for training records. Return a separate name for held-out records, whose Xw is kept separately."""
         return self.into if self.side is Side.TRAINING else HELD_OUT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One block release and the update that follows from it.
+    """Release of one block, and the update that follows from the released vector.
 
-    centre : (s,) public means subtracted from the columns, both in the gradient and in X_S Δ.
-    scale : (s,) factors of r_i x_{i,S} before clipping, 1/√M_j in the default geometry.
+    centre : (s,) public means that are subtracted from the columns, both in the gradient and in X_S Δ.
+    scale : (s,) factors of r_i x_{i,S} before clipping; in the default geometry 1/√M_j.
     """
 
     block: Block
@@ -351,11 +352,11 @@ class Step:
     event: Gaussian | None
 
     def moved(self, w: Vector, u: Vector, push: Vector | None = None) -> Vector:
-        """Return Δ = rule(w_S + push_S, u) + push_S, (s,). A function of released values.
+        """Return Δ = rule(w_S + push_S, u) + push_S, (s,). Δ depends on released values only.
 
-        With a proximal step this is the heavy-ball method: w_S + Δ = prox(w_S + push_S − gain·u), at a gradient taken at w.
+        With a proximal step, this is the heavy-ball method: w_S + Δ = prox(w_S + push_S − gain·u), for a gradient taken at w.
 
-        w : (p_k,) the party's coordinates, of which a rule may read those that it names. push : (p_k,) momentum term; None
+        w : (p_k,) the party's coordinates; a rule may also read other coordinates that it names. push : (p_k,) momentum; None
             without momentum.
         """
         near, own = getattr(self.rule, "near", ()), w[self.block.local]
@@ -365,9 +366,9 @@ class Step:
         return delta if push is None else delta + push[self.block.local]
 
     def shift(self, delta: Vector) -> Any:
-        """Return −c·Δ, which centring adds to the margins of every record; with K margins per record (K,), one for each.
+        """Return −c·Δ, which centring adds to the margin of every record. With K margins per record, return (K,).
 
-        delta : (s,) the block's update; with K margins (s·K,), the classes of the first column, then those of the next.
+        delta : (s,) the block's update; with K margins (s·K,): K entries for the first column, then for the next column.
         """
         n_margins: int = getattr(self.rule, "classes", 1)
         if n_margins == 1:
@@ -377,16 +378,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Descend(Weighted):
-    """Visits: each addressed party walks through its steps in order.
+    """Visits: each addressed party takes its steps in order. A step releases one block and updates its coordinates.
 
-    start : {party: (p_k,) its coordinates of w before the visit}.
-    parts : {party: number of its first step}, the step's place among the events.
-    replayed : the earlier releases of these steps, to repeat their updates without another release.
-    sweep : the party gets margins and labels and recomputes r after every step; otherwise it gets r, and all steps of
-        the query are computed from the same r.
-    capped : the record cap of the pass that the steps belong to, whose one charge pays for them; None caps and charges
+    start : {party: (p_k,) coordinates of w before the visit}.
+    parts : {party: number of its first step}, the position of this step among the events.
+    replayed : earlier releases of these steps, to repeat their updates without a new release.
+    sweep : True if the party receives margins and labels and recomputes r after every step; else it receives r, and all steps
+        of the query use the same r.
+    capped : record cap of the pass to which the steps belong; one charge of the pass pays for them. None to clip and charge
         every step separately.
-    push : {party: (p_k,) momentum of its coordinates}, from earlier releases. A party that is left out has none.
+    push : {party: (p_k,) momentum of its coordinates}, from earlier releases. A party that is left out has no momentum.
     """
 
     steps: Mapping[str, tuple[Step, ...]]
@@ -403,11 +404,11 @@ class Descend(Weighted):
 
     @property
     def need(self) -> Need:
-        """Margins and labels for a sweep, else weights."""
+        """Return margins and labels for a sweep, else weights."""
         return Need.MARGINS if self.sweep else Need.WEIGHTS
 
     def shares(self) -> Mapping[str, Query]:
-        """Return each party's visit; its steps keep their place among the events."""
+        """Return each party's visit. Its steps keep their positions among the events."""
         shares: dict[str, Query] = {}
         part = 0
         for name, steps in self.steps.items():
@@ -422,11 +423,11 @@ class Descend(Weighted):
         return shares
 
     def sizes(self) -> tuple[int, ...]:
-        """One vector per step."""
+        """Return the length of the released vector of each step."""
         return tuple(step.block.size for step in self.ordered())
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the visit with its releases filled in, so that it releases nothing again."""
+        """Return the visit with its releases filled in, so that nothing is released again."""
         return replace(self, replayed=released)
 
     def ordered(self) -> tuple[Step, ...]:
@@ -440,15 +441,15 @@ class Descend(Weighted):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Select(Joint, Weighted):
-    """The coordinate with the best noisy score over all addressed parties; only that coordinate is released.
+    """The coordinate with the best noisy score over all addressed parties. Only this coordinate is released.
 
-    An exponential mechanism of bounded range (vfl.privacy.selection): each party answers the best of its noisy scores, the
-    executor takes the best of these. One event is charged for all parties.
+    This is an exponential mechanism of bounded range (vfl.privacy.selection). Each party answers with its best noisy score,
+    and the executor takes the best of these. One event is charged for all parties.
 
-    coordinates : {party: (block, its coordinates of w)}.
+    coordinates : {party: (block, coordinates of w in the block)}.
     centres, scales : {party: (s,)}, as in `Step`.
-    clip : clip of one coordinate; every coordinate of the sum is clipped separately.
-    rules : {party: function from (w, u) to scores, u in units of the cap}, all with the same sensitivity.
+    clip : clip of one coordinate. Every coordinate of the sum is clipped separately.
+    rules : {party: function from (w, u) to scores, with u in units of the cap}, all of equal sensitivity.
     part : number of the party's noise stream.
     """
 
@@ -461,21 +462,22 @@ class Select(Joint, Weighted):
     part: int = 0
 
     def sizes(self) -> tuple[int, ...]:
-        """One released coordinate."""
+        """Return 1, the length of the released vector: one coordinate."""
         return (1,)
 
     def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
-        """Return the winning coordinate of w as a vector of one entry; discard all other replies."""
+        """Return the winning coordinate of w as a vector with one entry. All other replies are discarded."""
         best = max(reply.selected for reply in replies.values() if reply.selected is not None)
         return (np.array([float(best.coordinate)]),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordNorms(Query):
-    """Σ_j (scale_j (x_ij − c_j))² per record, for the coordinator's `Margins` only, which keeps the sum as 'norms'.
+    """Σ_j (scale_j (x_ij − c_j))² for each record i. Only `Margins` at the coordinator receives the sums, as 'norms'.
 
     rows : {party: (block, centres, scales)}.
-    side : the part of the records. Norms of held-out records are kept apart: only a Tally of that part sees them.
+    side : the part of the records. Norms of held-out records are kept separately: only a `Tally` of the held-out part uses
+        them.
     """
 
     rows: Mapping[str, tuple[Block, Vector, Vector]]
@@ -483,36 +485,36 @@ class RecordNorms(Query):
 
     @property
     def target(self) -> str:
-        """Name under which `Margins` keeps the sum: 'norms' for training records, and HELD_NORMS for held-out records."""
+        """Return the name under which `Margins` keeps the sum: 'norms' for training records, else HELD_NORMS."""
         return "norms" if self.side is Side.TRAINING else HELD_NORMS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns(Query):
-    """Scaled and centred columns of one party, one after another, for the coordinator's `Margins` only.
+    """Scaled and centred columns of one party, one after another. Only the coordinator's `Margins` receives them.
 
-    rows : {party: (block, centres, scales)}, of one party.
+    rows : {party: (block, centres, scales)} with one party.
     """
 
     rows: Mapping[str, tuple[Block, Vector, Vector]]
 
     @property
     def target(self) -> str:
-        """Name under which `Margins` keeps the columns until products with them are released."""
+        """Return the name under which `Margins` keeps the columns until products with them are released."""
         return COLUMNS
 
     @property
     def width(self) -> int:
-        """Number of columns."""
+        """Return the number of columns."""
         return sum(block.size for block, _, _ in self.rows.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups(Query):
-    """Codes of the held-out records' groups, for `Margins` only; nothing is released, and no other party sees the codes.
+    """Codes of the held-out records' groups, for `Margins` only. Nothing is released, and no other party sees the codes.
 
-    A party answers (m,) Σ_k stride_k·code_k over its group columns. With strides 1, s₁, s₁s₂, … over all parties, where s_k
-    is one more than the number of categories of column k, the sum of all answers determines every code.
+    A party answers with Σ_k stride_k·code_k over its group columns k, (m,). Strides are 1, s₁, s₁s₂, … over all parties, where
+    s_k is one more than the number of categories of column k. The sum of all answers then determines every code.
 
     columns : {party: ((column, stride), ...)}.
     """
@@ -521,10 +523,10 @@ class Groups(Query):
 
     @property
     def side(self) -> Side:
-        """The held-out part."""
+        """Return the held-out part."""
         return Side.HELD_OUT
 
     @property
     def target(self) -> str:
-        """Name under which `Margins` keeps the sum, for a Tally of the held-out part alone."""
+        """Return the name under which `Margins` keeps the sum. Only a `Tally` of the held-out part uses it."""
         return HELD_GROUPS

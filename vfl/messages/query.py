@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
     Knots = Mapping[str, tuple[tuple[float, ...], ...]]
-    """{party: released knots of each of its curves without declared ones, in the order of its columns}."""
+    """{party: released knots of each curve without declared knots, in the order of the party's columns}."""
 
 
 HELD_OUT, HELD_NORMS, HELD_GROUPS = "held out", "held out: norms", "held out: groups"
-"""Names under which the coordinator's `Margins` (coordinator.states) keeps Xw, norms and groups of the held-out part. No
-weighting can reach these vectors."""
+"""Names under which the coordinator's `Margins` (coordinator.states) keeps Xw, norms and groups of the held-out part. A
+weighting cannot read these vectors."""
 COLUMNS = "columns"
 """Name under which `Margins` keeps the columns of one party, one after another, until products with them are released."""
 HELD_POSITIONS = "held out: positions"
-"""Name under which `Margins` keeps the positions of its held-out records among all held-out records. They are public."""
+"""Name under which `Margins` keeps the positions of its held-out records among all held-out records. Positions are public."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Columns start..stop of one party, in the canonical order of its layout.
+    """Columns start..stop − 1 of one party (a set S), in the canonical order of the party's layout.
 
-    index : position among all blocks.
+    index : position of the block among all blocks.
     offset : position in w of the party's first coordinate.
     """
 
@@ -49,7 +49,7 @@ class Block:
 
     @property
     def size(self) -> int:
-        """Return |S|."""
+        """Return |S|, the number of columns."""
         return self.stop - self.start
 
     @property
@@ -64,29 +64,29 @@ class Block:
 
 
 class Weighting(Protocol):
-    """An elementwise function of a record's margin, label and state; its value r_i multiplies the record's row."""
+    """Elementwise function of a record's margin, label and state. The value r_i multiplies the record's row in a sum."""
 
     __slots__ = ()
 
     @property
     def kernel(self) -> str:
-        """Name of a fused kernel that computes r from margins and labels alone; '' without one, which is the default."""
+        """Return the name of a fused kernel that computes r from margins and labels alone; '' if there is none."""
         return ""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,), and the per-record state to replace, {name: (n,)}; change no argument.
+        """Return r, (n,), and the per-record state to replace, {name: (n,)}. No argument is changed.
 
-        kept : {name: per-record state}, which never leaves margins; empty if a party evaluates the weighting in a sweep.
+        kept : {name: per-record state}. This state never leaves `Margins`; it is empty if a party evaluates the weighting.
         """
         ...
 
 
 class Rule(Protocol):
-    """Δ = rule(w_S, u): a deterministic function of released values, evaluated by party and solver alike.
+    """Update of a block: Δ = rule(w_S, u), a deterministic function of released values that party and solver both evaluate.
 
-    A rule with an attribute `classes` = K moves K margins per record; a rule without this attribute moves one.
+    A rule with an attribute `classes` = K changes K margins per record. A rule without this attribute changes one.
     """
 
     def __call__(self, w: Vector, u: Vector) -> Vector:
@@ -95,14 +95,14 @@ class Rule(Protocol):
 
 
 class ScoreRule(Protocol):
-    """Scores of coordinates for a greedy selection, each of sensitivity `sensitivity` under replace-one.
+    """Scores of coordinates for a greedy selection. Each score has sensitivity `sensitivity` under replace-one.
 
-    w, u : (s,) the party's coordinates and its clipped, exact, un-noised sums in units of the cap.
+    w, u : (s,) the party's coordinates, and its clipped sums, exact and without noise, in units of the cap.
     """
 
     @property
     def sensitivity(self) -> float:
-        """Largest change of one score under replace-one."""
+        """Return the largest change of one score under replace-one."""
         ...
 
     def __call__(self, w: Vector, u: Vector) -> Vector:
@@ -110,47 +110,47 @@ class ScoreRule(Protocol):
         ...
 
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return the smallest valid sensitivity of the scores at w; a party refuses a rule that claims less.
+        """Return the smallest valid sensitivity of the scores at w. A party refuses a rule that claims a smaller one.
 
-        contribution : a, the most that one record adds to a sum u_j, in the units of u_j. Replacing a record moves u_j by at
-            most 2a.
+        contribution : a, the largest amount that one record adds to a sum u_j, in the units of u_j. Replacing a record changes
+            u_j by at most 2a.
         """
         ...
 
 
 class Statistic(Protocol):
-    """A sum over records of a vector that depends on margin and label, in multiples of a grid.
+    """A sum, over records, of a vector that depends on margin and label. The sum is a multiple of a grid.
 
-    A statistic of the held-out part may have an attribute `needs`, a tuple of names such as HELD_NORMS. It is then called
-    with the vectors that `Margins` keeps under these names, in their order, after margins and labels. A statistic with the
-    attribute `labels_only = True` ignores the margins, so that the label party can compute it alone.
+    A statistic of the held-out part may have an attribute `needs`, a tuple of names such as HELD_NORMS. The statistic is then
+    also called with the vectors that `Margins` keeps under these names, in this order, after margins and labels. A statistic
+    with the attribute `labels_only = True` ignores the margins, so that the label party can compute it alone.
 
-    grid : value of one step of the sum. dimension : s. sensitivity : Δ of the sum under replace-one, in units of the sum and
-        not in steps; inf for a statistic that may only be released without noise.
+    grid : value of one step of the sum. dimension : s. sensitivity : Δ of the sum under replace-one, in units of the sum, not
+        in steps; inf for a statistic that may only be released without noise.
     """
 
     @property
     def grid(self) -> float:
-        """Value of one step of the sum."""
+        """Return the value of one step of the sum."""
         ...
 
     @property
     def dimension(self) -> int:
-        """Length of the sum."""
+        """Return the length of the sum."""
         ...
 
     @property
     def sensitivity(self) -> float:
-        """Largest change of the sum when one record is replaced."""
+        """Return the largest change of the sum when one record is replaced."""
         ...
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers | Vector:
-        """Return the sum, (s,) int64; float64 if the sensitivity is infinite. Defined for every input, NaN included."""
+        """Return the sum, (s,) int64; float64 if the sensitivity is infinite. It must be defined for every input, even NaN."""
         ...
 
 
 class Need(enum.Enum):
-    """Per-record vectors that a query shows to the parties."""
+    """Kinds of per-record vectors that parties see for a query."""
 
     NOTHING = "nothing"
     WEIGHTS = "weights"
@@ -159,12 +159,12 @@ class Need(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """Base of all queries. Its schedule receives `combine(replies)`, which holds released values only.
+    """Base of all queries. The schedule that yields a query receives `combine(replies)`, which contains released values only.
 
-    knots : knots of curves that the run found, by which each party makes the coordinates of its curves before it answers. They
-        travel with every query, so that a restarted party needs its data alone. None before they are found.
-    subsample : number of the subsample whose records the query uses, and on which its events are charged (vfl.subsamples). None
-    in a run without subsamples.
+    knots : knots of curves that the run has found; None before. Each party uses them to compute its curves' coordinates
+        before it answers. Every query carries them, so that a restarted party needs nothing but its data.
+    subsample : number of the subsample whose records the query uses, and on which its events are charged (vfl.subsamples).
+        None in a run without subsamples.
     """
 
     knots: Knots | None = field(default=None, kw_only=True)
@@ -172,43 +172,43 @@ class Query:
 
     @property
     def need(self) -> Need:
-        """Per-record vectors that the addressed parties see."""
+        """Return which per-record vectors the addressed parties see."""
         return Need.NOTHING
 
     @property
     def side(self) -> Side:
-        """The part of the records that the query uses and that its events are charged on."""
+        """Return the part of the records that the query uses, and on which its events are charged."""
         return Side.TRAINING
 
     @property
     def charged_on(self) -> str:
-        """Name of the part of a public split whose records the query uses, for its events (vfl.privacy.events.OnPart)."""
+        """Return the name of the part of a public split that the query uses, for its events (vfl.privacy.events.OnPart)."""
         return self.side.value if self.subsample is None else part_of(self.subsample)
 
     @property
     def target(self) -> str:
-        """Use of the replies' n-vectors by `Margins`: 'add' or 'reset' Xw, or the name under which to keep the sum."""
+        """Return how `Margins` uses the sum of the replies' n-vectors: 'add' to Xw, 'reset' Xw, or a name to keep it under."""
         return "add"
 
     @property
     def batch(self) -> Fold | None:
-        """The query's disjoint public batch, or its piece of a larger release; None for neither."""
+        """Return the query's disjoint public batch of records, or its piece of a larger release; None for neither."""
         return None
 
     @property
     def width(self) -> int:
-        """Number of vectors of n entries in the weights that go with the query, or in the answer to the query."""
+        """Return the number of vectors with n entries in the weights of the query, or in the answer to the query."""
         return 1
 
     def shares(self) -> Mapping[str, Query]:
-        """Return each addressed party's share. In a query with `part`, each share has its own noise stream."""
+        """Return {party: its share of the query}. If the query has a `part`, each share has a separate noise stream."""
         addressed: Mapping[str, Any] = getattr(self, by_party(self)[0])
         if not hasattr(self, "part"):
             return {party: self.share(party) for party in addressed}
         return {party: self.share(party, part=number) for number, party in enumerate(addressed)}
 
     def share(self, party: str, **changes: Any) -> Self:
-        """Return one party's share: fields by party keep this party's entry alone. changes : new values of other fields."""
+        """Return one party's share. Fields by party keep only this party's entry. changes : new values of other fields."""
         own: dict[str, Any] = {}
         for name in by_party(self):
             if name not in changes and (entries := getattr(self, name)) is not None:
@@ -216,7 +216,7 @@ class Query:
         return replace(self, **own | changes)
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return the events charged for the query's releases, in order of `part`; None marks a release without noise."""
+        """Return the events to charge for the releases, in the order of `part`. None stands for a release without noise."""
         return ()
 
     def sizes(self) -> tuple[int, ...]:
@@ -224,9 +224,9 @@ class Query:
         return ()
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return a query that repeats this query's effect on the margins, given its releases; None without an effect.
+        """Return a query that repeats this query's effect on the margins, given its releases; None if there is no effect.
 
-        A query without releases is repeated as it is.
+        A query without releases is repeated unchanged.
         """
         return None if self.sizes() else self
 
@@ -236,7 +236,7 @@ class Query:
 
 
 def by_party(query: Query) -> tuple[str, ...]:
-    """Return the fields of a query that map parties to entries; the first one has all addressed parties."""
+    """Return the names of a query's fields that map parties to entries. The first of these fields has all addressed parties."""
     return _by_party(type(query))  # type: ignore[arg-type]  # a class can be hashed
 
 
@@ -252,7 +252,7 @@ class Joint:
     event: Any
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return the one joint event."""
+        """Return the event of the joint release."""
         return (self.event,)
 
 
@@ -262,20 +262,20 @@ class Unasked:
     __slots__ = ()
 
     def shares(self) -> Mapping[str, Query]:
-        """Return {}."""
+        """Return {}, since no party is asked."""
         return {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Local(Unasked, Query):
-    """Base of queries that the coordinator answers without any party."""
+    """Base of queries that the coordinator answers without asking a party."""
 
     def answer(
         self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
     ) -> tuple[tuple[Vector, ...], Iterable[Vector]]:
-        """Return the query's release, and the pieces of the per-record vector, if any, that `Margins` keeps under `target`.
+        """Return the query's releases, and the pieces of the per-record vector that `Margins` keeps under `target`, if any.
 
-        counts : number of records of each shard, in order. The vector has one piece for each shard.
+        counts : number of records of each shard, in order. The vector has one piece per shard.
         """
         raise TypeError(f"{type(self).__name__} does not implement its answer")
 
@@ -291,5 +291,5 @@ class Weighted(Query):
 
     @property
     def need(self) -> Need:
-        """Weights, unless a subclass overrides it."""
+        """Return weights; a subclass may override this."""
         return Need.WEIGHTS

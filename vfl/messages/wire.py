@@ -1,4 +1,4 @@
-"""Per-record vectors that accompany a query, and replies to it."""
+"""Per-record vectors that accompany a query, and replies to a query."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """Per-record vectors that a query works on, (n,) each. Data: never logged, never kept by a party.
+    """Per-record vectors that a query uses, (n,) each. They are data: never logged, and never kept by a party.
 
-    They are float64; margins are float32 if the job has margins='float32'.
+    The vectors are float64, except that margins are float32 if the job has margins='float32'.
 
-    weights : r, when the party may see residuals only.
-    margins, labels : Xw and y, when it may see both. Where records have weights, labels are (2n,), y and then s.
-    limits : C/‖z_i‖, the largest residual under a record cap; given together with margins and labels.
+    weights : r, if the party may see only residuals.
+    margins, labels : Xw and y, if the party may see both. If records have weights s, labels are (2n,): y, then s.
+    limits : C/‖z_i‖, the largest residual under a record cap; given only together with margins and labels.
     """
 
     weights: Vector | None = None
@@ -29,9 +29,9 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A constant vector of a run in a transport's store, fetched once by each party instead of once per query.
+    """A constant vector of a run in a transport's store. Each party fetches it once, instead of once per query.
 
-    reference : the store's reference to the vector. number : different for each stored vector.
+    reference : reference to the vector in the store. number : a number that differs between stored vectors.
     """
 
     reference: Any
@@ -42,11 +42,11 @@ class Stored:
 class Reply:
     """Reply of a party.
 
-    released : one vector per release; noised, so it may leave the federation.
-    vector : (n,) for the coordinator's `Margins` only; of the type of the margins that the query was sent with.
+    released : one vector per release, with noise, so the vectors may leave the federation.
+    vector : (n,), for the coordinator's `Margins` only; of the type of the margins that came with the query.
     selected : the party's best coordinate in w with its noisy score, for the executor only. The executor discards all
-        scores and losing coordinates.
-    seconds : the party's computing time in seconds.
+        scores and all losing coordinates.
+    seconds : time that the party took for computing, in seconds.
     """
 
     released: tuple[Vector, ...] = ()

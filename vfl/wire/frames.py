@@ -1,7 +1,7 @@
-"""Calls and answers as frames: a head, and the bytes that it announces.
+"""Calls and answers as frames: a head, then the bytes that the head announces.
 
-Guarantee. A receiver learns all sizes from the head, and checks them against its current limits before it allocates memory. It
-accepts no byte beyond these sizes.
+Guarantee. A receiver learns all sizes from the head, and compares them with its current limits before it allocates memory.
+It accepts no byte beyond these sizes.
 
     sending     frames(way, call, body, vectors)   → bytes of each frame, one after another
     receiving   parsed(way, data), Incoming(head, content, limits, held), feed(...) until complete, then plain and vectors
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 PIECE = 1 << 20
-"""Largest content of a sent frame in bytes; a receiver accepts 4 MiB. Small frames let both ends work at the same time."""
+"""Largest content of a sent frame in bytes; a receiver accepts 4 MiB. With small frames, both ends work at the same time."""
 LARGEST_FRAME = (1 << 22) + (1 << 16)
-"""Largest frame in bytes that a receiver accepts: 4 MiB of content, and the rest of a head."""
+"""Largest frame in bytes that a receiver accepts: 4 MiB of content, plus the rest of a head."""
 MOST_VECTORS = 16
 SLOWEST = 1 << 16
-"""Rate of the slowest supported link in bytes per second; the time limits of messages allow for it."""
+"""Rate of the slowest supported link, in bytes per second. Time limits of messages take this rate into account."""
 CONSTANTS = ("labels", "limits")
-"""Vectors that a receiver keeps for later calls."""
+"""Names of vectors that a receiver keeps for later calls."""
 DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "bytes": "u1"}
 
 Way = TypeVar("Way", FromParty, ToParty)
 
 ALIGNMENT = 8
-"""Bytes per entry of a vector. The content of a bytes object begins at a multiple of 8, so an aligned vector needs no copy."""
+"""Bytes per entry of a vector. A bytes object's content starts at a multiple of 8, so an aligned vector needs no copy."""
 
 _PIECE_FIELD, _INLINE_FIELD, _PAD_FIELD, _HEAD_FIELD, _CALL_FIELD = 3, 15, 14, 2, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A vector that a run sends to a party once. held : True if the receiver has it already."""
+    """A vector that a run sends to a party only once. held : True if the receiver has the vector already."""
 
     vector: Any
     digest: bytes
@@ -58,8 +58,8 @@ class Constant:
 class Limits:
     """Limits of an incoming message.
 
-    body : largest number of bytes. vectors : {name: largest number of bytes}. values : largest number of values in the body;
-        None derives it from `body`: parsing then takes at most five times `body` bytes of memory, plus 4 MiB.
+    body : largest number of bytes of the body. vectors : {name: largest number of bytes}. values : largest number of values in
+        the body; None to derive it from `body`, so that parsing takes at most five times `body` bytes of memory, plus 4 MiB.
     """
 
     body: int
@@ -68,7 +68,7 @@ class Limits:
 
     @property
     def most_values(self) -> int:
-        """Largest number of values in the body."""
+        """Return the largest number of values in the body."""
         return MOST_VALUES + self.body // 16 if self.values is None else self.values
 
 
@@ -95,7 +95,7 @@ def parsed(way: type[Way], data: bytes) -> tuple[Way, memoryview]:
 
 
 class _Cut(NamedTuple):
-    """A frame's kind, and positions in it: of its message's fields, of their end, and of the content, which ends the frame."""
+    """Kind of a frame, and positions in it: start of the fields, their end, and start of the content at the frame's end."""
 
     number: int
     before: int
@@ -104,7 +104,7 @@ class _Cut(NamedTuple):
 
 
 def _content(data: bytes) -> _Cut | None:
-    """Find the content at the end of a head or a piece, as `frames` writes them; None for any other encoding."""
+    """Find the content at the end of a head or a piece that `frames` has written. Return None for any other encoding."""
     try:
         key, at = read_varint(data, 0)
         number = key >> 3
@@ -130,7 +130,7 @@ def _content(data: bytes) -> _Cut | None:
 
 
 def frames(call: int, plain: Plain, vectors: Mapping[str, Buffer | Constant] | None = None) -> Iterator[bytes]:
-    """Yield the frames of a call or an answer, which have the same form. Vectors are read while they are sent."""
+    """Yield the frames of a call or an answer, which have one form. Vectors are read only while they are sent."""
     body = serialise(plain)
     head = Head(call=call, body=len(body))
     content: list[memoryview] = [memoryview(body)]
@@ -157,7 +157,7 @@ def _raw(vector: Any) -> memoryview:
 
 
 def _cut(content: list[memoryview]) -> Iterator[list[memoryview]]:
-    """Yield lists of parts of PIECE bytes in total; yield at least one list."""
+    """Yield lists of parts, each list with PIECE bytes in total except the last. At least one list is yielded."""
     piece: list[memoryview] = []
     room = PIECE
     for part in content:
@@ -174,9 +174,9 @@ def _cut(content: list[memoryview]) -> Iterator[list[memoryview]]:
 
 
 def _wrapped(frame: int, content: int, before: bytes, parts: list[memoryview], aligned: int | None = None) -> bytes:
-    """Return a frame whose message ends with a bytes field. The content is copied once; protobuf's class copies it twice.
+    """Return a frame whose message ends with a bytes field. The content is copied once; protobuf's class would copy it twice.
 
-    aligned : position in the content to pad to a multiple of ALIGNMENT bytes within the frame; None pads nothing.
+    aligned : position in the content to place at a multiple of ALIGNMENT bytes within the frame; None for no padding.
     """
     size = sum(part.nbytes for part in parts)
     ending = _key(content, 2) + varint(size) if size else b""
@@ -194,11 +194,11 @@ def _key(number: int, kind: int) -> bytes:
 
 
 class Incoming:
-    """Incoming call or answer, which is assembled from frames.
+    """A call or an answer that is being received. It is assembled from frames.
 
-    content : bytes of content that came with the head. held : {name: (digest, vector)} of constants; new ones are added.
-    due : function from the body to the size limit of each of its vectors. The body comes first, so that an unexpected vector
-        is refused before memory is allocated for it. None takes the vectors from the limits.
+    content : bytes of content that came with the head. held : {name: (digest, vector)} of kept constants; new ones are added.
+    due : function from the body to the size limit of each vector. The body comes first, so that an unexpected vector is
+        refused before memory is allocated for it. None to use the vectors' limits in `limits`.
 
     Raises WireError for a head beyond the limits.
     """
@@ -237,7 +237,7 @@ class Incoming:
         self.feed(content)
 
     def _begin_vectors(self, content: memoryview | None = None) -> None:
-        """Begin the vectors, once the body has arrived. content : of all vectors; aligned ones are not copied."""
+        """Start to receive vectors, after the body. content : bytes of all vectors, or None; aligned vectors are not copied."""
         announced, self._vectors = self._vectors, []
         if self._due is not None and announced:
             _check_within(announced, self._due(self.plain))
@@ -268,18 +268,18 @@ class Incoming:
 
     @property
     def complete(self) -> bool:
-        """True once all bytes have arrived."""
+        """Return True once all bytes have arrived."""
         return not self._waiting
 
     @property
     def plain(self) -> Plain:
-        """Plain form of the body."""
+        """Return the plain form of the body."""
         if self._plain is None:
             self._plain = parse(self._body, self._most_values)
         return self._plain
 
     def feed(self, data: memoryview) -> None:
-        """Take more bytes of the content. Raises WireError for more than were announced."""
+        """Add more bytes of the content. Raises WireError for more bytes than were announced."""
         start = 0
         while start < data.nbytes:
             if not self._waiting:
@@ -316,7 +316,7 @@ def _check_within(announced: Iterable[Vector], most: Mapping[str, int]) -> None:
 
 
 def as_vector(raw: Any, kind: str = "float64") -> Any:
-    """Return the bytes of a vector as a read-only array. Raises WireError for a size that is not a multiple of an entry's."""
+    """Return the bytes of a vector as a read-only array. Raises WireError if the bytes end within an entry."""
     dtype = np.dtype(DTYPES[kind])
     if raw.nbytes % dtype.itemsize:
         raise WireError("received a vector that ends within an entry")

@@ -1,13 +1,14 @@
-"""Port of the coordinator: it limits connections that have not opened a stream yet, and forwards bytes to gRPC.
+"""Port of the coordinator. It limits connections that have not opened a stream, and forwards bytes between them and gRPC.
 
-Guarantee. At most `Gate.most` connections wait at a time, at most PER_ADDRESS from one address, each for WAIT_SECONDS. A
-connection beyond a limit replaces a waiting one: a silent one first, then the oldest. So connections without a key neither
-exhaust the descriptors of the process nor keep parties from connecting. A connection with a stream that gRPC has accepted is
-never replaced.
+Guarantee. At most `Gate.most` connections wait at a time, at most PER_ADDRESS from one address, each for WAIT_SECONDS. If a new
+connection exceeds a limit, a waiting one is closed: first one that has sent nothing, then the oldest. Connections without a
+key can therefore neither use up the file descriptors of the process nor keep parties from connecting. A connection with a
+stream that gRPC has accepted is never closed for a new one.
 
-gRPC accepts connections itself, and at a limit (grpc.max_allowed_incoming_connections) it refuses the newest one: idle
-connections would lock the parties out. Therefore gRPC listens on a Unix socket in a folder of this user, and this port opens a
-connection there once a client has sent its first bytes. TLS remains between party and gRPC: the gate sees only encrypted bytes.
+gRPC can accept connections itself. At its limit (grpc.max_allowed_incoming_connections), however, it refuses the newest one,
+so idle connections would lock the parties out. Therefore gRPC listens on a Unix socket in a folder of this user. This port
+opens a connection to it once a client has sent its first bytes. TLS connects party and gRPC: the gate sees only encrypted
+bytes.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from pathlib import Path
 
 MOST_WAITING, PER_ADDRESS = 64, 16
 WAIT_SECONDS = 20.0
-"""Seconds within which a connection must open a stream, from its start or from the end of its last stream."""
+"""Seconds within which a connection must open a stream, counted from its start or from the end of its last stream."""
 RESERVE = 512
-"""Number of descriptors reserved for the rest of the process; a connection takes three."""
+"""Number of file descriptors reserved for the rest of the process. A connection takes three."""
 DESCRIPTORS = 4096
-"""Number of descriptors that the process requests from the system."""
+"""Number of file descriptors that the process requests from the system."""
 LONGEST_FOLDER = 60
-"""Longest path of the folder for temporary files, since the address of a Unix socket has at most 107 bytes."""
+"""Longest path, in bytes, of the folder for temporary files. The address of a Unix socket has at most 107 bytes."""
 TAKEN = (errno.EADDRINUSE, errno.EACCES)
 CHUNK = 1 << 18
 CLOSING_SECONDS, DRAIN_SECONDS = 5.0, 1.0
@@ -43,7 +44,7 @@ CLOSING_SECONDS, DRAIN_SECONDS = 5.0, 1.0
 
 @dataclass(eq=False)
 class _Connection:
-    """A client. streams : streams that gRPC has accepted. since : start of the wait. spoke : True if it has sent bytes."""
+    """A client. streams : number of accepted streams. since : start of its waiting time. spoke : True if it has sent bytes."""
 
     address: str
     client: socket.socket
@@ -57,7 +58,7 @@ class _Connection:
 class Gate:
     """TCP port that forwards to `inner`, the address of a Unix socket for gRPC.
 
-    address : HOST:PORT to bind, all addresses of the host; an empty host is all interfaces. port : as bound.
+    address : HOST:PORT to bind, on all addresses of the host; an empty host stands for all interfaces. port : the bound port.
 
     Raises OSError if the address cannot be bound.
     """
@@ -78,7 +79,7 @@ class Gate:
         self._thread = threading.Thread(target=self._run, name="vfl-gate", daemon=True)
 
     def open(self) -> None:
-        """Begin to accept connections. gRPC must listen at `inner` already."""
+        """Start to accept connections. gRPC must already listen at `inner`."""
         self._thread.start()
 
     def close(self) -> None:
@@ -92,11 +93,11 @@ class Gate:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def hold(self, peer: str) -> None:
-        """Note that gRPC has accepted a stream. peer : gRPC's name of the connection."""
+        """Record that gRPC has accepted a stream. peer : name that gRPC gives to the connection."""
         self._count(peer, 1)
 
     def release(self, peer: str) -> None:
-        """Note the end of a stream that `hold` has noted."""
+        """Record the end of a stream that was recorded by `hold`."""
         self._count(peer, -1)
 
     def _count(self, peer: str, change: int) -> None:
@@ -133,7 +134,7 @@ class Gate:
             made.task.add_done_callback(partial(self._ended, made))
 
     def _waiting(self) -> list[_Connection]:
-        """Return connections without a stream, in the order in which they are closed for new ones."""
+        """Return connections without a stream, in the order in which they would be closed for new connections."""
         with self._lock:
             found = [each for each in self._connections.values() if not each.streams]
         return sorted(found, key=lambda each: (each.spoke, each.since))
@@ -163,7 +164,7 @@ class Gate:
                 each.task.cancel()
 
     async def _forward(self, made: _Connection) -> None:
-        """Forward between a client and gRPC until one of them closes."""
+        """Forward bytes between a client and gRPC until one of them closes the connection."""
         path = self._folder / made.name
         with contextlib.ExitStack() as stack:
             client = made.client
@@ -188,11 +189,11 @@ class Gate:
                 await asyncio.gather(*ways, return_exceptions=True)  # wait until both release the sockets
 
     async def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        """Forward bytes until the source closes; while the target keeps up, a message takes one pass of the event loop."""
+        """Forward bytes until the source closes. While the target keeps up, one message takes one pass of the event loop."""
         buffer = memoryview(bytearray(CHUNK))
 
         def forward(stopped: asyncio.Future[memoryview]) -> None:
-            """Forward once. To stop, set `stopped` to the bytes for which the target has no room, or to no bytes at the end."""
+            """Forward once. To stop, set `stopped` to the bytes for which the target has no room; at the end, to no bytes."""
             size = sent = 0
             try:
                 size = source.recv_into(buffer)
@@ -220,12 +221,12 @@ class Gate:
             target.shutdown(socket.SHUT_WR)
 
     def _ended(self, made: _Connection, _: asyncio.Task[None]) -> None:
-        made.client.close()  # here: a task that is cancelled before it runs closes nothing
+        made.client.close()  # closed here, since a task that is cancelled before it runs closes nothing
         with self._lock:
             self._connections.pop(made.name, None)
 
     async def _end(self) -> None:
-        """Wait for the last bytes of gRPC, which has closed its side; then stop."""
+        """Wait for the last bytes from gRPC, which has closed its side, and then stop."""
         with self._lock:
             tasks = [each.task for each in self._connections.values() if each.spoke and each.task is not None]
         if tasks:
@@ -234,7 +235,7 @@ class Gate:
 
 
 def raise_descriptors() -> None:
-    """Raise the soft limit of descriptors to DESCRIPTORS, or as far as the system allows."""
+    """Raise the soft limit of file descriptors to DESCRIPTORS, or as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -243,7 +244,10 @@ def raise_descriptors() -> None:
 
 
 def _listening(address: str) -> list[socket.socket]:
-    """Return a socket for each address of the host that this machine has. Raises OSError if there is none, or one is in use."""
+    """Return a socket for each of the host's addresses on this machine.
+
+    Raises OSError if there is none, or if one is in use.
+    """
     host, _, given = address.rpartition(":")
     host, port = host.strip("[]"), int(given)
     if host in ("", "::"):
@@ -276,7 +280,7 @@ def _nonblocking(listening: socket.socket) -> socket.socket:
 
 
 def _network(host: str) -> str:
-    """Return the address whose connections are counted together: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return a key of the address for counting connections: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

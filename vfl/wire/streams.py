@@ -1,12 +1,12 @@
 """Streams between the coordinator and parties: gRPC over mutual TLS 1.3, with pinned certificates at both ends.
 
 Guarantee. The coordinator accepts a stream only from a peer that has proved to hold the key of a party's certificate in the
-federation file; `Peer.is_member` then compares this certificate with the one under the name that the peer claims. A party sends
+federation file. `Peer.is_member` then checks that this certificate belongs to the name that the peer claims. A party sends
 nothing before the other end has proved to hold the key of the coordinator's certificate. There is no mode without TLS.
 
-TLS 1.3: gRPC for Python has no option for the oldest version. CIPHERS contains no cipher suite of TLS 1.2 for keys on P-256, so
-a handshake of TLS 1.2 fails. gRPC reads CIPHERS once per process. If another library has started gRPC before, the handshake
-succeeds; `Peer.is_member` then compares the negotiated version and refuses the stream.
+gRPC for Python cannot be told to use only TLS 1.3. CIPHERS therefore contains no cipher suite of TLS 1.2 for keys on P-256, so
+that a handshake with TLS 1.2 fails. gRPC reads CIPHERS once per process. If another library has started gRPC before, such a
+handshake succeeds; `Peer.is_member` then sees the version of TLS and refuses the stream.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 METHOD = "Session"
 SERVICE = "vfl.wire.v1.Federation"
 CIPHERS = "ECDHE-RSA-AES256-GCM-SHA384"
-"""Cipher suite of TLS 1.2 for RSA keys, which no member has. The suites of TLS 1.3 cannot be configured and remain enabled."""
+"""Cipher suite of TLS 1.2 for RSA keys, which no member has. Suites of TLS 1.3 cannot be configured and stay enabled."""
 
 CONNECT_SECONDS = 20.0
 KEEPALIVE_SECONDS = 10
-"""Seconds of silence after which a peer is pinged, and seconds within which it must answer."""
+"""Seconds of silence after which a peer is pinged; also the seconds within which the peer must answer."""
 HANDSHAKES = 3
-"""Number of consecutive failed handshakes after which the party treats the certificate as refused."""
+"""Number of consecutive failed handshakes after which a party concludes that its certificate is refused."""
 WINDOW = 1 << 24
-"""Bytes that may be in flight: 20 ms at 1 Gb/s are 2.5 MB."""
+"""Largest number of bytes in flight. A link with 20 ms at 1 Gb/s needs 2.5 MB."""
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_FRAME),
@@ -71,13 +71,13 @@ _OPTIONS = [
     ("grpc.enable_retries", 0),
 ]
 MOST_STREAMS = 4
-"""Largest number of streams per certificate: one in use, and replacements until its end is noticed."""
+"""Largest number of streams per certificate: one in use, plus replacements until the end of a broken stream is noticed."""
 log = logging.getLogger("vfl.federation")
 _loading = threading.Lock()
 
 
 class StreamBroken(FederationError):
-    """A stream ended or could not be opened. refused : a certificate was refused, so later attempts fail too."""
+    """A stream ended or could not be opened. refused : True if a certificate was refused, so that later attempts fail, too."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class StreamBroken(FederationError):
 
 
 def import_grpc() -> Any:
-    """Import gRPC, without its log lines and with TLS 1.3 only. If it is missing, SpecificationError names the extra."""
+    """Import gRPC without its log lines and with TLS 1.3 only. If gRPC is missing, SpecificationError names what to install."""
     with _loading:
         before = {name: os.environ.get(name) for name in ("GRPC_SSL_CIPHER_SUITES", "GRPC_VERBOSITY")}
         os.environ["GRPC_SSL_CIPHER_SUITES"] = CIPHERS
@@ -93,7 +93,7 @@ def import_grpc() -> Any:
         try:
             import grpc
 
-            grpc.ssl_channel_credentials()  # gRPC reads environment variables once, on its first use of them
+            grpc.ssl_channel_credentials()  # gRPC reads these environment variables once, at this first use
         except ImportError:
             raise SpecificationError(
                 "a federation across organisations needs gRPC: pip install 'vfl[federation]'"
@@ -111,7 +111,7 @@ def import_grpc() -> Any:
 class Peer:
     """The other end of a stream at the coordinator.
 
-    certificate : DER, as verified by TLS. version : version of TLS. cancel : function that ends the stream at once.
+    certificate : in DER form, as verified by TLS. version : version of TLS. cancel : function that ends the stream at once.
     """
 
     certificate: bytes
@@ -120,20 +120,20 @@ class Peer:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the certificate, hex."""
+        """Return the SHA-256 of the certificate in hexadecimal."""
         return hashlib.sha256(self.certificate).hexdigest()
 
     def is_member(self, member: Member) -> bool:
-        """Return True if this end holds the member's pinned key and speaks TLS 1.3."""
+        """Return True if this end has the member's pinned key and uses TLS 1.3."""
         return self.version == "TLSv1.3" and self.fingerprint == member.fingerprint
 
 
 class Listener:
-    """The coordinator's end. It runs `session(frames, peer, done)` for every stream, each in a separate thread.
+    """The coordinator's end of all streams. It runs `session(frames, peer, done)` for every stream, in a separate thread.
 
-    session : takes the iterator of incoming frames, the peer, and a function that registers a callback for the end of the
-        stream; yields outgoing frames.
-    listen : address to bind; None binds the federation's port on all interfaces, or on loopback if it is a loopback address.
+    session : function of the iterator of incoming frames, the peer, and a function that registers a callback for the end of
+        the stream; it yields outgoing frames.
+    listen : address to bind; None for the federation's port, on loopback if its address is one, else on all interfaces.
 
     Raises PlacementError if the address cannot be bound.
     """
@@ -186,13 +186,13 @@ class Listener:
         self._gate.open()
 
     def close(self) -> None:
-        """End all streams."""
+        """End all streams, and close the port."""
         self._server.stop(1.0).wait()
         self._gate.close()
         self._threads.shutdown(wait=True)
 
     def _taken(self, peer: Peer, context: Any) -> bool:
-        """Return False if the certificate has MOST_STREAMS streams; otherwise count this stream until it ends."""
+        """Return False if the certificate already has MOST_STREAMS streams. Otherwise count this stream until it ends."""
 
         def end() -> None:
             with self._lock:
@@ -233,7 +233,7 @@ class Dialled:
         self._call = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")(outgoing)
 
     def frames(self) -> Iterator[bytes]:
-        """Yield the frames as they arrive."""
+        """Yield incoming frames as they arrive."""
         try:
             yield from self._call
         except self._grpc.RpcError as error:
@@ -241,7 +241,7 @@ class Dialled:
         raise StreamBroken("the coordinator closed the stream")
 
     def close(self) -> None:
-        """End the stream; `frames` then raises. May be called from another thread."""
+        """End the stream; `frames` then raises StreamBroken. Another thread may call this."""
         self._call.cancel()
         self._channel.close()
 
@@ -259,9 +259,9 @@ class Dialled:
 
 
 def obstacle(federation: Federation, identity: Identity) -> StreamBroken | None:
-    """Return the reason why no stream can be opened, from handshakes alone; None if the two ends accept each other.
+    """Return the reason why no stream can be opened, found by handshakes alone; None if both ends accept each other.
 
-    A coordinator under load closes connections too, so one closed connection does not count as a refused certificate.
+    A coordinator under load also closes connections. A single closed connection therefore does not mean a refused certificate.
     """
     for _ in range(HANDSHAKES - 1):
         found = _obstacle(federation, identity)
@@ -296,7 +296,7 @@ def _obstacle(federation: Federation, identity: Identity) -> StreamBroken | None
 
 @contextlib.contextmanager
 def _handshake(where: str, identity: Identity) -> Iterator[ssl.SSLSocket]:
-    """Yield a connection after a handshake without verification, to inspect the other end's certificate."""
+    """Yield a connection after a handshake without verification, in order to inspect the other end's certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -314,7 +314,7 @@ def _handshake(where: str, identity: Identity) -> Iterator[ssl.SSLSocket]:
 
 @contextlib.contextmanager
 def _files_of(identity: Identity) -> Iterator[tuple[str, str]]:
-    """Yield paths of in-memory files with the certificate and the key, since Python's TLS reads them from files only."""
+    """Yield paths of in-memory files with the certificate and the key, since Python's TLS reads both from files only."""
     with contextlib.ExitStack() as stack:
         paths = []
         for content in (identity.certificate_pem, identity.key_pem):
@@ -332,7 +332,7 @@ def der_of(pem: str) -> bytes:
 
 
 def _until_broken(frames: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the frames; end when gRPC raises any error."""
+    """Yield the frames, and end without an error when gRPC raises any error."""
     with contextlib.suppress(Exception):
         yield from frames
 

@@ -1,8 +1,8 @@
-"""Plain values as bytes and back.
+"""Conversion of plain values to bytes and back.
 
-Guarantee. `parse` builds tuples, text, truth values, numbers, bytes and None, and nothing else. It raises WireError for any
-other input. `parse` counts the values before it builds any, so its memory is bounded by the input's length and the number of
-values that the caller allows. vfl.kinds then builds registered kinds from the plain values.
+Guarantee. `parse` builds only tuples, text, truth values, numbers, bytes and None, and raises WireError for any other input. It
+counts the values before it builds any value. Its memory is therefore bounded by the length of the input and the number of
+values that the caller allows. vfl.kinds then builds objects of registered kinds from the plain values.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from vfl.messages.kinds import Plain
 
 DEEPEST = 24
-"""Largest depth of nested tuples; the deepest message has ten levels."""
+"""Largest depth of nested tuples. The deepest message of this version has ten levels."""
 LARGEST_WHOLE = 512
-"""Largest number of bytes of an integer. An exact score of a selection has up to 2,200 bits."""
+"""Largest number of bytes of an integer. The exact score of a selection has up to 2,200 bits."""
 
 MOST_VALUES = 1 << 16
-"""Default limit of values in a message. A value of two bytes takes up to 70 bytes of memory."""
+"""Default for the largest number of values in a message. A value of two bytes can take up to 70 bytes of memory."""
 
 _ITEM, _LONG_ITEM = b"\x0a", b"\x8a"
-"""First byte of the key of a value in a tuple, and first byte of the same key in a longer encoding."""
+"""First byte of the key that precedes a value in a tuple, and first byte of this key in a longer encoding."""
 _TUPLE = 0x32
 _SMALL = range(-(1 << 63), 1 << 63)
 _DOUBLE = struct.Struct("<d").pack
@@ -44,9 +44,9 @@ def serialise(plain: Plain) -> bytes:
 
 
 def parse(data: bytes | bytearray | memoryview, most: int = MOST_VALUES) -> Plain:
-    """Return the plain tuple in the bytes. Raises WireError, also for more than `most` values."""
+    """Return the plain tuple that the bytes encode. Raises WireError, also if there are more than `most` values."""
     value, whole = Value(), bytes(data)
-    # Each value has a key, which begins with one of these bytes. Counting bytes is fast, and suffices for most messages.
+    # Each value has a key, which starts with one of these bytes. Counting these bytes is fast, and is enough for most messages.
     if whole.count(_ITEM) + whole.count(_LONG_ITEM) > most:
         _require_few(whole, most)
     try:
@@ -60,7 +60,7 @@ def parse(data: bytes | bytearray | memoryview, most: int = MOST_VALUES) -> Plai
 
 
 def _require_few(data: bytes, most: int) -> None:
-    """Raise WireError for more than `most` values. The parser refuses messages that are not in the wire format."""
+    """Raise WireError for more than `most` values. A message that is not in the wire format is refused later, by the parser."""
     found, at = 0, 0
     ends, tuples = [len(data)], [False]  # for each open message: its end, and True if it is a `Values`
     try:
@@ -93,7 +93,7 @@ def _require_few(data: bytes, most: int) -> None:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a varint and the position after it. Raises IndexError for a varint that is cut short or too long."""
+    """Return a varint, and the position after it. Raises IndexError for a varint that is cut short or too long."""
     number = 0
     for shift in range(0, 63, 7):
         byte = data[at]
@@ -105,7 +105,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _serialised(plain: Any, depth: int) -> bytes:
-    """Return the serialised `Value`: the same bytes as from the generated class, five times as fast."""
+    """Return the serialised `Value`. The bytes equal those of the generated class, but are made five times as fast."""
     kind = type(plain)
     if kind is tuple:
         if depth >= DEEPEST:
@@ -140,7 +140,7 @@ def _field(key: bytes, content: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Return a nonnegative integer as protobuf writes it."""
+    """Return a nonnegative integer in protobuf's variable-length form."""
     if number < 0x80:
         return _BYTES[number]
     out = bytearray()
