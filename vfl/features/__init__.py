@@ -1,8 +1,8 @@
-"""Features that an owner makes of its columns, declared in the public job, independently of the records.
+"""Features that an owner computes from its columns. They are declared in the public job, independently of the records.
 
-A feature is a column of the partition that its party computes from another column, record by record. Each kind states the range
-of its coordinates, which follows from the declaration alone and holds for every cell. Scaling and sensitivities use this range
-like the bounds of a number, so a feature changes no guarantee.
+A feature is a column of the partition that the column's party computes from another column, record by record. Each kind of
+feature states the range of its coordinates. This range follows from the declaration alone and holds for every cell. Scaling and
+sensitivities use it like the declared bounds of a number, so a feature changes no guarantee.
 
     partition = FeaturePartition({"bank": ["income", "age", "age_group"]}, label=("bank", "default"))
     columns = {"age_group": Binned((25, 40, 60), of="age")}

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 Steps: TypeAlias = tuple[tuple[str] | tuple[str, float], ...]
-"""Names of NumPy functions, in order; each with its second argument, if the function takes one."""
+"""Names of NumPy functions, in order. A name comes with the function's second argument, if the function takes one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """Terms that a column adds to the objective: ½ wᵀΩw and low ≤ w ≤ high, over its m coordinates without the indicator.
+    """Terms that a column adds to the objective: ½ wᵀΩw, and bounds low ≤ w ≤ high. w : m coordinates without the indicator.
 
     low, high : (m,), low ≤ 0 ≤ high. penalty : (m, m) Ω, symmetric and positive semidefinite.
     """
@@ -52,26 +52,26 @@ class Feature(ABC):
         return (column,)
 
     def own(self, column: str) -> tuple[str, ...]:
-        """Return the names of the feature's coordinates without the indicator of missing cells."""
+        """Return the names of the feature's coordinates, except the indicator of missing cells."""
         return (column,)
 
     def features(self, column: str) -> tuple[str, ...]:
-        """Return the names of all coordinates."""
+        """Return the names of all coordinates, including the indicator of missing cells if there is one."""
         return (*self.own(column), *indicators(column, self.missing))
 
     @property
     @abstractmethod
     def ranges(self) -> tuple[Bounds, ...]:
-        """Range of each coordinate of `own`."""
+        """Return the range of each coordinate in `own`."""
 
     @property
     def terms(self) -> Terms | None:
-        """Terms that the column adds to the objective; None if it adds no terms."""
+        """Return the terms that the column adds to the objective; None if it adds no terms."""
         return None
 
     @property
     def limits(self) -> Bounds:
-        """Smallest range that includes the ranges of all coordinates; infinite until bounds are declared."""
+        """Return the smallest range that includes the ranges of all coordinates; infinite unless bounds are declared."""
         lows, highs = zip(*self.ranges, strict=True)
         return min(lows), max(highs)
 
@@ -80,9 +80,9 @@ class Feature(ABC):
 class OfCells(Feature, ABC):
     """Base of features that are made from the cells of one column.
 
-    of : source column; None for the column with the feature's own name.
-    fill : value for missing cells, before the feature is made.
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. The other coordinates are then 0,
+    of : source column; None if the source column has the name of the feature.
+    fill : value that replaces missing cells before the feature is computed.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. All other coordinates are then 0,
         or the number within their range that is nearest to 0.
     """
 
@@ -100,10 +100,10 @@ class OfCells(Feature, ABC):
             raise SpecificationError(f"of is the name of a column, not {self.of!r}")
 
     def made(self, values: Any, gaps: Sequence[float] | None = None) -> Iterator[Vector]:
-        """Yield each coordinate, (m,) float64 within its range.
+        """Yield each coordinate, (m,) float64, within its range.
 
-        values : (m,) cells as read; missing ones are marked. gaps : value of each coordinate at missing cells; None takes the
-            number of the coordinate's range that is nearest to 0.
+        values : (m,) cells as read, in which missing cells are marked. gaps : value of each coordinate at missing cells; None
+            for the number in the coordinate's range that is nearest to 0.
         """
         for k, (vector, (low, high)) in enumerate(zip(self._made(values), self.ranges, strict=True)):
             vector[np.isnan(vector)] = min(max(0.0, low), high) if gaps is None else gaps[k]
@@ -115,25 +115,25 @@ class OfCells(Feature, ABC):
 
     @property
     def form(self) -> str:
-        """Form of the cells in exported formulas (`Cell.content`)."""
+        """Return the form of the cells in exported formulas (`Cell.content`)."""
         return self.content
 
     @abstractmethod
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return the formula of each coordinate, for exports. The formulas hold for cells that are not missing."""
+        """Return the formula of each coordinate, for exports. These formulas hold only for cells that are not missing."""
 
     def undeclared(self, cell: Cell) -> Formula | None:
-        """Return the formula that is 1 for a cell that is not declared, else 0; None if every cell is declared."""
+        """Return a formula that is 1 for an undeclared cell and 0 for a declared one; None if every cell is declared."""
         del cell
         return None
 
     def filled_cell(self) -> Any:
-        """Return the cell (1,) that replaces a missing one, as `made` takes it."""
+        """Return the cell, (1,), that replaces a missing cell, in the form that `made` takes."""
         return np.array([np.nan if self.fill is None else self.fill], dtype=np.float64)
 
 
 class OfNumbers(OfCells, ABC):
-    """Base of features of a numeric column, whose `fill` is a number."""
+    """Base of features of a numeric column. `fill` is a number."""
 
     __slots__ = ()
 
@@ -144,7 +144,7 @@ class OfNumbers(OfCells, ABC):
 
 
 class OfBounded(OfNumbers, ABC):
-    """Base of features whose range follows from declared bounds of the column."""
+    """Base of features whose range follows from the declared bounds of the column."""
 
     __slots__ = ()
     bounds: Bounds | None
@@ -165,7 +165,7 @@ class OfBounded(OfNumbers, ABC):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """Range of the one coordinate."""
+        """Return the range of the single coordinate."""
         return (UNBOUNDED,) if self.bounds is None else (self._ends(*self.bounds),)
 
     @abstractmethod
@@ -173,7 +173,7 @@ class OfBounded(OfNumbers, ABC):
         """Return the range of the coordinate for cells within [low, high]."""
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return the formula of the one coordinate."""
+        """Return the formula of the single coordinate."""
         x = cell if self.bounds is None else clipped(cell, *self.bounds)
         for name, *argument in self.steps:
             x = apply(name, x, *argument)
@@ -190,17 +190,20 @@ class OfBounded(OfNumbers, ABC):
     @property
     @abstractmethod
     def steps(self) -> Steps:
-        """NumPy functions that compute the coordinate from cells within the bounds; each is also an `Apply` of formulas."""
+        """Return the NumPy functions that compute the coordinate from cells within the bounds.
+
+        Formulas have the same operations.
+        """
 
 
 def check_unknown(value: Any) -> None:
-    """Raise SpecificationError unless the treatment of undeclared cells is 'refuse' or 'missing'."""
+    """Raise SpecificationError unless `unknown`, the treatment of undeclared cells, is 'refuse' or 'missing'."""
     if value not in ("refuse", "missing"):
         raise SpecificationError(f"unknown must be 'refuse' or 'missing', not {value!r}")
 
 
 def ascending(name: str, values: Any, least: int) -> tuple[float, ...]:
-    """Return finite numbers in ascending order. Raises SpecificationError."""
+    """Return the values as finite, ascending floats. Raises SpecificationError, also for fewer than `least` values."""
     given = isinstance(values, tuple | list) and all(_is_number(x) for x in values)
     if not given or len(values) < least or any(a >= b for a, b in pairwise(map(float, values))):
         raise SpecificationError(f"{name} are at least {least} ascending finite numbers, not {values!r}")
@@ -212,7 +215,7 @@ def _is_number(value: Any) -> bool:
 
 
 def finite(name: str, value: Any) -> float:
-    """Return a finite number as float. Raises SpecificationError."""
+    """Return the value as a finite float. Raises SpecificationError for any other value."""
     if not _is_number(value):
         raise SpecificationError(f"{name} is a finite number, not {value!r}")
     return float(value)

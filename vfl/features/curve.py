@@ -1,4 +1,4 @@
-"""A curve of a number: a line with bends at knots, which are declared or found by the run."""
+"""A curve of a number: a line with bends at knots. Knots are declared, or found by the run."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ class Curve(OfNumbers):
     """Continuous curve of a number, with a straight piece between any two neighbouring knots.
 
     Coordinate 0 is the number itself, so its coefficient is the slope of a straight line. Coordinate j is the hat function of
-    knot j: 1 at this knot, and 0 at the neighbouring knots and beyond. The coefficient of a hat is the distance of the curve
-    from the line at the hat's knot. Range: the bounds, and [0, 1] for hats. Cells outside the bounds are clamped. A missing
-    cell has 0 in every coordinate, or the number within the bounds that is nearest to 0.
+    knot j: 1 at this knot, 0 at the neighbouring knots and beyond. The coefficient of a hat is the distance of the curve from
+    the straight line at the hat's knot. Ranges: the bounds for the number, [0, 1] for hats. Cells outside the bounds are
+    clamped. For a missing cell, each coordinate is 0, or the number in its range that is nearest to 0.
 
-    pieces : largest number of pieces, from 1 to 32, and the number of coordinates. None is 4, or one more than the knots.
+    pieces : largest number of pieces, from 1 to 32; also the number of coordinates. None for 4, or for one more than the knots.
     smooth : strength λ of a penalty on bends, (λ/2)Σ_j (b_{j−1} − 2b_j + b_{j+1})², where b are the coefficients of the hats,
-        and 0 at both ends. The penalty applies to the scaled features. A straight line has no penalty (a P-spline, Eilers &
+        and 0 at both ends. The penalty refers to the scaled features. A straight line has no penalty (a P-spline, Eilers &
         Marx 1996).
-    shape : 'increasing' or 'decreasing'; the fitted curve has this shape in spite of noise. The coordinates are then ramps, one
-        per piece, from 0 to 1 over the piece, with coefficients of one sign; `smooth` penalises differences of neighbours.
-    knots : public points inside the bounds, ascending. If they make fewer than `pieces`, the last coordinates are always 0.
-        None lets the run place them; a private run first releases a noisy histogram of the column (vfl.solvers.releases.knots).
-    bounds : (low, high) of the column; also the job's bounds for this column.
+    shape : 'increasing' or 'decreasing'. The fitted curve has this shape in spite of noise. The coordinates are then ramps, one
+        per piece, that rise from 0 to 1 over the piece. Their coefficients have one sign, and `smooth` penalises differences of
+        neighbouring coefficients.
+    knots : public points inside the bounds, ascending. If they make fewer than `pieces` pieces, the last coordinates are 0.
+        None: the run finds the knots; a private run first releases a noisy histogram of the column
+        (vfl.solvers.releases.knots).
+    bounds : (low, high) of the column. They are also the job's bounds for this column.
     of, fill, missing : as for all features (vfl.features.Feature).
     """
 
@@ -80,37 +82,37 @@ class Curve(OfNumbers):
 
     @property
     def n_pieces(self) -> int:
-        """Number of coordinates without the indicator of missing cells."""
+        """Return the number of coordinates, except the indicator of missing cells."""
         return self.pieces or (PIECES if self.knots is None else len(self.knots) + 1)
 
     def at(self, knots: Sequence[float]) -> Curve:
-        """Return the same curve with declared knots and the same number of coordinates."""
+        """Return this curve with declared knots and an unchanged number of coordinates."""
         return replace(self, pieces=self.n_pieces, knots=tuple(knots))
 
     def coarser(self, pieces: int) -> Curve:
-        """Return a curve of at most this many pieces, on some of the knots and without `smooth`."""
+        """Return a curve with at most this many pieces, on some of this curve's knots and without `smooth`."""
         fewer = min(pieces, self.n_pieces)
         knots = None if self.knots is None else thinned(self.knots, fewer - 1)
         return replace(self, pieces=fewer, knots=knots, smooth=None)
 
     def own(self, column: str) -> tuple[str, ...]:
-        """Return 'column~0', 'column~1', ...: the line and the hats, or the ramps."""
+        """Return 'column~0', 'column~1', ... for the number and the hats, or for the ramps."""
         return tuple(f"{column}~{j}" for j in range(self.n_pieces))
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """The bounds, then [0, 1] for each hat; with a shape, [0, 1] for each ramp."""
+        """Return the bounds, then [0, 1] for each hat. With a shape, return [0, 1] for each ramp."""
         first = (0.0, 1.0) if self.shape else self.limits
         return (first, *((0.0, 1.0),) * (self.n_pieces - 1))
 
     @property
     def limits(self) -> Bounds:
-        """Bounds of the column; infinite while they are not declared."""
+        """Return the bounds of the column; infinite unless bounds are declared."""
         return UNBOUNDED if self.bounds is None else self.bounds
 
     @property
     def terms(self) -> Terms | None:
-        """Bounds of the coefficients and the matrix of the penalty of bends; None without `smooth` and `shape`."""
+        """Return the bounds of the coefficients, and the matrix of the penalty on bends; None without `smooth` and `shape`."""
         if not self.smooth and self.shape is None:
             return None
         m = self.n_pieces
@@ -126,7 +128,7 @@ class Curve(OfNumbers):
         return Terms(low, high, penalty)
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return the number, then the pieces of each hat; with a shape, the ramps."""
+        """Return the formula of the number, then of each hat; with a shape, the formulas of the ramps."""
         low, high = self.limits
         x, points = clipped(cell, low, high), (low, *(self.knots or ()), high)
         if self.shape:
@@ -159,14 +161,14 @@ class Curve(OfNumbers):
 
 
 def thinned(knots: Sequence[float], most: int) -> tuple[float, ...]:
-    """Return at most this many of the knots, evenly chosen in their order."""
+    """Return at most this many of the knots, chosen evenly by position."""
     if len(knots) <= most:
         return tuple(knots)
     return tuple(knots[(k + 1) * (len(knots) + 1) // (most + 1) - 1] for k in range(most))
 
 
 def checked_pieces(pieces: int | None) -> None:
-    """Raise SpecificationError unless this is a valid number of pieces or None."""
+    """Raise SpecificationError unless `pieces` is a valid number of pieces, or None."""
     whole = isinstance(pieces, int) and not isinstance(pieces, bool)
     if pieces is not None and not (whole and 1 <= pieces <= MOST_PIECES):
         raise SpecificationError(f"pieces are a whole number from 1 to {MOST_PIECES}, not {pieces!r}")

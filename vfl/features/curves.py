@@ -25,9 +25,9 @@ LARGEST = 1.79e308
 
 @dataclass(frozen=True, slots=True)
 class Binned(OfNumbers):
-    """Intervals of a number: one coordinate per interval, 1 if the number lies in it and 0 otherwise. Range: [0, 1].
+    """Intervals of a number, with one coordinate per interval: 1 if the number is in the interval, else 0. Range: [0, 1].
 
-    The intervals are (−∞, e₁), [e₁, e₂), ..., [e_k, ∞) of the edges e. A missing cell is in no interval.
+    The intervals between edges e are (−∞, e₁), [e₁, e₂), ..., [e_k, ∞). A missing cell is in no interval.
 
     edges : public cut points, ascending, at least one.
     of, fill, missing : as for all features (vfl.features.Feature).
@@ -47,11 +47,11 @@ class Binned(OfNumbers):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """[0, 1] for each interval."""
+        """Return [0, 1] for each interval."""
         return ((0.0, 1.0),) * (len(self.edges) + 1)
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return 1 within each interval and 0 elsewhere."""
+        """Return formulas that are 1 within an interval and 0 elsewhere, one per interval."""
         inner = [steps_at(cell, ends, (0.0, 1.0, 0.0)) for ends in pairwise(self.edges)]
         return [steps_at(cell, self.edges[:1], (1.0, 0.0)), *inner, steps_at(cell, self.edges[-1:], (0.0, 1.0))]
 
@@ -63,10 +63,11 @@ class Binned(OfNumbers):
 
 @dataclass(frozen=True, slots=True)
 class Spline(OfNumbers):
-    """B-spline basis of a number, for smooth curves of it. Range: [0, 1], since the basis functions are ≥ 0 and add up to 1.
+    """B-spline basis of a number, for smooth curves. Range: [0, 1], since the basis functions are ≥ 0 and add up to 1.
 
-    Cells outside the knots are clamped to the first and last knot. Further knots are added beyond these, at the distance of the
-    outermost two, as in scikit-learn's SplineTransformer(extrapolation="constant"). A missing cell has 0 in every function.
+    Cells outside the knots are clamped to the first or last knot. Further knots are added beyond these two, spaced like the
+    outermost two knots, as in scikit-learn's SplineTransformer(extrapolation="constant"). At a missing cell, every function is
+    0.
 
     knots : public points, ascending, at least two. degree : degree of the polynomials between knots, from 0 to 5.
     of, fill, missing : as for all features (vfl.features.Feature).
@@ -88,11 +89,11 @@ class Spline(OfNumbers):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """[0, 1] for each basis function."""
+        """Return [0, 1] for each basis function."""
         return ((0.0, 1.0),) * (len(self.knots) + self.degree - 1)
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return each basis function as one polynomial per interval, in the distance from the interval's start."""
+        """Return formulas of the basis functions: one polynomial per interval, in the distance from the interval's start."""
         d, x = self.degree, clipped(cell, self.knots[0], self.knots[-1])
         inside = np.arange(d + 1) / (d + 1.0)  # d + 1 points determine a polynomial of degree d
         powers, pieces = np.vander(inside, d + 1, increasing=True), []
@@ -141,7 +142,7 @@ class Spline(OfNumbers):
 class Cyclic(OfNumbers):
     """Position of a number on a circle, such as the hour of a day: sin and cos of 2π·(x − start)/period. Range: [−1, 1].
 
-    A missing cell has 0 in both coordinates. An infinite cell counts as `start`.
+    For a missing cell, both coordinates are 0. An infinite cell counts as `start`.
 
     period : length of the circle, positive. start : number at which the angle is 0.
     of, fill, missing : as for all features (vfl.features.Feature).
@@ -164,11 +165,11 @@ class Cyclic(OfNumbers):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """[−1, 1] for both."""
+        """Return [−1, 1] for both coordinates."""
         return ((-1.0, 1.0),) * 2
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return sine and cosine of the angle; 0 and 1 if the angle overflows."""
+        """Return formulas of the sine and cosine of the angle. They give 0 and 1 if the angle overflows."""
         most = LARGEST / max(1.0, 2 * math.pi / self.period) - abs(self.start)  # beyond it the angle overflows
         far = (Condition("less", cell, -most), Condition("less", most, cell))
         x = Case(tuple((condition, self.start) for condition in far), cell)
@@ -191,6 +192,6 @@ def on_circle(name: str) -> tuple[str, str]:
 
 
 def circle(turns: Vector) -> Iterator[Vector]:
-    """Yield sine and cosine of angles (m,)."""
+    """Yield the sines, then the cosines, of angles (m,)."""
     yield np.sin(turns)
     yield np.cos(turns)

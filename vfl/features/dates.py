@@ -33,7 +33,7 @@ PARTS: Mapping[str, tuple[float, float]] = {
     "minute": (0.0, 59.0),
     "days": (0.0, math.inf),
 }
-"""Parts of a date with their ranges. The ranges of 'year' and 'days' follow from the declared bounds."""
+"""Parts of a date, with their ranges. The ranges of 'year' and 'days' follow from the declared bounds instead."""
 PERIODIC = ("quarter", "month", "day", "weekday", "yearday", "hour", "minute")
 
 
@@ -41,14 +41,14 @@ PERIODIC = ("quarter", "month", "day", "weekday", "yearday", "hour", "minute")
 class DateParts(OfCells):
     """Parts of a date, one coordinate per part. Range: the range of the part, for instance [1, 12] for the month.
 
-    The year lies within the years of the bounds; 'days' counts from the first date, within [0, the length of the bounds].
-    Times keep the time zone in which they are written.
+    The year is within the years of the bounds. 'days' counts days from the first date, so it is at most the length of the
+    bounds. Times are used as written, without conversion between time zones.
 
     parts : any of 'year', 'quarter', 'month', 'day', 'weekday' (Monday is 0), 'yearday', 'hour', 'minute', 'days'.
-    bounds : (first, last) date, as ISO text or dates; earlier and later dates are clamped.
-    cyclic : True replaces each periodic part by two coordinates within [−1, 1]: sin and cos of its position in the cycle.
+    bounds : (first, last) date, as ISO text or dates. Earlier and later dates are clamped.
+    cyclic : True to replace each periodic part by two coordinates within [−1, 1]: sin and cos of its position in the cycle.
     unknown : treatment of text that is not a date, such as '2020-02-30': 'refuse' (an error at the owner) or 'missing'.
-    fill : date for missing cells. of, missing : as for all features (vfl.features.Feature).
+    fill : date that replaces missing cells. of, missing : as for all features (vfl.features.Feature).
     """
 
     kind: ClassVar[str] = "date"
@@ -90,7 +90,7 @@ class DateParts(OfCells):
         return self.cyclic and part in PERIODIC
 
     def own(self, column: str) -> tuple[str, ...]:
-        """Return 'column.part', or 'column.part.sin' and 'column.part.cos'."""
+        """Return 'column.part' for each part; for a periodic part with `cyclic`, 'column.part.sin' and 'column.part.cos'."""
         names = [on_circle(f"{column}.{p}") if self._turns(p) else (f"{column}.{p}",) for p in self.parts]
         return tuple(name for pair in names for name in pair)
 
@@ -101,7 +101,7 @@ class DateParts(OfCells):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """Range of each part."""
+        """Return the range of each coordinate."""
         first, last = self._ends
         years = tuple(float(end.astype("M8[Y]").astype(int) + 1970) for end in (first, last))
         own: dict[str, Bounds] = {
@@ -113,15 +113,15 @@ class DateParts(OfCells):
         return tuple(limits for pair in found for limits in pair)
 
     def filled_cell(self) -> Any:
-        """Return the date (1,) that replaces a missing one."""
+        """Return the date, (1,), that replaces a missing cell."""
         return np.array(["NaT" if self.fill is None else self.fill], dtype="M8[s]")
 
     def undeclared(self, cell: Cell) -> Formula:
-        """Return the formula that is 1 for a cell that is not a date."""
+        """Return a formula that is 1 for a cell that is not a date, and 0 for a date."""
         return Case(((Condition("less", cell, NO_DATE / 2), 0.0),), 1.0)
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return formulas of each part, or of its sin and cos, from days since 1 March of year 0 (Hinnant, days_from_civil)."""
+        """Return the formula of each coordinate, from days since 1 March of year 0 (Hinnant, days_from_civil)."""
         first, last = (float(end.astype(int)) for end in self._ends)
         none = (Condition("less", NO_DATE / 2, cell), Condition("less", cell, -NO_DATE / 2))
         seconds = Case(tuple((one, UNKNOWN) for one in none), clipped(cell, first, last))
@@ -152,7 +152,7 @@ class DateParts(OfCells):
 
 
 def _part(dates: Any, part: str, first: np.datetime64) -> Vector:
-    """Return one part of (m,) datetime64[s], float64."""
+    """Return one part of dates (m,) datetime64[s], as float64."""
     years, months, days = (dates.astype(f"M8[{unit}]") for unit in "YMD")
     seconds = (dates - days).astype(np.int64)
     numbers: dict[str, Any] = {
@@ -170,7 +170,7 @@ def _part(dates: Any, part: str, first: np.datetime64) -> Vector:
 
 
 def _formula(seconds: Formula, part: str, first: float) -> Formula:
-    """Return the formula of one part of a date. seconds : since 1970."""
+    """Return the formula of one part of a date. seconds : formula of the seconds since 1970."""
     if part == "days":
         return apply("divide", apply("subtract", seconds, first), 86400.0)
     days = _floor(seconds, 86400.0)
@@ -209,7 +209,7 @@ def _floor(x: Formula, by: float) -> Formula:
 
 
 def _date_text(date: Any) -> str:
-    """Return a date as ISO text. Raises SpecificationError."""
+    """Return a date as ISO text. Raises SpecificationError for anything else."""
     try:
         found = dt.datetime.fromisoformat(date) if isinstance(date, str) else date
         if not isinstance(found, dt.date):

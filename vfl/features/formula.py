@@ -1,7 +1,7 @@
-"""Formulas of coordinates: their computation from cells, in a form that exports write as SQL, ONNX or NumPy.
+"""Formulas that compute coordinates from cells, in a form that exports can write as SQL, ONNX or NumPy.
 
 A formula is a number, a cell of one column, an operation, or a choice by conditions. An unknown value is NAN, written as NULL
-in SQL; every operation with it is unknown. A condition on an unknown value is false, except for `missing`.
+in SQL. An operation on an unknown value gives an unknown value. A condition on it is false, except for `missing`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Cell:
     """A cell of a column.
 
-    content : 'number'; 'text'; 'boolean', which is 1, 0, or −1 for a cell that is neither; 'date', the seconds since 1970 as
-        written, or NO_DATE; 'hash', the MurmurHash3 of text as a signed number; or 'made', the name of a shared formula.
+    content : 'number'; 'text'; 'boolean', which is 1, 0, or −1 for a cell that is neither; 'date', the seconds since 1970, or
+        NO_DATE; 'hash', the MurmurHash3 of text as a signed number; or 'made', for the result of a shared formula of this name.
     """
 
     column: str
@@ -29,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An operation on formulas.
+    """An operation on the results of other formulas.
 
     name : 'add', 'subtract', 'multiply', 'divide', 'remainder' (of a number ≥ 0), 'power', 'log', 'floor', 'sin' or 'cos'.
     """
@@ -40,7 +40,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition: 'missing' (cell), 'less' (a < b), 'equal' (a = b), or 'is' (a cell of text, and the text)."""
+    """A condition: 'missing' (a is a missing cell), 'less' (a < b), 'equal' (a = b), or 'is' (a is a cell with the text b)."""
 
     name: str
     a: Formula
@@ -49,7 +49,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Choice: the formula of the first condition that holds, else `otherwise`."""
+    """A choice: the formula of the first condition that holds, or `otherwise` if no condition holds."""
 
     cases: tuple[tuple[Condition, Formula], ...]
     otherwise: Formula
@@ -58,27 +58,27 @@ class Case:
 Formula: TypeAlias = float | Cell | Apply | Case
 UNKNOWN = math.nan
 NO_DATE = 1e300
-"""The 'date' of a cell that is not a date; −NO_DATE if an export cannot decide."""
+"""Value of a 'date' cell that is not a date; −NO_DATE if an export cannot decide whether the cell is a date."""
 
 
 def apply(name: str, *args: Formula) -> Formula:
-    """Return an operation."""
+    """Return the formula of an operation."""
     return Apply(name, args)
 
 
 def clipped(x: Formula, low: float, high: float) -> Formula:
-    """Return x, clamped to [low, high]."""
+    """Return the formula of x clamped to [low, high]."""
     cases = ((Condition("less", x, low), low), (Condition("less", high, x), high))
     return Case(tuple(case for case in cases if math.isfinite(case[1])), x)
 
 
 def steps_at(x: Formula, edges: tuple[float, ...], values: tuple[Formula, ...]) -> Formula:
-    """Return values[k] for edges[k − 1] ≤ x < edges[k]; one value more than edges."""
+    """Return the formula of a step function: values[k] for edges[k − 1] ≤ x < edges[k]. There is one value more than edges."""
     return Case(tuple((Condition("less", x, e), v) for e, v in zip(edges, values[:-1], strict=True)), values[-1])
 
 
 def polynomial(x: Formula, coefficients: tuple[float, ...]) -> Formula:
-    """Return Σ c_k x^k by Horner's rule. coefficients : c_0, c_1, ..."""
+    """Return the formula of Σ c_k x^k, by Horner's rule. coefficients : c_0, c_1, ..."""
     found: Formula = coefficients[-1]
     for c in reversed(coefficients[:-1]):
         found = apply("add", apply("multiply", found, x), c)
@@ -86,12 +86,12 @@ def polynomial(x: Formula, coefficients: tuple[float, ...]) -> Formula:
 
 
 def where_missing(cell: Cell, instead: float, x: Formula) -> Formula:
-    """Return x, or `instead` for a missing cell."""
+    """Return a formula that is `instead` for a missing cell, else x."""
     return Case(((Condition("missing", cell), instead),), x)
 
 
 def over_parts(formula: Formula, function: Callable[[Formula], Formula]) -> Formula:
-    """Return the formula with each of its direct parts replaced by function(part)."""
+    """Return the formula, with each of its direct parts replaced by function(part)."""
     if isinstance(formula, Apply):
         return Apply(formula.name, tuple(map(function, formula.args)))
     if isinstance(formula, Case):
@@ -104,7 +104,7 @@ def over_parts(formula: Formula, function: Callable[[Formula], Formula]) -> Form
 
 
 def parts_of(formula: Formula) -> list[Formula]:
-    """Return the direct parts of a formula."""
+    """Return the formulas of which a formula is directly made."""
     found: list[Formula] = []
 
     def keep(part: Formula) -> Formula:
@@ -116,9 +116,9 @@ def parts_of(formula: Formula) -> list[Formula]:
 
 
 def shared(formulas: Iterable[Formula]) -> tuple[dict[Cell, Formula], list[Formula]]:
-    """Return parts that occur more than once, as {cell: formula}, and the formulas written with these cells.
+    """Return {cell: formula} for parts that occur more than once, and the given formulas rewritten with these cells.
 
-    A part comes after the parts that it uses.
+    A part comes after all parts that it uses.
     """
     given = list(formulas)
     seen: Counter[Formula] = Counter()

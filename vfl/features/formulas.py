@@ -1,4 +1,4 @@
-"""Formulas of any declared column, for exports: its coordinates, and the refusal of undeclared cells."""
+"""Formulas of any declared column, for exports: formulas of its coordinates, and of the refusal of undeclared cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def formulas_of(declared: Any, column: str, sources: Sequence[str]) -> tuple[list[Formula], list[Formula]]:
-    """Return the formulas of a column's coordinates, and guards: formulas that are 0, or unknown for a refused cell.
+    """Return two lists: formulas of a column's coordinates; guards, which are 0, or unknown for a cell to refuse.
 
     sources : columns of the data from which the column is made.
 
@@ -30,7 +30,7 @@ def formulas_of(declared: Any, column: str, sources: Sequence[str]) -> tuple[lis
 
 
 def _of_side(side: Side, source: str) -> tuple[list[Formula], list[Formula]]:
-    """Return formulas of one of two multiplied columns, each less the middle of its range, and the column's guards."""
+    """Return formulas and guards for one column of a pair. Each coordinate is taken minus the middle of its range."""
     own, guards = _of_cells(side.declared, side.name, source, side.middles)
     return [apply("subtract", x, m) if m else x for x, m in zip(own, side.middles, strict=False)], guards
 
@@ -38,7 +38,7 @@ def _of_side(side: Side, source: str) -> tuple[list[Formula], list[Formula]]:
 def _of_cells(
     declared: Any, column: str, source: str, gaps: Sequence[float] | None
 ) -> tuple[list[Formula], list[Formula]]:
-    """Return the formulas of a column that is not a pair. gaps : as for `OfCells.made`."""
+    """Return formulas and guards of a column that is not a pair. gaps : as for `OfCells.made`."""
     if isinstance(declared, OfCells):
         return _of_feature(declared, Cell(source, declared.form), gaps), []
     if isinstance(declared, Categorical):
@@ -55,7 +55,7 @@ def _of_cells(
 
 
 def _indicator(declared: Any, absent: list[Condition]) -> list[Formula]:
-    """Return the formula of the indicator of missing cells, if one is declared."""
+    """Return the formula of the indicator of missing cells, or [] if no indicator is declared."""
     return [] if declared.missing is None else [Case(tuple((one, 1.0) for one in absent), 0.0)]
 
 

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 def edges_of(bounds: Bounds, cells: int) -> Vector:
-    """Return the ends of the cells, (cells + 1,), ascending, from the bounds alone.
+    """Return the ends of the cells, (cells + 1,), ascending. They depend on the bounds alone.
 
-    Three quarters of the cells are equal. The others divide the equal cell at 0, or at the bound nearest to 0, by powers of √2:
-    amounts are dense there, and a value that many records share, such as 0, gets a narrow cell. Cells may be empty, of width 0.
+    Three quarters of the cells have equal width. The other cells divide one equal cell, next to 0 or to the bound nearest to 0,
+    by powers of √2. Amounts are dense there, and a value that many records share, such as 0, gets a narrow cell. Cells may have
+    width 0 and be empty.
     """
     low, high = bounds
     extra = cells // 4
@@ -31,9 +32,9 @@ def edges_of(bounds: Bounds, cells: int) -> Vector:
 
 
 def histogram(values: Vector, edges: Vector) -> Integers:
-    """Return the number of values per cell, (cells,) int64. Values outside count in the outermost cells, NaN in none.
+    """Return the number of values per cell, (cells,) int64. Values outside count in the outermost cells, NaN in no cell.
 
-    Replacing a record lowers at most one count by one, and raises at most one by one.
+    Replacing a record lowers at most one count by one, and raises at most one count by one.
     """
     known = values[~np.isnan(values)]
     cells = np.clip(np.searchsorted(edges, known, side="right") - 1, 0, len(edges) - 2)

@@ -1,4 +1,4 @@
-"""Products of two columns of one party, and the names, ranges and contents of the coordinates of any column."""
+"""Products of two columns of one party. Also the names, ranges and contents of the coordinates of any column."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Knots: TypeAlias = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Pair(Feature):
-    """Products of the coordinates of two columns of one party: an interaction, in addition to the effect of each column.
+    """Products of the coordinates of two columns of one party: their interaction, in addition to the effect of each column.
 
-    Each column enters with its own coordinates: a number with its distance from the middle of its range, a curve also with its
-    hats, a category with its indicators. Each product of two of them is a coordinate of the pair. The range of the product
-    follows from the ranges of the two factors. A missing cell without a fill makes all products of its record 0.
+    A column has these factors: a number its distance from the middle of its range, a curve also its hats, a category its
+    indicators. Each product of a factor of `a` and a factor of `b` is a coordinate of the pair. The range of the product
+    follows from the ranges of the two factors. If a cell is missing without a fill, all products of the record are 0.
 
-    a, b : columns of one party with declared bounds or categories, or its features. A curve whose knots the run finds must be
-        in the partition; other columns need not be in it.
-    pieces : largest number of pieces of each curve within the products, from 1 to 32, on some of the column's knots. None is 2.
-        Two curves of k pieces make k² coordinates.
+    a, b : columns of one party with declared bounds or categories, or features of it. A curve whose knots the run finds must
+        also be in the partition; other columns need not be.
+    pieces : largest number of pieces of each curve within the products, from 1 to 32, on some of the curve's knots. None for 2.
+        Two curves of k pieces give k² coordinates.
     """
 
     kind: ClassVar[str] = "pair"
@@ -55,7 +55,7 @@ class Pair(Feature):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """Infinite ranges, since only a schema knows the two columns."""
+        """Return infinite ranges, since a pair alone does not know its two columns. A schema makes it a `Crossed`."""
         return (UNBOUNDED,)
 
 
@@ -63,7 +63,7 @@ class Pair(Feature):
 class Side:
     """One of the two columns whose product is a feature (a pair).
 
-    name : the column in the pair's declaration. column : the column in the schema. source : the column in the party's data.
+    name : name of the column in the pair. column : name of the column in the schema. source : name of the column in the data.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Side:
     declared: Any
 
     def placed(self, knots: Knots) -> Side:
-        """Return the side with declared knots. A curve without knots gets some of the found knots, chosen evenly."""
+        """Return this column with declared knots. A curve without knots gets some of the found knots, chosen evenly."""
         curve = self.declared
         if not isinstance(curve, Curve) or curve.knots is not None:
             return self
@@ -80,7 +80,7 @@ class Side:
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """Range of each coordinate minus its middle."""
+        """Return the range of each coordinate minus its middle."""
         return tuple(
             (low - middle, high - middle)
             for (low, high), middle in zip(ranges_of(self.declared), self.middles, strict=True)
@@ -88,16 +88,16 @@ class Side:
 
     @property
     def middles(self) -> tuple[float, ...]:
-        """Middle of the range of each coordinate; 0 for coordinates in [0, 1], such as indicators and hats.
+        """Return the middle of the range of each coordinate; 0 for coordinates in [0, 1], such as indicators and hats.
 
-        A product of distances from middles is hardly correlated with its two columns, which the model contains too.
+        The product of distances from the middles is hardly correlated with the two columns, which the model also contains.
         """
         return tuple(0.0 if ends == (0.0, 1.0) else ends[0] / 2 + ends[1] / 2 for ends in ranges_of(self.declared))
 
 
 @dataclass(frozen=True, slots=True)
 class Crossed(Feature):
-    """A pair with the declarations of its two columns, resolved by a schema."""
+    """A pair together with the declarations of its two columns, which a schema has looked up."""
 
     kind: ClassVar[str] = "pair"
     a: Side
@@ -105,19 +105,19 @@ class Crossed(Feature):
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """Both columns."""
+        """Return both columns."""
         return self.a, self.b
 
     def placed(self, knots: Knots) -> Crossed:
-        """Return the pair with declared knots. knots : found knots of all curves without declared ones."""
+        """Return the pair with declared knots. knots : found knots of all curves without declared knots."""
         return Crossed(self.a.placed(knots), self.b.placed(knots))
 
     def sources(self, column: str) -> tuple[str, ...]:
-        """Return the columns of the party's data from which the feature is made: that of `a`, then that of `b`."""
+        """Return the two columns of the party's data from which the feature is made: the one of `a`, then the one of `b`."""
         return (self.a.source, self.b.source)
 
     def own(self, column: str) -> tuple[str, ...]:
-        """Return the column's name for two numbers, else 'column=one:other' for each pair of coordinates."""
+        """Return the column's name for two numbers; else 'column=one:other' for each pair of coordinates."""
         left, right = (own_of(side.declared, side.name) for side in self.sides)
         if len(left) == len(right) == 1:
             return (column,)
@@ -125,7 +125,7 @@ class Crossed(Feature):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """Products of the ranges of the two columns."""
+        """Return the ranges of all products."""
         return tuple(
             (min(ends), max(ends))
             for one in self.a.ranges
@@ -134,7 +134,7 @@ class Crossed(Feature):
         )
 
     def product(self, left: Sequence[Vector], right: Sequence[Vector]) -> Iterator[Vector]:
-        """Yield the products of the two columns' coordinates, (m,) each, within their ranges."""
+        """Yield the products of the two columns' coordinates, (m,) each, clamped to their ranges."""
         one, other = (
             [vector - middle for vector, middle in zip(vectors, side.middles, strict=True)]
             for vectors, side in ((left, self.a), (right, self.b))
@@ -145,20 +145,20 @@ class Crossed(Feature):
 
 
 def curves_in(declared: Any) -> tuple[Curve, ...]:
-    """Return the declared curves of a column: the column's own curve, or those of both columns of a pair."""
+    """Return the declared curves of a column: the curve itself, or all curves among the two columns of a pair."""
     sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
     return tuple(side for side in sides if isinstance(side, Curve))
 
 
 def placed(column: str, declared: Any, knots: Knots) -> Any:
-    """Return the declaration with declared knots for all of its curves."""
+    """Return the declaration, in which all curves have declared knots."""
     if isinstance(declared, Crossed):
         return declared.placed(knots)
     return declared.at(knots[column]) if isinstance(declared, Curve) and declared.knots is None else declared
 
 
 def own_of(declared: Any, column: str) -> tuple[str, ...]:
-    """Return the names of a column's coordinates without the indicator of missing cells."""
+    """Return the names of a column's coordinates, except the indicator of missing cells."""
     if isinstance(declared, Feature):
         return declared.own(column)
     names: tuple[str, ...] = declared.features(column)
@@ -166,7 +166,7 @@ def own_of(declared: Any, column: str) -> tuple[str, ...]:
 
 
 def ranges_of(declared: Any) -> tuple[Bounds, ...]:
-    """Return the range of each coordinate of a column without the indicator of missing cells."""
+    """Return the range of each coordinate of a column, except the indicator of missing cells."""
     if isinstance(declared, Feature):
         return declared.ranges
     limits: Bounds = declared.limits
@@ -181,6 +181,6 @@ def content_of(declared: Any) -> str:
 
 
 def contents_of(declared: Any) -> tuple[str, ...]:
-    """Return the form of the cells of each source of a column."""
+    """Return, for each source of a column, the form in which its cells are read."""
     sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
     return tuple(map(content_of, sides))

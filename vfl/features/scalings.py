@@ -1,4 +1,4 @@
-"""Features of a number that give one coordinate: its logarithm, a power of it, or its distance from a public center."""
+"""Features of a number with one coordinate: its logarithm, a power, or its distance from a public center."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vfl.features.base import OfBounded, Steps, finite
 class Log(OfBounded):
     """Logarithm of a number, log(x + offset). Range: [log(low + offset), log(high + offset)].
 
-    bounds : (low, high) of the column, low + offset > 0; they serve as the job's bounds, too. Cells outside are clamped.
+    bounds : (low, high) of the column, with low + offset > 0; also the job's bounds for it. Cells outside are clamped.
     of, fill, missing : as for all features (vfl.features.Feature).
     """
 
@@ -37,13 +37,13 @@ class Log(OfBounded):
 
     @property
     def steps(self) -> Steps:
-        """Addition of the offset, then the logarithm."""
+        """Return two operations: add the offset, then take the logarithm."""
         return (("add", self.offset), ("log",))
 
 
 @dataclass(frozen=True, slots=True)
 class Power(OfBounded):
-    """Power of a number, x^exponent. Range: the powers of the bounds; from 0 for an even power if the bounds include 0.
+    """Power of a number, x^exponent. Range: the powers of the bounds; from 0 for an even power if they include 0.
 
     exponent : finite and not 0. A fraction needs bounds ≥ 0; a negative exponent needs bounds that exclude 0.
     bounds : (low, high) of the column; also the job's bounds for this column. Cells outside are clamped.
@@ -72,7 +72,7 @@ class Power(OfBounded):
 
     @property
     def steps(self) -> Steps:
-        """Exponentiation."""
+        """Return one operation, the power."""
         return (("power", self.exponent),)
 
 
@@ -80,11 +80,11 @@ class Power(OfBounded):
 class Scaled(OfBounded):
     """Distance of a number from a public center in units of a public spread, (x − center)/spread.
 
-    Range: that of the bounds. Without bounds it is [−reach, reach], and cells farther than reach·spread are clamped.
+    Range: the bounds, converted in the same way. Without bounds it is [−reach, reach], and cells beyond it are clamped.
 
     center, spread : a typical value and a typical deviation, publicly known; spread > 0. reach : largest distance from the
     center, in units of the spread.
-    bounds : (low, high) of the column, instead of the reach; also the job's bounds for this column.
+    bounds : (low, high) of the column, which replace the reach; also the job's bounds for this column.
     of, fill, missing : as for all features (vfl.features.Feature).
     """
 
@@ -104,7 +104,7 @@ class Scaled(OfBounded):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """Range of the one coordinate."""
+        """Return the range of the single coordinate."""
         return ((-self.reach, self.reach),) if self.bounds is None else (self._ends(*self.bounds),)
 
     def _ends(self, low: float, high: float) -> Bounds:
@@ -112,5 +112,5 @@ class Scaled(OfBounded):
 
     @property
     def steps(self) -> Steps:
-        """Subtraction of the center, then division by the spread."""
+        """Return two operations: subtract the center, then divide by the spread."""
         return (("subtract", self.center), ("divide", self.spread))

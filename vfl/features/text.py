@@ -25,9 +25,9 @@ FEWEST_BUCKETS, MOST_BUCKETS = 2, 1 << 16
 class Ordinal(OfCells):
     """Position of a category in a public order, one coordinate. Range: [0, k − 1] for k categories.
 
-    categories : at least two, in order; compared as text (vfl.columns.canonical_category).
-    unknown : treatment of cells that are not declared: 'refuse' (an error at the owner) or 'missing'.
-    fill : category for missing cells. of, missing : as for all features (vfl.features.Feature).
+    categories : at least two, in order. They are compared as text (vfl.columns.canonical_category).
+    unknown : treatment of undeclared cells: 'refuse' (an error at the owner) or 'missing'.
+    fill : category that replaces missing cells. of, missing : as for all features (vfl.features.Feature).
     """
 
     kind: ClassVar[str] = "ordinal"
@@ -43,24 +43,24 @@ class Ordinal(OfCells):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """[0, k − 1]."""
+        """Return [0, k − 1] for the single coordinate."""
         return ((0.0, len(self.categories) - 1.0),)
 
     @property
     def form(self) -> str:
-        """'number' if all categories are numbers, else 'text'."""
+        """Return 'number' if all categories are numbers, else 'text'."""
         return form_of(self.categories)
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return the formula of the position; it is unknown for a cell that is not declared."""
+        """Return the formula of the position. Its value is unknown for an undeclared cell."""
         return [Case(tuple((is_category(cell, c), float(k)) for k, c in enumerate(self.categories)), UNKNOWN)]
 
     def undeclared(self, cell: Cell) -> Formula:
-        """Return the formula that is 1 for a cell that is not a declared category."""
+        """Return a formula that is 1 for a cell that is not a declared category, else 0."""
         return Case(tuple((is_category(cell, c), 0.0) for c in self.categories), 1.0)
 
     def filled_cell(self) -> Vector:
-        """Return the code (1,) that replaces a missing one."""
+        """Return the code, (1,), that replaces a missing cell."""
         code = -1 if self.fill is None else Categorical(self.categories).texts.index(canonical_category(self.fill))
         return np.array([float(code)])
 
@@ -72,13 +72,13 @@ class Ordinal(OfCells):
 class Hashed(OfCells):
     """Hash of text with many distinct values into a fixed number of buckets, one coordinate per bucket.
 
-    Range: [0, 1]; signed: [−1, 1].
+    Range: [0, 1], or [−1, 1] if signed.
 
     A public hash (MurmurHash3 of the text in UTF-8, as in scikit-learn's FeatureHasher) selects the bucket and, if signed,
     the value −1 or 1. A missing cell is in no bucket.
 
-    buckets : number from 2 to 65,536. Texts that share a bucket share a coefficient.
-    fill : text for missing cells. of, missing : as for all features (vfl.features.Feature).
+    buckets : number of buckets, from 2 to 65,536. Texts in one bucket share a coefficient.
+    fill : text that replaces missing cells. of, missing : as for all features (vfl.features.Feature).
     """
 
     kind: ClassVar[str] = "hashed"
@@ -102,16 +102,16 @@ class Hashed(OfCells):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """[0, 1], or [−1, 1], for each bucket."""
+        """Return [0, 1] for each bucket; [−1, 1] if signed."""
         return ((-1.0 if self.signed else 0.0, 1.0),) * self.buckets
 
     @property
     def form(self) -> str:
-        """'hash'."""
+        """Return 'hash'."""
         return "hash"
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return 1, or the sign, in the bucket |hash| mod k, and 0 elsewhere."""
+        """Return one formula per bucket: 1, or the sign, in the bucket |hash| mod k, and 0 in all other buckets."""
         negative = Condition("less", cell, 0.0)
         lowest = (Condition("equal", cell, -(2.0**31)), float((2**31 - self.buckets) % self.buckets))
         size = Case(((negative, apply("subtract", 0.0, cell)),), cell)
@@ -120,11 +120,11 @@ class Hashed(OfCells):
         return [Case(((Condition("equal", bucket, float(j)), sign),), 0.0) for j in range(self.buckets)]
 
     def filled_cell(self) -> Integers:
-        """Return the code (1,) of the fill, or −1, which is in no bucket."""
+        """Return the code, (1,), of the fill; without a fill −1, which is in no bucket."""
         return np.array([-1 if self.fill is None else self.code(self.fill)])
 
     def code(self, cell: object) -> int:
-        """Return 2·bucket, plus 1 for a negative sign."""
+        """Return the code of a text: 2·bucket, plus 1 for a negative sign."""
         hashed = murmur(canonical_category(cell).encode(errors="surrogatepass"))
         # −2³¹ has no positive counterpart in 32 bits; scikit-learn assigns it this bucket.
         bucket = (2**31 - self.buckets if hashed == -(2**31) else abs(hashed)) % self.buckets
@@ -138,13 +138,13 @@ class Hashed(OfCells):
 
 
 def form_of(categories: tuple[Category, ...]) -> str:
-    """Return the content of the cells that formulas of categories take: 'number' if all are numbers, else 'text'."""
+    """Return the form of the cells that formulas of these categories take: 'number' if all are numbers, else 'text'."""
     numeric = all(isinstance(c, int | float) and not isinstance(c, bool) for c in categories)
     return "number" if numeric else "text"
 
 
 def is_category(cell: Cell, category: Category) -> Condition:
-    """Return the condition that a cell is a declared category."""
+    """Return the condition that a cell equals a declared category."""
     if cell.content == "number":
         return Condition("equal", cell, float(category))
     return Condition("is", cell, canonical_category(category))

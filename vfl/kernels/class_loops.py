@@ -1,13 +1,13 @@
-"""Compiled loops of vfl.kernels.classes. One pass over the columns computes all K classes of multinomial loss.
+"""Compiled loops of vfl.kernels.classes. One pass over the columns serves all K classes of multinomial loss.
 
-The bounds of vfl.kernels.dense_loops for the s sums of a block hold for K·s sums, with ρ_k t_j in place of r t_j. The computed
-products t_j = scale_j·(x_ij − c_j) are the same, and each contribution is rounded alike.
+The bounds of vfl.kernels.dense_loops for the s sums of a block also hold for K·s sums, with ρ_k t_j in place of r t_j. The
+products t_j = scale_j·(x_ij − c_j) are computed alike, and each contribution is rounded alike.
 
-Labels are (n,), or labels and then weights, (2n,). A weight s_i is clamped to [0, 1] and multiplies the K capped residuals of
-its record, so the bounds on ρ_i hold for s_i ρ_i too.
+Labels are (n,), or labels followed by weights, (2n,). A weight s_i is clamped to [0, 1] and multiplies the K capped residuals
+of its record. The bounds on ρ_i therefore also hold for s_i ρ_i.
 
-Vectors of margins and residuals are (K·n,), one class after another. Sums are (s·K, SUMS), one column after another, each with
-its K classes.
+Vectors of margins and residuals are (K·n,), one class after another. Sums are (s·K, SUMS): the K classes of the first column,
+then of the next.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector
 
 ABOVE = 1.0 + 2.0**-40
-"""Safety factor that covers the rounding of norms, for up to 100 classes."""
+"""Safety factor for the rounding of norms, sufficient for up to 100 classes."""
 
 
 @part
 def _class_residuals(
     v: Vector, y: Vector, limits: Vector, K: int, i: int, r: Vector, n: int, at: int, like: Any
 ) -> None:
-    """Write the K residuals of the record at i to r at `at`, at + n, …: s f(p − e_y), f = min(1, limit/max_k ‖p − e_k‖).
+    """Write the K residuals of record i to r at positions `at`, at + n, …: s f(p − e_y) with f = min(1, limit/max_k ‖p − e_k‖).
 
     s : weight of the record. p : probabilities of the classes. e_k : k-th unit vector.
     """
@@ -64,7 +64,10 @@ def _class_residuals(
 
 @compiled
 def class_residuals(v: Vector, y: Vector, limits: Vector, K: int, r: Vector, start: int, stop: int) -> None:
-    """Write the derivatives of multinomial loss into r, (K·n,), with norms within the limits; rows [start, stop)."""
+    """Write the derivatives of multinomial loss into r, (K·n,), capped so that their norms are within the limits.
+
+    Rows [start, stop) are written.
+    """
     whole = stop - (stop - start) % WIDTH
     for i in range(start, whole, WIDTH):
         _class_residuals(v, y, limits, K, i, r, limits.size, i, lanes())
@@ -76,7 +79,7 @@ def class_residuals(v: Vector, y: Vector, limits: Vector, K: int, r: Vector, sta
 def _advance_classes(
     columns: Matrix, delta: Matrix, moving: Integers, shift: Vector, v: Vector, i: int, like: Any
 ) -> None:
-    """Add X_S Δ_k + shift_k to the margins at i of every class k, in place. Each cell is read once for all classes."""
+    """Add X_S Δ_k + shift_k to the margins at i of every class k, in place. Each cell is read only once for all classes."""
     n, K = columns.shape[1], shift.size
     for k in range(K):
         if shift[k] != 0.0:
@@ -93,7 +96,7 @@ def _advance_classes(
 def _add_classes(
     columns: Matrix, by: Geometry, K: int, r: Vector, n: int, at: int, i: int, like: Any, sums: Integers
 ) -> None:
-    """Add rint(r_k t_j/g) at i to sums, (s·K, SUMS); r holds capped residuals, class k at `at` + k·n."""
+    """Add rint(r_k t_j/g) at i to sums, (s·K, SUMS). r : capped residuals, that of class k at `at` + k·n."""
     for k in range(K):
         put(r, k * n + at, capped(entries(r, k * n + at, like), like + np.inf, WEIGHTS) * (1.0 / by.grid))
     for j in range(columns.shape[0]):
@@ -108,7 +111,7 @@ def _add_classes(
 def class_forward(
     columns: Matrix, delta: Matrix, moving: Integers, shift: Vector, v: Vector, start: int, stop: int
 ) -> None:
-    """Add X_S Δ_k + shift_k to the margins of every class k, v (K·n,), rows [start, stop), in place. delta : (s, K)."""
+    """Add X_S Δ_k + shift_k to the margins v, (K·n,), of every class k, in place, for rows [start, stop). delta : (s, K)."""
     whole = stop - (stop - start) % WIDTH
     for i in range(start, whole, WIDTH):
         _advance_classes(columns, delta, moving, shift, v, i, lanes())
@@ -150,7 +153,7 @@ def class_step(
 
 @compiled
 def class_sums(r: Vector, columns: Matrix, by: Geometry, K: int, start: int, stop: int) -> Integers:
-    """Return Σ_i rint(r_i ⊗ z_i/g), (s·K,), rows [start, stop); r, (K·n,), holds capped residuals, and is overwritten."""
+    """Return Σ_i rint(r_i ⊗ z_i/g), (s·K,), over rows [start, stop). r : capped residuals, (K·n,), which are overwritten."""
     n = columns.shape[1]
     sums, whole = np.zeros((columns.shape[0] * K, SUMS), np.int64), stop - (stop - start) % WIDTH
     for i in range(start, whole, WIDTH):
@@ -172,7 +175,7 @@ def _add_plain_classes(columns: Matrix, by: Geometry, r: Vector, K: int, i: int,
 
 @compiled
 def class_plain(r: Vector, columns: Matrix, by: Geometry, K: int, partial: Matrix, start: int, stop: int) -> None:
-    """Add Σ_i r_i ⊗ (x_i − c) of rows [start, stop) to partial, (panels, s·K), one row per panel. A panel begins at start."""
+    """Add Σ_i r_i ⊗ (x_i − c) of rows [start, stop) to partial, (panels, s·K), one row per panel. start : begin of a panel."""
     sums = np.zeros((columns.shape[0] * K, SUMS))
     for a in range(start, stop, PANEL):
         b = min(a + PANEL, stop)

@@ -1,16 +1,16 @@
 """Passes for K margins per record, under one cap for all classes.
 
 `ClassKernels` calls the kernels for one margin once per class. `DenseClassKernels` reads every cell once for all classes. Both
-return the same integers and the same margins to the bit; plain sums agree up to rounding.
+return identical integers, and margins that are identical to the bit. Their plain sums agree up to rounding.
 
-Guarantee. A record contributes ρ_i ⊗ z_{i,S}: K residuals times the block's scaled columns z = scale ∘ (x − c). With
-‖ρ_i‖ ≤ limits_i its norm is at most limits_i·‖z_{i,S}‖. So the bounds that vfl.kernels.dense states for s coordinates hold here
-for the s·K coordinates of a block: the cap is joint over the classes. The bound requires that all classes of a column have one
-centre and one scale; other geometries are refused.
+Guarantee. A record contributes ρ_i ⊗ z_{i,S}: K residuals times the block's scaled columns z = scale ∘ (x − c). If
+‖ρ_i‖ ≤ limits_i, the norm of the contribution is at most limits_i·‖z_{i,S}‖. The bounds that vfl.kernels.dense states for s
+coordinates therefore hold here for the s·K coordinates of a block: the cap is joint over the classes. This needs one centre and
+one scale for all classes of a column; other geometries are refused.
 
-Vectors of margins and residuals are (K·n,), one class after another. Vectors of coordinates are (s·K,), one column after
-another, each with its K classes. Labels of MULTINOMIAL are y, (n,), or y and then weights s in [0, 1], (2n,): residuals are
-capped and then weighed.
+Vectors of margins and residuals are (K·n,), one class after another. Vectors of coordinates are (s·K,): the K classes of the
+first column, then of the next. Labels of MULTINOMIAL are y, (n,), or y followed by weights s in [0, 1], (2n,). Residuals are
+capped first and then weighed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassKernels:
-    """The functions of vfl.kernels.dense for K classes, on dense or sparse columns.
+    """The functions of vfl.kernels.dense, but for K classes, and for dense or sparse columns.
 
     kernels : vfl.kernels.dense or vfl.kernels.sparse. classes : K.
     nothing : a block without columns.
@@ -68,7 +68,7 @@ class ClassKernels:
         *,
         threads: int = 1,
     ) -> Integers:
-        """Add X_prev Δ + shift to v, in place; return Σ_i rint(ρ_i ⊗ z_i/g), (s·K,), with ‖ρ_i‖ ≤ limits_i.
+        """Add X_prev Δ + shift to v, in place. Return Σ_i rint(ρ_i ⊗ z_i/g), (s·K,), with ‖ρ_i‖ ≤ limits_i.
 
         v : (K·n,) margins for MULTINOMIAL, residuals for WEIGHTS.
         bounds : result of vfl.kernels.dense.bounds_of for the limits, (n,). A limit is the largest norm of a record's K
@@ -89,7 +89,10 @@ class ClassKernels:
         return np.stack(sums, axis=1).ravel()
 
     def gradient(self, X: Any, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
-        """Return Σ_i rint(clip_κ(r_i ⊗ z_i)/g), (s·K,). The norm of the K residuals is capped at κ/‖z_i‖ of the block."""
+        """Return Σ_i rint(clip_κ(r_i ⊗ z_i)/g), (s·K,).
+
+        The norm of a record's K residuals is capped at κ/‖z_i‖ of the block.
+        """
         limits = record_limits(self.record_norms(X, geometry.centre, geometry.scale), geometry.cap)
         bounds = bounds_of(limits, y, loss)
         return self.capped_step(self.nothing, np.zeros(0), 0.0, v.copy(), loss, X, geometry, bounds, threads=threads)
@@ -97,7 +100,7 @@ class ClassKernels:
     def plain_gradient(
         self, X: Any, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1
     ) -> Vector:
-        """Return Σ_i r_i ⊗ z_i, (s·K,) float64. It is not private: it has no clip and no grid."""
+        """Return Σ_i r_i ⊗ z_i, (s·K,) float64. The result is not private, since it has no clip and no grid."""
         if loss == MULTINOMIAL:
             v = self.residuals(v, y, np.full(v.size // self.classes, np.inf), threads)
         else:
@@ -118,7 +121,7 @@ class ClassKernels:
         return v
 
     def record_norms(self, X: Any, centre: Vector, scale: Vector) -> Vector:
-        """Return Σ_j t_ij², (n,), over the columns. All classes share these norms."""
+        """Return Σ_j t_ij² over the columns, (n,). These norms apply to all classes."""
         at = self.of_columns(Geometry(centre, scale))
         norms: Vector = self.kernels.record_norms(X, at.centre, at.scale)
         return norms
@@ -129,7 +132,10 @@ class ClassKernels:
         return weighting(v, y)
 
     def residuals(self, v: Vector, y: Vector, limits: Vector, threads: int) -> Vector:
-        """Return the derivatives of multinomial loss at margins v, (K·n,), with norms within the limits, times the weights."""
+        """Return the derivatives of multinomial loss at margins v, (K·n,).
+
+        Their norms are capped at the limits, then weighed.
+        """
         n, r = limits.size, np.empty(v.size)
         check_vectors(n * self.classes, v)
         y, limits = (np.ascontiguousarray(given) for given in (y, limits))
@@ -140,7 +146,7 @@ class ClassKernels:
         return r
 
     def _limits_and_labels(self, v: Vector, bounds: Vector) -> tuple[Vector, Vector]:
-        """Split the bounds of MULTINOMIAL (`bounds_of`) into limits, (n,), and labels, (n,), or (2n,) with weights."""
+        """Split the bounds for MULTINOMIAL (`bounds_of`) into limits, (n,), and labels, (n,), or (2n,) with weights."""
         n = v.size // self.classes
         limits, y = np.ascontiguousarray(bounds[:n]), np.ascontiguousarray(bounds[n:])
         check_vectors(n, limits)
@@ -151,7 +157,7 @@ class ClassKernels:
         return v.reshape(self.classes, -1)
 
     def of_columns(self, geometry: Geometry) -> Geometry:
-        """Return the geometry of the columns. Raise PrivacyError unless a column's classes share one centre and one scale."""
+        """Return the geometry per column. Raises PrivacyError unless all classes of a column share one centre and one scale."""
         centre, scale = (value.reshape(-1, self.classes) for value in (geometry.centre, geometry.scale))
         if not ((centre == centre[:, :1]).all() and (scale == scale[:, :1]).all()):
             raise PrivacyError("the classes of a column share the norm of a record: give them one centre and one scale")
@@ -161,7 +167,7 @@ class ClassKernels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseClassKernels(ClassKernels):
-    """ClassKernels of dense columns, in one pass for all classes."""
+    """`ClassKernels` for dense columns, with one pass for all classes."""
 
     def capped_step(
         self,
@@ -176,7 +182,7 @@ class DenseClassKernels(ClassKernels):
         *,
         threads: int = 1,
     ) -> Integers:
-        """Add X_prev Δ + shift to v, in place; return Σ_i rint(ρ_i ⊗ z_i/g), (s·K,), with ‖ρ_i‖ ≤ limits_i."""
+        """Add X_prev Δ + shift to v, in place. Return Σ_i rint(ρ_i ⊗ z_i/g), (s·K,), with ‖ρ_i‖ ≤ limits_i."""
         K, n = self.classes, v.size // self.classes
         columns = columns_of(X, n)
         by = checked(self.of_columns(geometry), len(columns), n)
@@ -203,7 +209,7 @@ class DenseClassKernels(ClassKernels):
     def plain_gradient(
         self, X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1
     ) -> Vector:
-        """Return Σ_i r_i ⊗ z_i, (s·K,) float64. It is not private: it has no clip and no grid."""
+        """Return Σ_i r_i ⊗ z_i, (s·K,) float64. The result is not private, since it has no clip and no grid."""
         K, n = self.classes, v.size // self.classes
         columns = columns_of(X, n)
         by = checked(self.of_columns(geometry), len(columns))
@@ -235,14 +241,14 @@ class DenseClassKernels(ClassKernels):
         return v
 
     def _moves(self, delta: Vector, shift: Any) -> tuple[Matrix, Integers, Vector]:
-        """Return Δ, (s, K), the columns with Δ ≠ 0, and the shifts, (K,)."""
+        """Return Δ, (s, K), the indices of columns with Δ ≠ 0, and the shifts, (K,)."""
         own = np.ascontiguousarray(delta, dtype=np.float64).reshape(-1, self.classes)
         shifts = np.array(np.broadcast_to(np.asarray(shift, dtype=np.float64), (self.classes,)))
         return read_only(own), np.flatnonzero(own.any(axis=1)), read_only(shifts)
 
 
 def require_weights(loss: int) -> None:
-    """Raise SpecificationError for a loss without a kernel for several classes."""
+    """Raise SpecificationError unless the loss has a kernel for several classes."""
     if loss != WEIGHTS:
         raise SpecificationError(
             f"no kernel of several classes for loss code {loss!r}: compute the weights, pass WEIGHTS"

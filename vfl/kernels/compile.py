@@ -1,7 +1,7 @@
 """Compilation of the loops.
 
-Numba compiles a cached loop again when the size or time of the loop's own file changes. A loop also contains code of other
-modules of this folder, so `compiled` compares the content of the whole folder, too.
+Numba compiles a cached loop again if the size or time of the loop's own file changes. A loop also contains code from other
+modules of this folder. `compiled` therefore also compares the content of the whole folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PLAIN = bool(os.environ.get("VFL_PLAIN_KERNELS"))
 
 
 def sources(folder: Path) -> str:
-    """Return a digest of the modules of a folder, names and content."""
+    """Return a digest of the modules in a folder: their names and content."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         content = path.read_bytes()
@@ -39,12 +39,12 @@ SOURCES = sources(Path(__file__).parent) + (" plain" if PLAIN else "")
 
 
 def compiled(function: F) -> F:
-    """Compile a loop on first use, without the GIL and with IEEE arithmetic; division by zero gives infinity.
+    """Compile a loop on first use, without the GIL and with IEEE arithmetic, in which division by zero gives infinity.
 
-    The result is kept on disk for later processes, until any module of this folder changes.
+    The result is kept on disk for later processes, until a module of this folder changes.
     """
     dispatcher = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    # Numba has no public way to do this. A version without this attribute watches only the loop's own file.
+    # Numba has no public function for this. A version of Numba without this attribute watches only the loop's own file.
     kept: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(kept, "_source_stamp"):
         kept._source_stamp = (kept._source_stamp, SOURCES)

@@ -1,4 +1,4 @@
-"""Passes over records: clipped, rounded and exactly summed gradients, and updates X_S Δ of the margins.
+"""Passes over records: clipped, rounded and exactly summed gradients, and updates of the margins by X_S Δ.
 
 Guarantee. Let κ be the clip, g the grid and s the number of columns. The integers q_i that one record adds to a
 clipped sum satisfy
@@ -6,11 +6,11 @@ clipped sum satisfy
     g‖q_i‖₂ ≤ κ(1 + s·2⁻⁵⁰) + g√s/2
 
 for any floats in X, v, y, centre and scale, including NaN, infinities and magnitudes that over- or underflow. The sum of the
-q_i is exact in 64-bit integers, so order, chunks and threads do not change it. The proof is in vfl.kernels.dense_loops.
+q_i is exact in 64-bit integers, so order, chunks and threads do not change it. vfl.kernels.dense_loops has the proof.
 
-Every X is (n, s), column-major, float64 or float32, as a party stores it; products and sums are float64. Vectors are contiguous
-and float64. `threads` > 1 splits the records and changes no result. Wrong shapes, types or constants raise SpecificationError.
-The loops are compiled on first use, and cached on disk.
+Every X is (n, s), column-major, float64 or float32, as a party stores it. Products and sums are float64. Vectors are contiguous
+and float64. `threads` > 1 splits the records and does not change results. Wrong shapes, types or constants raise
+SpecificationError. The loops are compiled on first use, and cached on disk.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ T = TypeVar("T")
 A = TypeVar("A", bound=np.ndarray)
 
 CODES = {"squared": SQUARED, "logistic": LOGISTIC, "multinomial": MULTINOMIAL}
-"""Name of a loss → its code. MULTINOMIAL is for vfl.kernels.classes alone. WEIGHTS, a further code, says that the margins
-array already holds the weights r."""
+"""Name of a loss → code of the loss. MULTINOMIAL is only for vfl.kernels.classes. A further code, WEIGHTS, says that the array
+of margins already contains the weights r."""
 
-TASK = 1 << 18  # elements; for fewer, a second thread costs more than it saves
+TASK = 1 << 18  # elements; with fewer, a second thread costs more than it saves
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 
 
 def gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
-    """Return Σ_i rint(clip_κ(scale ∘ r_i (x_i − c))/g), (s,) int64. The module's guarantee bounds each record's share.
+    """Return Σ_i rint(clip_κ(scale ∘ r_i (x_i − c))/g), (s,) int64. The module's guarantee bounds each record's contribution.
 
-    clip_κ scales a longer vector down to norm κ. A record contributes 0 when r_i is NaN or beyond 1e300 in magnitude; when
-    ‖scale ∘ (x_i − c)‖² is NaN, overflows or is below 1e-280 (s > 1); when the product is NaN (s = 1).
+    clip_κ scales a longer vector down to norm κ. A record contributes 0 if r_i is NaN or beyond 1e300 in magnitude. It also
+    contributes 0 if ‖scale ∘ (x_i − c)‖² is NaN, overflows or is below 1e-280 (s > 1), or if the product is NaN (s = 1).
 
     v, y : (n,) margins and labels; r = v − y for SQUARED, −y/(1 + exp(yv)) for LOGISTIC, v itself for WEIGHTS.
     """
@@ -62,14 +62,14 @@ def gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, 
 
 
 def singles(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
-    """Return `gradient` of each column alone, (s,) int64: every product is clamped to ±κ separately."""
+    """Return the `gradient` of each column on its own, (s,) int64: every product is clamped to ±κ separately."""
     return _clipped_sum(loops.singles, X, v, y, loss, geometry, threads)
 
 
 def _clipped_sum(
     loop: Callable[..., Integers], X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, threads: int
 ) -> Integers:
-    """Return the sum, (s,) int64, of a compiled loop over all records, after the checks of its arguments."""
+    """Check the arguments of a compiled loop, run it over all records, and return the sum, (s,) int64."""
     n, columns = len(v), columns_of(X, len(v))
     v, y = check_vectors(n, v, y)
     check_loss(loss)
@@ -89,17 +89,17 @@ def capped_step(
     *,
     threads: int = 1,
 ) -> Integers:
-    """Add X_prev Δ + shift to v, in place, and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), (s,) int64.
+    """Add X_prev Δ + shift to v, in place. Return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), (s,) int64.
 
-    The cap bounds the whole record, not this block alone. Let limits_i ≤ κ/‖z_i‖ over all columns z_i of a record
-    (vfl.kernels.geometry.record_limits). Then the guarantee of the module holds for the record's contributions to all disjoint
+    The cap bounds the whole record, not only this block. Let limits_i ≤ κ/‖z_i‖ for the row z_i of a record over all columns
+    (vfl.kernels.geometry.record_limits). The guarantee of the module then holds for the record's contributions to all disjoint
     blocks together.
 
-    ρ_i = min(max(r_i, −limits_i), limits_i); for LOGISTIC ρ_i = r_i·min(1, limits_i/max(|r_i|, 1 − |r_i|)), whose mean is
-    0 at the true probabilities. A record contributes 0 when r_i is NaN or beyond 1e300, or when the product is NaN.
+    ρ_i = min(max(r_i, −limits_i), limits_i). For LOGISTIC ρ_i = r_i·min(1, limits_i/max(|r_i|, 1 − |r_i|)), whose mean is 0 at
+    the true probabilities. A record contributes 0 if r_i is NaN or beyond 1e300, or if the product is NaN.
 
     v : (n,) margins for LOGISTIC, residuals r for WEIGHTS. Residuals v − y of squared loss change by X_prev Δ, as margins do.
-    bounds : (n,), `bounds_of` the limits. They combine limits and labels, so that a step reads one vector less.
+    bounds : (n,), result of `bounds_of` for the limits. It combines limits and labels, so that a step reads one vector less.
     """
     n, previous, columns = len(v), columns_of(X_prev, len(v)), columns_of(X, len(v))
     (bounds,), (delta,) = check_vectors(n, bounds), check_vectors(len(previous), delta)
@@ -117,7 +117,7 @@ def capped_step(
 def bounds_of(limits: Vector, y: Vector, loss: int) -> Vector:
     """Return the bounds of residuals that `capped_step` takes, (n,): y·min(limits, 1) for LOGISTIC, else the limits.
 
-    For MULTINOMIAL (2n,): the limits, then the labels; (3n,) if y holds the labels and then weights.
+    For MULTINOMIAL, return the limits followed by the labels, (2n,); (3n,) if y contains weights after the labels.
 
     limits : (n,) ≥ 0. y : (n,) labels; ±1 for LOGISTIC.
     """
@@ -143,9 +143,9 @@ def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads:
 
 
 def plain_gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Vector:
-    """Return scale ∘ Σ_i r_i (x_i − c), (s,) float64. It is not private: it has no clip and no grid.
+    """Return scale ∘ Σ_i r_i (x_i − c), (s,) float64. The result is not private, since it has no clip and no grid.
 
-    The same input gives the same bits on one machine, whatever `threads` is.
+    Equal input gives equal bits on one machine, for any `threads`.
     """
     n, columns = len(v), columns_of(X, len(v))
     v, y = check_vectors(n, v, y)
@@ -172,7 +172,7 @@ def first_moments(X: Matrix, reach: Vector, grid: float, *, threads: int = 1) ->
 def second_moments(X: Matrix, cap: Vector, grid: float, *, threads: int = 1) -> Integers:
     """Return Σ_i rint(min(x_ij²/cap_j, 1)/g), (s,) int64. One record adds between 0 and 1/g to each coordinate.
 
-    No slack: 1/g is an integer. NaN counts as 0, infinity as 1.
+    The bound is exact, since 1/g is an integer. NaN counts as 0, infinity as 1.
 
     cap : (s,) b_j > 0, in units of x².
     grid : g, a power of two in [2⁻⁵⁰, 1].
@@ -188,14 +188,14 @@ def _moments(loop: Callable[..., Integers], X: Matrix, unit: Vector, grid: float
 
 
 def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
-    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each. They are not private: no cap bounds a record's share."""
+    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each. They are not private: no cap bounds a record's contribution."""
     return X.sum(axis=0, dtype=np.float64), np.einsum("ij,ij->j", X, X, dtype=np.float64)
 
 
 def record_norms(X: Matrix, centre: Vector, scale: Vector) -> Vector:
-    """Return Σ_j t_ij², (n,) float64, of the products t_ij = scale_j (x_ij − c_j) exactly as a clipped sum computes them.
+    """Return Σ_j t_ij², (n,) float64, with products t_ij = scale_j (x_ij − c_j) computed exactly as in a clipped sum.
 
-    Record caps are safe only with exactly this formula: an algebraically equal formula could round below the true contribution.
+    Record caps are safe only with exactly this formula. An algebraically equal formula could round below the true contribution.
     """
     norms = np.zeros(len(X))
     with np.errstate(over="ignore", invalid="ignore"):  # a record whose norm overflows is clipped to 0
@@ -207,7 +207,7 @@ def record_norms(X: Matrix, centre: Vector, scale: Vector) -> Vector:
 
 
 def weights(v: Vector, y: Vector, loss: int, out: Vector) -> Vector:
-    """Write r = ∂ℓ(v, y)/∂v into out, (n,), and return it; out may be v."""
+    """Write r = ∂ℓ(v, y)/∂v into `out`, (n,), and return `out`, which may be v."""
     check_vectors(len(v), v, y, out)
     check_writable(out)
     check_loss(loss)
@@ -222,7 +222,7 @@ def weigh(X: Matrix, weighting: Callable[[Vector, Vector], Vector], v: Vector, y
 
 
 def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
-    """Load or compile the loops for columns of this type, so that the first round of a run does not wait."""
+    """Load or compile the loops for columns of this type, so that the first round of a run does not have to wait."""
     X, one, v = np.ones((1, 1), dtype=dtype, order="F"), np.ones(1), np.zeros(1)
     forward(X, one, v)
     if private:
@@ -234,7 +234,7 @@ def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
 
 
 def columns_of(X: Matrix, n: int) -> Matrix:
-    """Return X.T, checked and read-only. Arrays of one column, too, then have the layout for which loops are compiled."""
+    """Return X.T, checked and read-only. With this, arrays of one column also have the layout for which loops are compiled."""
     if X.ndim != 2 or not X.flags.f_contiguous or not (X.dtype == _DOUBLE or X.dtype == _SINGLE):
         raise SpecificationError(
             f"kernels need column-major float64 or float32 columns, not a {X.ndim}-dimensional {X.dtype} array of"
@@ -246,7 +246,7 @@ def columns_of(X: Matrix, n: int) -> Matrix:
 
 
 def check_vectors(size: int, *vectors: Vector) -> list[Vector]:
-    """Return the checked vectors as read-only views, since Numba would compile each loop again for writable vectors."""
+    """Return the vectors as read-only views, after checks. Numba would compile each loop again for writable vectors."""
     for vector in vectors:
         if vector.shape != (size,) or vector.dtype != _DOUBLE or not vector.flags.c_contiguous:
             raise SpecificationError(
@@ -258,7 +258,7 @@ def check_vectors(size: int, *vectors: Vector) -> list[Vector]:
 
 
 def checked(geometry: Geometry, size: int, n: int | None = None) -> Geometry:
-    """Return the geometry of `size` columns with read-only vectors; check its cap and grid for exact sums over n records."""
+    """Return the geometry with read-only vectors, after checks. With n, cap and grid must allow exact sums over n records."""
     centre, scale = check_vectors(size, geometry.centre, geometry.scale)
     if n is not None:
         inverse_grid(geometry.cap, geometry.grid, n)
@@ -266,14 +266,14 @@ def checked(geometry: Geometry, size: int, n: int | None = None) -> Geometry:
 
 
 def read_only(array: A) -> A:
-    """Return a view of an array through which the array cannot be changed."""
+    """Return a read-only view of an array."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def check_writable(v: Vector) -> None:
-    """Raise SpecificationError for a vector that cannot be changed in place."""
+    """Raise SpecificationError if the vector cannot be changed in place."""
     if not v.flags.writeable:
         raise SpecificationError("the vector is changed in place, but it is read-only: pass a copy")
 
@@ -285,13 +285,13 @@ def check_loss(loss: int) -> None:
 
 
 def check_capped(loss: int) -> None:
-    """Raise SpecificationError for a loss without a capped sum."""
+    """Raise SpecificationError unless the loss has a capped sum."""
     if loss not in (WEIGHTS, LOGISTIC):
         raise SpecificationError(f"no capped kernel for loss code {loss!r}: pass the residuals and WEIGHTS")
 
 
 def inverse_grid(clip: float, grid: float, n: int) -> float:
-    """Return 1/g, exactly; raise SpecificationError for a clip or grid at which the bound or the exact sum would fail."""
+    """Return 1/g, exactly. Raises SpecificationError for a clip or grid for which the bound or the exact sum would fail."""
     if not 1e-100 <= clip <= 1e100:
         raise SpecificationError(f"clip must lie in [1e-100, 1e100], not {clip!r}: rescale the columns")
     if not (grid > 0 and math.frexp(grid)[0] == 0.5 and grid <= clip <= grid * 2.0**50 and n * clip < grid * 2.0**62):
@@ -303,9 +303,9 @@ def inverse_grid(clip: float, grid: float, n: int) -> float:
 
 
 def each(rows: Callable[[int, int], T], n: int, cells: int, threads: int) -> list[T]:
-    """Call rows(start, stop) on ranges of whole panels that cover the n records, at most `threads` at once.
+    """Call rows(start, stop) on ranges of whole panels that together cover the n records, at most `threads` at once.
 
-    cells : total number of cells read. Few cells are read by one thread.
+    cells : total number of cells to read. A small number of cells is read by one thread.
     """
     panels = -(-n // loops.PANEL)
     count = min(threads, panels, cells // TASK)
@@ -326,5 +326,5 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="vfl-kernels")
 
 
-# A forked child inherits the pool object but none of its threads, so it would wait for ever.
+# A forked child inherits the pool object but not the pool's threads, so the child would wait for ever.
 os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,31 +1,32 @@
-"""Compiled loops of vfl.kernels.dense. They read a few records at a time, through all columns.
+"""Compiled loops of vfl.kernels.dense. A loop reads a few records at a time, through all columns.
 
-Proof of the guarantee of vfl.kernels.dense. Let u = 2⁻⁵³, and let t_j be the computed products scale_j·(x_ij − c_j).
+Proof of the guarantee of vfl.kernels.dense. Let u = 2⁻⁵³, and let t_j be the products scale_j·(x_ij − c_j) as computed.
 
 (1) h² = fl(Σ t_j²) ≥ (1 − u)^s ‖t‖² − s·2⁻¹⁰⁷⁵. A record with h² < 1e-280 contributes 0, so terms that underflow are below
     1e-43·s of the sum.
-(2) |r| is clamped to fl(κ/fl(√h²)) ≤ (1 + u)²κ/h. With κ in [1e-100, 1e100] it neither over- nor underflows, and it is 0 when
-    h² is infinite.
-(3) Dividing by g, a power of two, is exact, or leaves a number too small to round to anything but 0; the product with t_j is
-    rounded once more. Together ‖c‖ ≤ (κ/g)(1 + (s/2 + 4)u) ≤ (κ/g)(1 + 8su) for s ≥ 1.
-(4) rint moves each coordinate by at most ½.
+(2) |r| is clamped to fl(κ/fl(√h²)) ≤ (1 + u)²κ/h. With κ in [1e-100, 1e100] this limit neither over- nor underflows. It is 0
+    if h² is infinite.
+(3) Dividing by g, a power of two, is exact, or gives a number so small that it rounds to 0. The product with t_j is rounded
+    once more. Together ‖c‖ ≤ (κ/g)(1 + (s/2 + 4)u) ≤ (κ/g)(1 + 8su) for s ≥ 1.
+(4) rint changes each coordinate by at most ½.
 
-One column alone needs no norm: the product itself is clamped to ±κ, without slack.
+A single column needs no norm: the product itself is clamped to ±κ, without slack.
 
-`capped_step` is given bounds of at most fl(κ/fl(√N_i)), N_i = Σ t_j² over all columns of the record and not only these: |r| is
-at most this bound, so ‖c‖ over *all* columns is bounded as in (1) to (4). By Minkowski, the contributions of a record to all of
-its blocks together have this bound, too.
+`capped_step` takes bounds of at most fl(κ/fl(√N_i)), where N_i = Σ t_j² over all columns of the record, not only those of the
+block. |r| is at most this bound, so ‖c‖ over *all* columns is bounded as in (1) to (4). By Minkowski, this bound also holds for
+the contributions of a record to all of its blocks together.
 
 Exact sums use IEEE doubles without contraction or reassociation. The integers therefore depend neither on the machine nor on
-the compiler's vectors.
+the vectors that the compiler uses.
 
-Memory limits the speed, so a loop reads no more columns than the processor prefetches: at most NEAR side by side over the rows
-of one panel, then the next columns over the same rows. Meanwhile the margins and weights of the panel stay in the second-level
-cache. Grouping the columns changes no bit of a result: each record's numbers are computed in the same order, and the order of
-an integer sum does not matter. A clip per block needs all columns of a record at once, so its loop prefetches cells instead.
+Memory limits the speed, so a loop reads no more columns at once than the processor prefetches. It reads at most NEAR columns
+side by side over the rows of one panel, then the next columns over the same rows. Margins and weights of the panel meanwhile
+stay in the second-level cache. Grouping the columns does not change a bit of the result: the numbers of each record are
+computed in the same order, and the order of an integer sum does not matter. A clip per block needs all columns of a record at
+once, so that loop prefetches cells instead.
 
 Each function for one record also works on WIDTH records at once (vfl.kernels.records). like : 0.0 for one record, lanes() for
-WIDTH of them. r : residual or weight of these records. by : geometry of the sums.
+WIDTH records. r : residual or weight of these records. by : geometry of the sums.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ PANEL = 1 << 14
 of threads does not change the result."""
 
 NEAR = 6
-"""Largest number of columns that a loop reads side by side. With margins and bounds it then reads eight vectors. A processor
-prefetches about eight, and columns of 2ᵏ bytes share one set of eight lines in the first-level cache."""
+"""Largest number of columns that a loop reads side by side. With margins and bounds, a loop then reads eight vectors. A
+processor prefetches about eight, and columns of 2ᵏ bytes share one set of eight lines in the first-level cache."""
 
 AHEAD = 256
 """Number of rows between the prefetch of a cell and its use, in loops over more than NEAR columns. Any number from 128 to 1,000
@@ -80,7 +81,7 @@ TINY, HUGE = 1e-280, 1e300
 
 @part
 def falling_odds(m: Any) -> Any:
-    """Return (N, E) with 1/(1 + e^m) = N/(N + E), to a relative error of 1e-15 for m ≤ 708; E overflows beyond. No branch.
+    """Return (N, E) with 1/(1 + e^m) = N/(N + E), to a relative error of 1e-15 for m ≤ 708. Beyond, E overflows. No branches.
 
     With m = k·ln 2 + f and e^f = (Q + fP)/(Q − fP) (Cephes exp.c), one division computes the exponential and the reciprocal.
     """
@@ -97,14 +98,14 @@ def falling_odds(m: Any) -> Any:
 
 @part
 def falling_sigmoid(m: Any) -> Any:
-    """Return 1/(1 + e^m), to a relative error of 1e-15 for m ≤ 708, and 0 beyond; NaN stays NaN."""
+    """Return 1/(1 + e^m), to a relative error of 1e-15 for m ≤ 708. Return 0 beyond, and NaN for NaN."""
     N, E = falling_odds(m)
     return N / (N + E)
 
 
 @part
 def weight(v: Any, y: Any, loss: int) -> Any:
-    """Return r = ∂ℓ(v, y)/∂v. To add a loss, add a constant above and a line here."""
+    """Return r = ∂ℓ(v, y)/∂v. To add a loss, add its code above and a line here."""
     if loss == SQUARED:
         return v - y
     if loss == LOGISTIC:
@@ -114,7 +115,7 @@ def weight(v: Any, y: Any, loss: int) -> Any:
 
 @part
 def clipped(r: Any, h2: Any, clip: float, per_grid: float) -> Any:
-    """Return r clamped to ±κ/h and divided by the grid; 0 where h is NaN, infinite or tiny, or r is NaN or huge."""
+    """Return r, clamped to ±κ/h and divided by the grid. Return 0 if h is NaN, infinite or tiny, or if r is NaN or huge."""
     limit = clip / root(h2)
     limit = at_least(h2, TINY, limit, 0.0)
     limit = at_least(HUGE, r, limit, 0.0)
@@ -124,7 +125,7 @@ def clipped(r: Any, h2: Any, clip: float, per_grid: float) -> Any:
 
 @part
 def clamped(c: Any, r: Any, clip: float, per_grid: float) -> Any:
-    """Return a product c of one column with r, clamped to ±κ, divided by the grid; 0 if c or r is NaN, or r is huge."""
+    """Return the product c of one column with r, clamped to ±κ and divided by the grid; 0 if c or r is NaN, or r is huge."""
     c = most(-clip, least(clip, c)) * per_grid
     c = at_least(c, c, c, 0.0)
     c = at_least(HUGE, r, c, 0.0)
@@ -133,11 +134,11 @@ def clamped(c: Any, r: Any, clip: float, per_grid: float) -> Any:
 
 @part
 def capped(v: Any, bound: Any, loss: int) -> Any:
-    """Return the residual ρ within ±abs(bound); 0 or NaN where the residual is NaN, 0 where it is huge.
+    """Return the residual ρ, capped at ±abs(bound). Return 0 or NaN if the residual is NaN, and 0 if it is huge.
 
-    LOGISTIC: bound has the sign of the label y, and its absolute value k is at most 1. ρ = −y·q·min(1, k/max(q, 1 − q)),
-    q = |∂ℓ/∂v|, has mean 0 at the true probabilities whatever k is. With q = N/D and 1 − q = E/D that is
-    N·k/max(D·k, N, E): one division. Otherwise v is the residual.
+    LOGISTIC: bound has the sign of the label y, and its absolute value k is at most 1. With q = |∂ℓ/∂v|, the residual is
+    ρ = −y·q·min(1, k/max(q, 1 − q)), whose mean at the true probabilities is 0 for any k. With q = N/D and 1 − q = E/D it is
+    N·k/max(D·k, N, E), which takes one division. For other losses, v is the residual.
     """
     if loss == LOGISTIC:
         k = magnitude(bound)
@@ -178,7 +179,7 @@ def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
 
 @compiled
 def exact_sums(sums: Integers, count: int) -> Integers:
-    """Return the integer sums, (s,), from partial sums of bits, (s, SUMS). count : number of contributions to each sum."""
+    """Return the integer sums, (s,), from partial sums of bits, (s, SUMS). count : number of contributions per sum."""
     out = np.zeros(sums.shape[0], np.int64)
     for j in range(sums.shape[0]):
         q = np.uint64(0)
@@ -190,19 +191,19 @@ def exact_sums(sums: Integers, count: int) -> Integers:
 
 @part
 def _side_by_side(s: int) -> int:
-    """Return the size of groups, at most NEAR columns each and about equal, into which s columns are divided."""
+    """Return the size of a group, if s columns are divided into about equal groups of at most NEAR columns."""
     return -(-s // -(-s // NEAR)) if s > NEAR else max(s, 1)
 
 
 @compiled
 def _room(s: int, n: int) -> Vector:
-    """Return a buffer with a number per row of a panel; an empty buffer if all columns are read side by side."""
+    """Return a buffer with one number per row of a panel. It is empty if all columns are read side by side."""
     return np.empty(min(PANEL, n) if s > NEAR else 0)
 
 
 @part
 def _advance(columns: Matrix, delta: Vector, moving: Integers, shift: float, v: Vector, i: int, like: Any) -> None:
-    """Add X_S Δ + shift to v at i, in place; only the columns in `moving` are read."""
+    """Add X_S Δ + shift to v at i, in place. Only the columns in `moving` are read."""
     at = entries(v, i, like)
     if shift != 0.0:
         at = at + shift
@@ -215,7 +216,7 @@ def _advance(columns: Matrix, delta: Vector, moving: Integers, shift: float, v: 
 def _advance_panel(
     columns: Matrix, delta: Vector, moving: Integers, shift: float, v: Vector, start: int, stop: int
 ) -> None:
-    """Add X_S Δ + shift to v, rows [start, stop) of a panel, in place, by groups of columns."""
+    """Add X_S Δ + shift to rows [start, stop) of v, all in one panel, in place. Columns are read in groups."""
     whole, size = stop - (stop - start) % WIDTH, _side_by_side(moving.size)
     for g in range(0, max(moving.size, 1), size):
         some, by = moving[g : g + size], shift if g == 0 else 0.0
@@ -229,7 +230,7 @@ def _advance_panel(
 def _add_singles(
     columns: Matrix, first: int, last: int, by: Geometry, r: Any, i: int, like: Any, sums: Integers
 ) -> None:
-    """Add rint(clamp(t_j r, ±κ)/g) at i to sums, (s, SUMS), for each of the columns [first, last) separately."""
+    """Add rint(clamp(t_j r, ±κ)/g) at i to sums, (s, SUMS), for each column j of [first, last) separately."""
     for j in range(first, last):
         c = (by.scale[j] * (cells(columns, j, i, like) - by.centre[j])) * r
         add_to(sums, j, clamped(c, r, by.cap, 1.0 / by.grid) + MAGIC)
@@ -267,7 +268,7 @@ def _add_clipped(columns: Matrix, by: Geometry, r: Any, i: int, like: Any, produ
             t = by.scale[j] * (cells(columns, j, i, like) - by.centre[j])
             put(products, j * WIDTH, t)
             h2 = h2 + t * t
-            if s > NEAR:  # a norm needs all columns of a record, so no groups
+            if s > NEAR:  # a norm needs all columns of a record, so columns are not grouped
                 fetch(columns, j, i + AHEAD, like)
         r = clipped(r, h2, by.cap, 1.0 / by.grid)
         for j in range(s):
@@ -277,7 +278,7 @@ def _add_clipped(columns: Matrix, by: Geometry, r: Any, i: int, like: Any, produ
 
 @part
 def add_panel(sums: Matrix, partial: Vector) -> None:
-    """Add the sums of a panel to its row, and reset them."""
+    """Add the sums of a panel to the panel's row of `partial`, and reset the sums to 0."""
     for j in range(sums.shape[0]):
         for k in range(SUMS):
             partial[j] += sums[j, k]
@@ -295,7 +296,7 @@ def forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int,
 
 @compiled
 def singles(columns: Matrix, v: Vector, y: Vector, loss: int, by: Geometry, start: int, stop: int) -> Integers:
-    """Return Σ_i rint(clamp(scale_j r_i (x_ij − c_j), ±κ)/g) over rows [start, stop), each column clipped separately."""
+    """Return Σ_i rint(clamp(scale_j r_i (x_ij − c_j), ±κ)/g) over rows [start, stop). Each column is clipped separately."""
     align_stack()
     s = columns.shape[0]
     sums, size = np.zeros((s, SUMS), np.int64), _side_by_side(s)
@@ -347,7 +348,7 @@ def capped_step(
     start: int,
     stop: int,
 ) -> Integers:
-    """Add X_prev Δ + shift to v in place and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), ρ_i within ±abs(bounds_i)."""
+    """Add X_prev Δ + shift to v, in place. Return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), with ρ_i capped at ±abs(bounds_i)."""
     align_stack()
     s, moving = columns.shape[0], np.flatnonzero(delta)
     sums, room = np.zeros((s, SUMS), np.int64), _room(s, stop - start)
@@ -386,7 +387,7 @@ def capped_step(
 def plain_gradient(
     columns: Matrix, v: Vector, y: Vector, loss: int, by: Geometry, partial: Vector, start: int, stop: int
 ) -> None:
-    """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), one row per panel. A panel begins at start."""
+    """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), one row per panel. start : begin of a panel."""
     align_stack()
     s = columns.shape[0]
     sums, room, size = np.zeros((s, SUMS)), _room(s, stop - start), _side_by_side(s)

@@ -1,4 +1,4 @@
-"""Geometry of clipped sums (centring, scaling, clipping and rounding of a record's gradient), and limits under a record cap."""
+"""Geometry of clipped sums, that is, how a record's gradient is centred, scaled, clipped and rounded. Also record limits."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 TINY, HUGE = 1e-280, 1e280
 PIECE = 1 << 16
-"""Number of records per step of an elementwise computation, which keeps its temporary vectors small."""
+"""Number of records per step of an elementwise computation. Small steps keep temporary vectors small."""
 
 
 class Geometry(NamedTuple):
-    """Geometry in which a record contributes c = scale ∘ r (x − centre) to a sum over s columns.
+    """Geometry of a sum over s columns, to which a record contributes c = scale ∘ r (x − centre).
 
-    A clipped sum adds rint(clip(c, cap)/grid) for each record. A plain sum adds c and ignores cap and grid.
+    A clipped sum adds rint(clip(c, cap)/grid) per record. A plain sum adds c, and ignores cap and grid.
 
     centre : (s,) public values that are subtracted from the columns; zeros for sparse columns.
-    scale : (s,) 1/√M_j in the default geometry.
+    scale : (s,) factors of the columns; in the default geometry 1/√M_j.
     cap : κ, the largest norm of a contribution, in scaled units and in [1e-100, 1e100].
     grid : g, a power of two with g ≤ κ ≤ 2⁵⁰g and n·κ/g < 2⁶² for n records.
     """
@@ -35,19 +35,19 @@ class Geometry(NamedTuple):
 
 
 def pieces(n_records: int) -> Iterator[slice]:
-    """Yield consecutive ranges of at most PIECE records that cover all n."""
+    """Yield consecutive ranges of at most PIECE records, which together cover all n records."""
     return (slice(start, min(start + PIECE, n_records)) for start in range(0, n_records, PIECE))
 
 
 def record_limits(norms: Vector, cap: float) -> Vector:
-    """Return C/‖z_i‖, (n,), the largest residuals under a record cap; 0 where the norm is NaN or overflows.
+    """Return C/‖z_i‖, (n,), the largest residuals under a record cap; 0 if the norm is NaN or overflows.
 
-    With |r_i| ≤ C/‖z_i‖ the products r_i z_i have norm at most C(1 + p·2⁻⁵⁰) over all coordinates. Proof: ‖z_i‖² is a sum of p
-    non-negative terms, each of relative error at most 3u (u = 2⁻⁵³), so the sum has an error of at most (p + 3)u. The root, the
-    division and the two products of a contribution add 4u, so the error is at most 8pu. A floor on the norm covers squares that
-    underflow.
+    If |r_i| ≤ C/‖z_i‖, the products r_i z_i have norm at most C(1 + p·2⁻⁵⁰) over all p coordinates. Proof: ‖z_i‖² is a sum of p
+    non-negative terms with a relative error of at most 3u each (u = 2⁻⁵³), so the sum has an error of at most (p + 3)u. The
+    root, the division and the two products of a contribution add 4u, so the error is at most 8pu. A floor on the norm covers
+    squares that underflow.
 
-    norms : (n,) ‖z_i‖² of `record_norms`, summed over the parties.
+    norms : (n,) ‖z_i‖², from `record_norms`, summed over all parties.
     """
     limits = np.empty(len(norms))
     with np.errstate(invalid="ignore"):
@@ -57,13 +57,13 @@ def record_limits(norms: Vector, cap: float) -> Vector:
 
 
 def capped(r: Vector, limits: Vector, kernel: str = "") -> Vector:
-    """Return residuals within ±limits, (n,); NaN becomes 0. Residuals of K classes, (K·n,), have norms within the limits.
+    """Return residuals capped at ±limits, (n,); NaN becomes 0. For K classes, (K·n,), norms are capped at the limits.
 
-    kernel : name of the loss. 'logistic' takes r·min(1, limit/max(|r|, 1 − |r|)): its mean at the true probabilities is 0 for
-        every limit, so an unbalanced label does not move the intercept. It is nondecreasing in the margin, so it is the
-        derivative of a convex function. 'multinomial' takes f(p − e_y) with f = min(1, limit/max_k ‖p − e_k‖). This f is equal
-        for all labels, so the mean at the true probabilities is 0 too. Other losses take min(max(r, −limit), limit), or
-        r·min(1, limit/‖r‖) with K classes.
+    kernel : name of the loss. 'logistic': r·min(1, limit/max(|r|, 1 − |r|)). Its mean at the true probabilities is 0 for every
+        limit, so an unbalanced label does not shift the intercept. It is nondecreasing in the margin, so it is the derivative
+        of a convex function. 'multinomial': f(p − e_y) with f = min(1, limit/max_k ‖p − e_k‖). This f is equal for all labels,
+        so the mean at the true probabilities is 0, too. Other losses: min(max(r, −limit), limit), or with K classes
+        r·min(1, limit/‖r‖).
     """
     if r.size != limits.size:
         return _capped_norms(r, limits, kernel)
@@ -75,10 +75,10 @@ def capped(r: Vector, limits: Vector, kernel: str = "") -> Vector:
 
 
 def _capped_norms(r: Vector, limits: Vector, kernel: str) -> Vector:
-    """Return f_i r_i with ‖f_i r_i‖ ≤ limits_i, (K·n,); a record with a value that is not finite contributes 0.
+    """Return f_i r_i with ‖f_i r_i‖ ≤ limits_i, (K·n,). A record with a value that is not finite contributes 0.
 
-    r : (K·n,), one class after the other. For 'multinomial' r_i = p_i − e_y, whose smallest entry is that of class y. The
-        k with the smallest p_k maximises ‖p − e_k‖. The divisor is raised by the factor 1 + 2⁻⁴⁰, which covers its rounding.
+    r : (K·n,), one class after another. For 'multinomial' r_i = p_i − e_y, whose smallest entry is that of class y. The k
+        with the smallest p_k maximises ‖p − e_k‖. The divisor is raised by the factor 1 + 2⁻⁴⁰, which covers its rounding.
     """
     R = r.reshape(-1, limits.size)
     with np.errstate(all="ignore"):

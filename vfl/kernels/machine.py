@@ -1,10 +1,10 @@
-"""Operations that Numba lacks, as LLVM instructions: vectors of records, sums of bits, and prefetches.
+"""Operations that Numba lacks, written as LLVM instructions: vectors of records, sums of bits, and prefetches.
 
-Only this module and vfl.kernels.curve hold hand-made LLVM code. With the plain operations of vfl.kernels.plain the loops return
-the same integers and take 5 to 11 times as long (AVX-512, 1 to 8 columns). Loops for single
-columns without vectors of records took 1.6 to 2.2 times as long. `vfl.kernels.records` chooses between the two modules.
+Only this module and vfl.kernels.curve contain hand-made LLVM code. With the plain operations of vfl.kernels.plain, the loops
+return identical integers, but take 5 to 11 times as long (AVX-512, 1 to 8 columns). Loops for single columns without vectors of
+records took 1.6 to 2.2 times as long. `vfl.kernels.records` chooses between the two modules.
 
-A number below is either a float64 for one record, or a `Lanes` for WIDTH consecutive records, which fills one or a few
+In this module, a number is either a float64 for one record, or a `Lanes` for WIDTH consecutive records, which fills one or more
 vector registers. Every operation is the IEEE operation on each lane, so both forms give the same result for a record.
 """
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 inline = cast("Callable[[Callable[..., tuple[Signature, Code]]], Callable[..., Any]]", intrinsic)
 
 WIDTH = 32
-"""Number of records per `Lanes`. It is large enough to keep several registers busy in a long chain of operations (a sigmoid and
-a clip), and small enough that a hundred columns stay in the first-level cache."""
+"""Number of records per `Lanes`: large enough to keep several registers busy in a long chain of operations (a sigmoid and a
+clip), and small enough that a hundred columns stay in the first-level cache."""
 
 SUMS = 8
-"""Number of partial sums per column. Lane k is added to partial sum k modulo SUMS."""
+"""Number of partial sums per column. Lane k is added to the partial sum of number k modulo SUMS."""
 
 _LINE = 64
 _WORD, _DOUBLE, _SINGLE, _INDEX, _BYTE = ir.IntType(64), ir.DoubleType(), ir.FloatType(), ir.IntType(32), ir.IntType(8)
@@ -42,7 +42,7 @@ _WIDE = ir.VectorType(_DOUBLE, WIDTH)
 
 
 class Lanes(types.Type):  # type: ignore[misc]
-    """Numba type for the numbers of WIDTH records."""
+    """Numba type of a number for each of WIDTH records."""
 
     def __init__(self) -> None:
         super().__init__("Lanes")
@@ -72,7 +72,7 @@ def _filled(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _like(builder: ir.IRBuilder, result: types.Type, signature: Signature, args: list[ir.Value]) -> list[ir.Value]:
-    """Return the arguments. If the result has lanes, an argument that is a single number is copied to all lanes."""
+    """Return the arguments. If the result has lanes, a single number among the arguments is copied to all lanes."""
     wide = isinstance(result, Lanes)
     return [
         _filled(builder, arg) if wide and not isinstance(kind, Lanes) else arg
@@ -123,7 +123,7 @@ def lanes(_context: BaseContext) -> tuple[Signature, Code]:
 def at_least(
     _context: BaseContext, a: types.Type, b: types.Type, then: types.Type, other: types.Type
 ) -> tuple[Signature, Code]:
-    """Return `then` where a ≥ b, else `other`; NaN gives `other`."""
+    """Return `then` where a ≥ b, else `other`. Where a or b is NaN, return `other`."""
     result = _either(a, b, then, other)
 
     def code(_context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
@@ -152,7 +152,7 @@ def align_stack(_context: BaseContext) -> tuple[Signature, Code]:
 
 
 def _extreme(sign: str) -> Any:
-    """Return the minimum or maximum of two numbers. Unlike `at_least`, this is one instruction on every machine."""
+    """Return the operation for the minimum or maximum of two numbers. It is one instruction on every machine."""
 
     @inline
     def choose(_context: BaseContext, a: types.Type, b: types.Type) -> tuple[Signature, Code]:
@@ -168,14 +168,14 @@ def _extreme(sign: str) -> Any:
 
 
 least = _extreme("<")
-"""least(a, b): a where a < b, else b, also where one of them is NaN."""
+"""least(a, b): a where a < b, else b. Where a or b is NaN, the result is b."""
 
 most = _extreme(">")
-"""most(a, b): a where a > b, else b, also where one of them is NaN."""
+"""most(a, b): a where a > b, else b. Where a or b is NaN, the result is b."""
 
 
 def _bits(kind: types.Type, value: int | None = None) -> Any:
-    """Return the integer type of a number's bits, or the constant `value` of that type, in every lane."""
+    """Return the integer type of a number's bits, in every lane; with `value`, return this constant of that type."""
     wide = isinstance(kind, Lanes)
     bits = ir.VectorType(_WORD, WIDTH) if wide else _WORD
     return bits if value is None else ir.Constant(bits, [value] * WIDTH if wide else value)
@@ -244,7 +244,7 @@ def _numbers(builder: ir.IRBuilder, address: ir.Value, element: types.Type, like
 
 
 def _prefetch(builder: ir.IRBuilder, address: ir.Value, size: int, level: int = 2) -> None:
-    """Prefetch `size` bytes from an address into a cache level, 3 for the first level. The address may be invalid."""
+    """Prefetch `size` bytes from an address into a cache. level : 3 for the first-level cache. The address may be invalid."""
     pointer = _BYTE.as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, _INDEX, _INDEX, _INDEX])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -277,7 +277,7 @@ def entries(_context: BaseContext, vector: types.Array, _i: types.Type, like: ty
 
 @inline
 def put(_context: BaseContext, vector: types.Array, _i: types.Type, x: types.Type) -> tuple[Signature, Code]:
-    """Write x to vector[i], or to the WIDTH entries from i on if x is a vector. Bounds are not checked."""
+    """Write x to vector[i]; if x has lanes, to the WIDTH entries from i on. Bounds are not checked."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         there = _entry(context, builder, vector, *args[:2])
@@ -289,7 +289,7 @@ def put(_context: BaseContext, vector: types.Array, _i: types.Type, x: types.Typ
 
 @inline
 def add_to(_context: BaseContext, sums: types.Array, _j: types.Type, x: types.Type) -> tuple[Signature, Code]:
-    """Add x to sums, (s, SUMS), of column j: as a number if sums are float64, as bits modulo 2⁶⁴ if sums are int64."""
+    """Add x to row j of sums, (s, SUMS): as a number if sums are float64, as bits modulo 2⁶⁴ if sums are int64."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         whole = sums.dtype == types.int64
@@ -313,7 +313,7 @@ def add_to(_context: BaseContext, sums: types.Array, _j: types.Type, x: types.Ty
 def fetch(
     _context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type, like: types.Type
 ) -> tuple[Signature, Code]:
-    """Prefetch columns[j, i] of the WIDTH records from i into the second-level cache. The records need not exist."""
+    """Prefetch columns[j, i] for the WIDTH records from i on, into the second-level cache. The records need not exist."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         if isinstance(like, Lanes):

@@ -1,7 +1,7 @@
-"""Operations in plain Numba: a few that all loops use, then forms for one record of the operations of vfl.kernels.machine.
+"""Operations in plain Numba: a few that all loops use, and replacements, for one record, of those in vfl.kernels.machine.
 
-These forms serve where hand-made LLVM code does not compile. Integer sums and margins are the same to the bit. Sums of floats,
-which occur only without privacy, are added in another order.
+The replacements are used where hand-made LLVM code does not compile. Integer sums and margins are equal to the bit. Sums of
+floats, which occur only without privacy, are added in a different order.
 """
 
 from __future__ import annotations
@@ -22,54 +22,54 @@ _POWERS = np.array([0.0, *np.ldexp(1.0, np.arange(-1022, 1024)), math.inf])  # 2
 
 @part
 def load(columns: Any, j: Any, i: int) -> Any:
-    """Return columns[j, i]. Unsigned indices need no test whether they are negative, which would cost more than a sum."""
+    """Return columns[j, i]. Unsigned indices need no test for negative values, which would cost more than an addition."""
     return columns[np.uint64(j), np.uint64(i)]
 
 
 @part
 def at(vector: Any, i: int) -> Any:
-    """Return vector[i], without a test of the index (`load`)."""
+    """Return vector[i], without testing the index (see `load`)."""
     return vector[np.uint64(i)]
 
 
 @part
 def add_bits(total: Any, x: Any) -> Any:
-    """Return total + bits(x) modulo 2⁶⁴. Unsigned sums wrap; for signed sums Numba promises the compiler that none wraps."""
+    """Return total + bits(x) modulo 2⁶⁴. Unsigned sums may wrap; Numba promises the compiler that signed sums never wrap."""
     return np.int64(np.uint64(total) + np.float64(x).view(np.uint64))
 
 
 @part
 def unbiased(total: Any, count: Any) -> Any:
-    """Return total − count·bits(MAGIC) modulo 2⁶⁴: what remains of a sum of bits is the sum of the integers."""
+    """Return total − count·bits(MAGIC) modulo 2⁶⁴. This turns a sum of bits into the sum of the integers."""
     return np.int64(np.uint64(total) - np.uint64(count) * _BIAS)
 
 
 @part
 def lanes() -> float:
-    """Return 0."""
+    """Return 0, the counterpart of a zero in every lane."""
     return 0.0
 
 
 @part
 def at_least(a: Any, b: Any, then: Any, other: Any) -> Any:
-    """Return `then` where a ≥ b, else `other`; NaN gives `other`."""
+    """Return `then` where a ≥ b, else `other`. Where a or b is NaN, return `other`."""
     return then if a >= b else other
 
 
 @part
 def align_stack() -> None:
-    """Do nothing."""
+    """Do nothing: only loops with vector registers need this."""
 
 
 @part
 def least(a: Any, b: Any) -> Any:
-    """Return a where a < b, else b, also where one of them is NaN."""
+    """Return a where a < b, else b. Where a or b is NaN, return b."""
     return a if a < b else b
 
 
 @part
 def most(a: Any, b: Any) -> Any:
-    """Return a where a > b, else b, also where one of them is NaN."""
+    """Return a where a > b, else b. Where a or b is NaN, return b."""
     return a if a > b else b
 
 
@@ -128,15 +128,15 @@ def _choose(total, x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, 
 
 @part
 def add_to(sums: Any, j: int, x: float) -> None:
-    """Add x to sums, (s, 1), of column j: as a number if sums are float64, as bits modulo 2⁶⁴ if sums are int64."""
+    """Add x to row j of sums, (s, 1): as a number if sums are float64, as bits modulo 2⁶⁴ if sums are int64."""
     sums[j, 0] = _sum(sums[j, 0], x)
 
 
 @part
 def fetch(_columns: Any, _j: int, _i: int, _like: float) -> None:
-    """Do nothing."""
+    """Do nothing: plain operations do not prefetch."""
 
 
 @part
 def fetch_row(_table: Any, _row: int) -> None:
-    """Do nothing."""
+    """Do nothing: plain operations do not prefetch."""

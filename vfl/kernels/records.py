@@ -1,7 +1,7 @@
 """Operations of the loops on one record, or on WIDTH consecutive records at once.
 
-The operations come from vfl.kernels.machine, or from vfl.kernels.plain (WIDTH = 1) where hand-made LLVM code does not load. Set
-VFL_PLAIN_KERNELS=1 to choose the plain operations on machines where those of vfl.kernels.machine do not compile.
+The operations come from vfl.kernels.machine. Where hand-made LLVM code does not load, they come from vfl.kernels.plain
+(WIDTH = 1). Set VFL_PLAIN_KERNELS=1 to choose the plain operations if those of vfl.kernels.machine load but do not compile.
 """
 
 from __future__ import annotations

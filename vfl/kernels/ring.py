@@ -1,7 +1,7 @@
-"""Passes over records on shares: products and sums of words modulo 2^64, exact for every input.
+"""Passes over records for runs on shares: products and sums of words modulo 2^64, exact for every input.
 
-Arrays of columns are (s, n), one contiguous row per column; words are uint64. Each function runs in one thread, since splitting
-the records over threads was slower than one thread per array. The loops are compiled on first use and cached.
+Arrays of columns are (s, n), one contiguous row per column. Words are uint64. Each function runs in one thread, since splitting
+the records over threads was slower than using one thread per array. The loops are compiled on first use and cached.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     Angles = npt.NDArray[np.uint16]
 
 UNIT = 14
-"""Columns are rounded to 2^−UNIT of their bound before they enter an angle."""
+"""Bits of columns in angles: columns are rounded to multiples of 2^−UNIT of their bounds."""
 PERIOD = 48
-"""Angles are summed in 2^−PERIOD of a period, then rounded to 2^−16."""
+"""Bits of angles in sums: angles are summed in steps of 2^−PERIOD of a period, then rounded to 2^−16 of a period."""
 TOO_LARGE = "the model's coefficients are too large for the angles of a run on shares"
 
 
@@ -48,7 +48,7 @@ def cross_products(left: Columns | Words, right: Words) -> Words:
 
 
 def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | None = None) -> Words:
-    """Return Σ_f table[angles[i], f]·words[i, f] modulo 2^64, (n,): the share of the Fourier series at every record.
+    """Return Σ_f table[angles[i], f]·words[i, f] modulo 2^64, (n,): shares of the Fourier series at every record.
 
     table : (2^16, 2K) of vfl.secure.sigmoid.responses. words : (n, 2K), the holder's shares of the Fourier terms.
     """
@@ -63,7 +63,7 @@ def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | No
 def last_shares(table: Shorts, angles: Angles, words: Words) -> Words:
     """Replace words by table[angles[i], f] − words[i, f] modulo 2^64, in place, and return them.
 
-    words : (n, 2K), the sum of the other shares. The returned words and this sum add up to the entries of the table.
+    words : (n, 2K), the sum of all other shares. The returned words plus this sum equal the entries of the table.
     """
     _fit_table(table, angles, words)
     loops.dealt(table, angles, words)
@@ -71,9 +71,9 @@ def last_shares(table: Shorts, angles: Angles, words: Words) -> Words:
 
 
 def add_products(columns: Shorts, weights: Integers, parts: Integers) -> None:
-    """Add Σ_j columns[j, i]·weights[j] to parts, (n,) int64, in place and modulo 2^64. Sums of changes are therefore exact.
+    """Add Σ_j columns[j, i]·weights[j] to parts, (n,) int64, in place and modulo 2^64. Adding up changes is therefore exact.
 
-    columns : `unit_columns`. weights : (p,) int64, in 2^−34 of a period. parts : in 2^−48 of a period.
+    columns : result of `unit_columns`. weights : (p,) int64, in 2^−34 of a period. parts : in 2^−48 of a period.
     """
     if columns.dtype != np.int16 or not columns.flags.c_contiguous or parts.dtype != np.int64:
         raise SpecificationError("columns must be contiguous int16, as unit_columns returns them, and parts int64")
@@ -83,9 +83,9 @@ def add_products(columns: Shorts, weights: Integers, parts: Integers) -> None:
 
 
 def rounded_angles(parts: Integers, shift: int, limit: int) -> Angles:
-    """Return parts + shift, clamped to ±limit, in 2^−16 of a period, rounded, modulo 2^16: (n,) uint16.
+    """Return (parts + shift), clamped to ±limit and rounded to 2^−16 of a period, modulo 2^16: (n,) uint16.
 
-    parts, shift, limit : in 2^−48 of a period, at most 2^62.
+    parts, shift, limit : in 2^−48 of a period, at most 2^62 in magnitude.
     """
     if not 0 <= limit <= 2**62 or abs(shift) > 2**62:
         raise SpecificationError(TOO_LARGE)
@@ -108,11 +108,11 @@ def capped_rows(
     limit: int,
     out: Columns,
 ) -> int:
-    """Write Q = rint(t_i·scale ∘ (x_i − centre)) to out, (p, n), with t_i ≤ 1 and Σ_j Q_ij² ≤ limit, exactly in integers.
+    """Write Q = rint(t_i·scale ∘ (x_i − centre)) to out, (p, n). t_i ≤ 1 makes Σ_j Q_ij² ≤ limit, exactly in integers.
 
-    Return the number of rows with t_i < 1. A row that is not finite becomes 0 and is counted, too.
+    Return the number of rows with t_i < 1. A row that is not finite becomes 0 and counts, too.
 
-    X : (p, n). scale : (p,) in steps of Q. limit : at least 0; its root must fit in the type of out.
+    X : (p, n). scale : (p,) factors that give Q in its steps. limit : at least 0; its root must fit in the type of `out`.
     """
     if not 0 <= limit <= 2**42 or math.isqrt(limit) > np.iinfo(out.dtype).max or out.shape != X.shape:
         raise SpecificationError(

@@ -1,7 +1,7 @@
 """Compiled loops of vfl.kernels.ring: products and sums of words modulo 2^64.
 
-Words are uint64, whose sums and products wrap. The loops read all columns of one short panel of records before the next panel:
-processors prefetch about ten columns that advance together, but not the beginnings of long panels.
+Sums and products of words, which are uint64, wrap. The loops read all columns of one short panel of records before the next
+panel: processors prefetch about ten columns that advance together, but not the beginnings of long panels.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 PANEL = 512
-"""Number of records whose words stay in the first-level cache while all columns are multiplied by them."""
+"""Number of records whose words stay in the first-level cache while these words are multiplied by all columns."""
 CROSS_PANEL = 512
-"""Number of records whose words of all columns stay in the second-level cache."""
+"""Number of records for which the words of all columns stay in the second-level cache."""
 AHEAD = 24
 """Number of records processed between the prefetch of a table entry and its use."""
 _UNIT = 16384.0
@@ -29,7 +29,7 @@ _UNIT = 16384.0
 
 @compiled
 def dot(columns: Array, words: Array, sums: Array) -> None:
-    """Add Σ_i columns[j, i]·words[i] to sums[j], two columns at a time. Columns are int16, int32 or words."""
+    """Add Σ_i columns[j, i]·words[i] to sums[j]. Two columns are read at a time. Columns are int16, int32 or words."""
     s, n = columns.shape
     for start in range(0, n, PANEL):
         some = words[start : start + PANEL]
@@ -99,9 +99,9 @@ def rounded(parts: Array, shift: int, limit: int, out: Array) -> None:
 
 @compiled
 def capped(X: Array, centre: Array, scale: Array, limit: int, out: Array) -> int:
-    """Write rint(t_i·scale_j·(X[j, i] − centre[j])) to out, with t_i ≤ 1 such that Σ_j out[j, i]² ≤ limit.
+    """Write rint(t_i·scale_j·(X[j, i] − centre[j])) to out, with t_i ≤ 1 chosen so that Σ_j out[j, i]² ≤ limit.
 
-    Return the number of rows with t_i < 1.
+    Return the number of rows with t_i < 1, including rows that are not finite.
     """
     p, n = X.shape
     row = np.empty(p)
@@ -148,7 +148,7 @@ def small(X: Array, scale: Array, out: Array) -> None:
 
 @compiled
 def cross(left: Array, right: Array, sums: Array) -> None:
-    """Add Σ_i left[j, i]·right[k, i] to sums[j, k]; left holds integers or words, right words."""
+    """Add Σ_i left[j, i]·right[k, i] to sums[j, k]. left : integers or words. right : words."""
     p, n = left.shape
     q = right.shape[0]
     for start in range(0, n, CROSS_PANEL):

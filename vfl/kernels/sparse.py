@@ -1,11 +1,11 @@
-"""Passes of `vfl.kernels.dense` over columns stored by their nonzero entries: equal functions, equal integers.
+"""The passes of `vfl.kernels.dense`, over columns stored by their nonzero entries. Functions and integers are the same.
 
-Guarantee. Clipped sums and moments are the same integers as those of vfl.kernels.dense over the same columns with zeros written
-out and centre 0. So a record's contribution has the bound stated in vfl.kernels.dense. Margins are the same to the bit. Plain
-sums agree up to rounding.
+Guarantee. Clipped sums and moments are the same integers as those of vfl.kernels.dense for the same columns with zeros written
+out and centre 0. A record's contribution therefore has the bound that vfl.kernels.dense states. Margins are equal to the bit.
+Plain sums agree up to rounding.
 
-The time of a pass is proportional to the stored entries of its columns, for any number of records. `threads` > 1
-splits the records where this saves time, and changes no result. Columns are never centred, because centring would fill in
+The time of a pass is proportional to the number of stored entries in its columns, for any number of records. `threads` > 1
+splits the records where this saves time, and does not change results. Columns are never centred, because centring would fill in
 their zeros. Vectors are contiguous float64. Arguments in any other form raise SpecificationError.
 """
 
@@ -40,13 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseBlock:
-    """Consecutive columns of n records by their stored entries (CSC). `of` checks the assumptions of the loops.
+    """Consecutive columns of n records, by their stored entries (CSC). `of` checks what the loops assume.
 
     data : (nnz,) float64 or float32.
-    rows : (nnz,) int32 or int64, strictly increasing within a column, since a record that is stored twice would be clipped
-        twice.
+    rows : (nnz,) int32 or int64, strictly increasing within a column. A record that is stored twice would be clipped twice.
     starts : (s + 1,) int64; column j has the entries starts[j] to starts[j + 1].
-    scratch : (2, n) buffer of zeros. The blocks of a party share it, so use one block at a time.
+    scratch : (2, n) buffer of zeros. All blocks of a party share it, so use only one block at a time.
     """
 
     data: Matrix
@@ -56,7 +55,7 @@ class SparseBlock:
 
     @classmethod
     def of(cls, data: Matrix, rows: Integers, starts: Integers, n_records: int) -> SparseBlock:
-        """Return the block with read-only arrays. Raise SpecificationError unless rows increase strictly within each column."""
+        """Return a block with read-only arrays. Raises SpecificationError unless rows increase strictly within each column."""
         fits = starts[0] == 0 and starts[-1] == len(rows) == len(data) and (np.diff(starts) >= 0).all()
         if fits and len(rows):
             rising = np.ones(len(rows) + 1, dtype=bool)
@@ -72,12 +71,12 @@ class SparseBlock:
 
     @property
     def n_records(self) -> int:
-        """Return n."""
+        """Return n, the number of records."""
         return int(self.scratch.shape[1])
 
     @property
     def size(self) -> int:
-        """Return s."""
+        """Return s, the number of columns."""
         return len(self.starts) - 1
 
     @property
@@ -94,7 +93,7 @@ class SparseBlock:
         return loops.Entries(self.data, self.rows, read_only(first), read_only(last))
 
     def columns(self, start: int, stop: int) -> SparseBlock:
-        """Return columns [start, stop) as a block; nothing is copied."""
+        """Return columns [start, stop) as a block, without copying."""
         return SparseBlock(self.data, self.rows, self.starts[start : stop + 1], self.scratch)
 
 
@@ -104,7 +103,7 @@ def gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry
 
 
 def singles(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
-    """Return `gradient` of each column alone, (s,) int64: every product is clamped to ±κ separately."""
+    """Return the `gradient` of each column on its own, (s,) int64: every product is clamped to ±κ separately."""
     return _clipped_sum(loops.singles, X, v, y, loss, geometry, threads)
 
 
@@ -118,7 +117,7 @@ def _clipped_sum(
     threads: int,
     *scratch: Matrix,
 ) -> Integers:
-    """Return the sum, (s,) int64, of a compiled loop over all records, after the checks of its arguments."""
+    """Check the arguments of a compiled loop, run it over all records, and return the sum, (s,) int64."""
     v, y, by = _checked(X, v, y, loss, geometry, len(v))
 
     def rows(start: int, stop: int) -> Integers:
@@ -139,7 +138,7 @@ def capped_step(
     *,
     threads: int = 1,
 ) -> Integers:
-    """Add X_prev Δ + shift to v in place and return Σ_i rint(scale ∘ ρ_i x_i/g); see vfl.kernels.dense.capped_step."""
+    """Add X_prev Δ + shift to v, in place. Return Σ_i rint(scale ∘ ρ_i x_i/g); see vfl.kernels.dense.capped_step."""
     forward(X_prev, delta, v, shift, threads=threads)
     check_capped(loss)
     return _clipped_sum(loops.capped_gradient, X, v, bounds, loss, geometry, threads)
@@ -157,7 +156,7 @@ def forward(X: SparseBlock, delta: Vector, v: Vector, shift: float = 0.0, *, thr
 
 
 def plain_gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Vector:
-    """Return scale ∘ Σ_i r_i x_i, (s,) float64: no clip and no grid, so it is not private. It uses one thread."""
+    """Return scale ∘ Σ_i r_i x_i, (s,) float64, in one thread. The result is not private, since it has no clip and no grid."""
     del threads
     v, y, by = _checked(X, v, y, loss, geometry)
     sums: Vector = by.scale * loops.plain_gradient(X.between(0, len(v)), v, y, loss)
@@ -166,7 +165,7 @@ def plain_gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Ge
 
 def first_moments(X: SparseBlock, reach: Vector, grid: float, *, threads: int = 1) -> Integers:
     """Return Σ_i rint(clamp(x_ij/B_j, ±1)/(2g)), (s,) int64; see vfl.kernels.dense.first_moments."""
-    del threads  # once per run
+    del threads  # called only once per run
     (reach,) = check_vectors(X.size, reach)
     return loops.first_moments(X.data, X.starts, reach, inverse_grid(1.0, grid, X.n_records))
 
@@ -194,7 +193,7 @@ def record_norms(X: SparseBlock, centre: Vector, scale: Vector) -> Vector:
 
 
 def weigh(X: SparseBlock, weighting: Callable[[Vector, Vector], Vector], v: Vector, y: Vector) -> Vector:
-    """Return weighting(v, y), (n,), for an elementwise weighting; entries of records without a stored cell are arbitrary."""
+    """Return weighting(v, y), (n,), for an elementwise weighting. Entries of records without a stored cell are undefined."""
     rows = X.rows[X.starts[0] : X.starts[-1]]
     r = np.empty(len(v))
     r[rows] = weighting(v[rows], y[rows])
@@ -202,7 +201,7 @@ def weigh(X: SparseBlock, weighting: Callable[[Vector, Vector], Vector], v: Vect
 
 
 def warm(X: SparseBlock, *, private: bool) -> None:
-    """Load or compile the loops for columns of this type, so that the first round of a run does not wait."""
+    """Load or compile the loops for columns of this type, so that the first round of a run does not have to wait."""
     one, zero = np.ones(1), np.zeros(1)
     rows, starts = np.zeros(1, dtype=X.rows.dtype), np.array([0, 1])
     X = SparseBlock.of(np.ones(1, dtype=X.data.dtype), rows, starts, 1)
@@ -218,7 +217,7 @@ def warm(X: SparseBlock, *, private: bool) -> None:
 def _checked(
     X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, n: int | None = None
 ) -> tuple[Vector, Vector, Geometry]:
-    """Return v, y and the geometry with read-only vectors. n : as in vfl.kernels.dense.checked."""
+    """Return v, y and the geometry with read-only vectors, after checks. n : as in vfl.kernels.dense.checked."""
     v, y = check_vectors(X.n_records, v, y)
     _require_uncentred(geometry.centre)
     check_loss(loss)

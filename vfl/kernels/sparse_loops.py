@@ -1,10 +1,10 @@
-"""Compiled loops of vfl.kernels.sparse. They read stored entries only, one column after another.
+"""Compiled loops of vfl.kernels.sparse. They read only stored entries, one column after another.
 
-They return the same integers as vfl.kernels.dense_loops, where an entry that is not stored here is 0. Such an entry adds
-exactly 0 to a squared norm, to a margin and to a sum. All other IEEE operations have the same operands and the same order,
-since margins and squared norms are summed column by column. So the proof of vfl.kernels.dense_loops covers these loops, too.
+They return the same integers as vfl.kernels.dense_loops for columns in which all other entries are 0. Such an entry adds
+exactly 0 to a squared norm, to a margin and to a sum. All other IEEE operations have equal operands and equal order, since
+margins and squared norms are summed column by column. The proof in vfl.kernels.dense_loops therefore covers these loops.
 
-by : geometry of the sums. scratch : (2, n) zeros; they are zeros again when a loop returns.
+by : geometry of the sums. scratch : (2, n) zeros, which are zeros again when a loop returns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Entries(NamedTuple):
-    """Stored entries of s columns. Column j has the entries first[j] to last[j] − 1 of data and rows, no row twice.
+    """Stored entries of s columns. Column j has the entries first[j] to last[j] − 1 of data and rows, with no row twice.
 
     data, rows : (nnz,). first, last : (s,).
     """
@@ -39,7 +39,7 @@ _DONE = -1.0  # replaces the squared norm of a record whose weight is already cl
 
 @compiled
 def between(rows: Integers, starts: Integers, start: int, stop: int) -> tuple[Integers, Integers]:
-    """Return (first, last), (s,) each, of the entries in rows [start, stop) of columns starts[j] to starts[j + 1]."""
+    """Return (first, last), (s,) each: the entries in rows [start, stop) of each column j, among starts[j] to starts[j + 1]."""
     s = starts.size - 1
     first, last = np.empty(s, np.int64), np.empty(s, np.int64)
     for j in range(s):
@@ -51,7 +51,7 @@ def between(rows: Integers, starts: Integers, start: int, stop: int) -> tuple[In
 
 @compiled
 def forward(columns: Entries, delta: Vector, v: Vector) -> None:
-    """Add X_S Δ to v, in place; columns with Δ_j = 0 are not read."""
+    """Add X_S Δ to v, in place. Columns with Δ_j = 0 are not read."""
     data, rows, first, last = columns
     for j in range(delta.size):
         d = delta[j]
@@ -62,7 +62,7 @@ def forward(columns: Entries, delta: Vector, v: Vector) -> None:
 
 @compiled
 def singles(columns: Entries, v: Vector, y: Vector, loss: int, by: Geometry) -> Integers:
-    """Return Σ_i rint(clamp(t_ij r_i, ±κ)/g) for each column j separately."""
+    """Return Σ_i rint(clamp(t_ij r_i, ±κ)/g). Each column j is clipped separately."""
     data, rows, first, last = columns
     s, clip, per_grid = first.size, by.cap, 1.0 / by.grid
     out = np.zeros(s, np.int64)
@@ -78,7 +78,7 @@ def singles(columns: Entries, v: Vector, y: Vector, loss: int, by: Geometry) -> 
 
 @compiled
 def gradient(columns: Entries, v: Vector, y: Vector, loss: int, by: Geometry, scratch: Matrix) -> Integers:
-    """Return Σ_i rint(clip(scale ∘ r_i x_i)/g), where clip bounds the norm over all s columns."""
+    """Return Σ_i rint(clip(scale ∘ r_i x_i)/g), where the clip bounds the norm over all s columns."""
     data, rows, first, last = columns
     s, scale, clip, per_grid = first.size, by.scale, by.cap, 1.0 / by.grid
     if s == 1:
@@ -108,7 +108,7 @@ def gradient(columns: Entries, v: Vector, y: Vector, loss: int, by: Geometry, sc
 
 @compiled
 def capped_gradient(columns: Entries, v: Vector, bounds: Vector, loss: int, by: Geometry) -> Integers:
-    """Return Σ_i rint(scale ∘ ρ_i x_i/g), ρ_i within ±abs(bounds_i)."""
+    """Return Σ_i rint(scale ∘ ρ_i x_i/g), with ρ_i capped at ±abs(bounds_i)."""
     data, rows, first, last = columns
     s, per_grid = first.size, 1.0 / by.grid
     out = np.zeros(s, np.int64)
@@ -163,7 +163,7 @@ def second_moments(data: Matrix, starts: Integers, cap: Vector, per_grid: float)
 
 @compiled
 def plain_moments(data: Matrix, starts: Integers) -> Matrix:
-    """Return (2, s): Σ_i x_ij and Σ_i x_ij²."""
+    """Return Σ_i x_ij and Σ_i x_ij², (2, s)."""
     s = starts.size - 1
     out = np.zeros((2, s))
     for j in range(s):

@@ -1,8 +1,8 @@
-"""Losses ℓ(v, y) of a generalised linear model: value, derivative, and the facts that solvers, reports and exports read.
+"""Losses ℓ(v, y) of a generalised linear model: value, derivative, and facts for solvers, reports and exports.
 
-A loss is one frozen object, convex in v. Conventions match scikit-learn so that results compare: squared is ½(v − y)²,
-logistic is log(1 + exp(−y v)) with y = ±1, hinge is max(0, 1 − y v). Fields are public options that the job declares;
-none of them is ever taken from data.
+A loss is one frozen object, convex in v. Conventions match scikit-learn, so that results can be compared: squared is
+½(v − y)², logistic is log(1 + exp(−y v)) with y = ±1, hinge is max(0, 1 − y v). Fields are public options that the job
+declares; no field is ever computed from data.
 
 | loss | labels | ℓ' | curvature L | slope R |
 |---|---|---|---|---|
@@ -42,7 +42,7 @@ LOSSES: dict[str, type[Loss]] = {
 
 
 def loss_of(name: str | Loss) -> Loss:
-    """Return the loss of that name; SpecificationError names the nearest known ones."""
+    """Return the loss of this name. For an unknown name, SpecificationError names the nearest known losses."""
     if not isinstance(name, str):
         wanted = "the name of a loss such as 'logistic', or a loss such as vfl.losses.Huber(width=2.0)"
         require("loss", name, wanted, fits=isinstance(name, Loss))

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 WEIGHED: dict[str, Loss] = {loss.name: loss() for loss in (Logistic, Hinge, SmoothedHinge)}
-"""Losses that `ClassWeighted` can weigh, by name."""
+"""{name: loss} for all losses that `ClassWeighted` can weigh."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassWeighted(Loss):
-    """c_y·ℓ(v, y) with *declared* weights of the two classes; curvature and slope are those of ℓ times the larger weight.
+    """c_y·ℓ(v, y) with *declared* weights c of two classes. Curvature and slope are those of ℓ times the larger weight.
 
-    Declared weights cost no privacy. A record's contribution is c_y r_i x_i, clipped (or bounded by the larger slope) like
-    any other, so under replace-one the cap alone decides the sensitivity, for any classes of the two records. 'balanced'
-    weights n/(2 n_y) are refused, since they depend on counts of labels, and one record changes a count.
+    Declared weights cost no privacy. A record's contribution is c_y r_i x_i, which is clipped (or bounded by the larger slope)
+    like any other contribution. Under replace-one, the cap alone decides the sensitivity, for any classes of the two records.
+    'balanced' weights n/(2 n_y) are refused: they depend on counts of labels, and one record changes a count.
 
     loss : name of the loss ℓ. negative, positive : weights c of the two classes.
     """

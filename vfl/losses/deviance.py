@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def unit_deviance(y: Vector, mean: Vector, power: float) -> Vector:
-    """Return the deviance of each label y ≥ 0 under the mean, (n,): 2·(log-likelihood of the mean y − that of `mean`).
+    """Return the deviance of each label y ≥ 0 for a mean, (n,): 2·(log-likelihood with mean y − log-likelihood with `mean`).
 
-    Power 1 is Poisson: 2(y log(y/m) − y + m). Power 2 is Gamma: 2(log(m/y) + y/m − 1). Powers between are Tweedie:
+    Power 1 is Poisson: 2(y log(y/m) − y + m). Power 2 is Gamma: 2(log(m/y) + y/m − 1). Powers between 1 and 2 are Tweedie:
     2(y^(2−p)/((1 − p)(2 − p)) − y m^(1−p)/(1 − p) + m^(2−p)/(2 − p)). The deviance is 0 at y = m, as in scikit-learn's
-    mean_tweedie_deviance. Labels below 0 count as 0. The result is infinite or NaN where the distribution has no such label or
-    mean.
+    mean_tweedie_deviance. Labels below 0 count as 0. The result is infinite or NaN if the distribution does not allow the label
+    or the mean.
     """
     from scipy.special import xlogy
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hinge(Loss):
-    """max(0, 1 − y v), y = ±1: derivative −y where y v < 1, else 0; |derivative| ≤ 1; no curvature, because of the kink.
+    """max(0, 1 − y v), y = ±1: derivative −y where y v < 1, else 0; |derivative| ≤ 1. The kink leaves it without a curvature.
 
-    Use it with solvers that need no M_j: SCD has a closed dual step, SGD shrinks its steps. Coordinate descent needs
-    'smoothed_hinge'.
+    Use it with solvers that need no M_j: SCD has a closed dual step, and SGD shrinks its steps. Coordinate descent needs
+    'smoothed_hinge' instead.
     """
 
     name: ClassVar[str] = "hinge"
@@ -40,11 +40,11 @@ class Hinge(Loss):
         return np.where(y * v < 1.0, -y, 0.0)
 
     def constant(self, share: float, noise: float) -> float:
-        """Return the best constant model: see `majority`."""
+        """Return the margin of the best constant model; see `majority`."""
         return majority(share, noise, 0.0)
 
     def dual_step(self, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector:
-        """Return the closed-form step, to the α with αy = αy + (1 − yv)/q clipped to [0, 1]."""
+        """Return the closed-form step to the α with αy = (old αy + (1 − yv)/q), clipped to [0, 1]."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             β = np.clip(np.nan_to_num(y * α + (1.0 - y * v) / q, nan=0.0), 0.0, 1.0)
         return y * β - α
@@ -54,10 +54,10 @@ class Hinge(Loss):
 class SmoothedHinge(Loss):
     """Hinge loss with the kink rounded over a width h (Shalev-Shwartz & Zhang 2013): curvature 1/h, |derivative| ≤ 1.
 
-    The loss is 0 where y v ≥ 1, 1 − y v − h/2 where y v ≤ 1 − h, and (1 − y v)²/(2h) between. The loss differs from hinge by at
+    The loss is 0 where y v ≥ 1, 1 − y v − h/2 where y v ≤ 1 − h, and (1 − y v)²/(2h) between. It differs from hinge loss by at
     most h/2.
 
-    width : h.
+    width : h, the width of the rounded part.
     """
 
     width: float = 0.5
@@ -87,15 +87,15 @@ class SmoothedHinge(Loss):
         return -y * np.clip((1.0 - y * v) / self.width, 0.0, 1.0)
 
     def constant(self, share: float, noise: float) -> float:
-        """Return the best constant model: see `majority`."""
+        """Return the margin of the best constant model; see `majority`."""
         return majority(share, noise, self.width)
 
 
 def majority(share: float, noise: float, width: float) -> float:
-    """Return the best constant model of smoothed hinge loss; h = 0 stands for hinge loss.
+    """Return the margin of the best constant model of smoothed hinge loss of width h; h = 0 stands for hinge loss.
 
-    It is ±(1 − h·(smaller share)/(larger share)), with the sign of the majority. The sign changes at a share of one half.
-    Within two standard deviations of one half the margin shrinks in proportion, since noise may have chosen the wrong sign.
+    It is ±(1 − h·(smaller share)/(larger share)), with the sign of the majority, which changes at a share of one half. Within
+    two standard deviations of one half, the margin shrinks in proportion, since noise may have chosen the wrong sign.
     """
     positive = min(max(share, 0.0), 1.0)
     larger = max(positive, 1.0 - positive)

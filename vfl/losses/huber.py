@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Huber(Loss):
-    """½(v − y)² where |v − y| ≤ width, beyond it width·|v − y| − ½width²: derivative v − y capped at ±width, curvature 1.
+    """½(v − y)² if |v − y| ≤ width, else width·|v − y| − ½width². Its derivative is v − y capped at ±width; its curvature is 1.
 
-    The derivative is bounded, so labels need no bounds and output perturbation applies. For large widths it becomes squared
-    loss (Huber 1964).
+    The derivative is bounded, so labels need no bounds, and output perturbation can be used. For large widths the loss becomes
+    squared loss (Huber 1964).
 
-    width : largest |derivative|, in units of the label. 1.35 keeps 95 % of the efficiency under normal residuals of
-        deviation 1.
+    width : largest |derivative|, in units of the label. If residuals are normal with deviation 1, a width of 1.35 keeps 95 % of
+        the efficiency.
     """
 
     width: float = 1.35
@@ -48,5 +48,5 @@ class Huber(Loss):
         return near * (far - 0.5 * near)
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
-        """Return v − y between −width and width, (n,)."""
+        """Return v − y, clipped to [−width, width], (n,)."""
         return np.clip(v - y, -self.width, self.width)

@@ -39,6 +39,6 @@ class Logistic(Loss):
         return r
 
     def constant(self, share: float, noise: float) -> float:
-        """Return the log-odds of a share, which is first clipped to between 1 and 99 %."""
+        """Return the log-odds of a share, after clipping the share to between 1 and 99 %."""
         share = min(max(share, 0.01), 0.99)
         return math.log(share / (1.0 - share))

@@ -19,10 +19,10 @@ class Multinomial(Loss):
     """log Σ_k exp(v_k) − v_y for y = 0, ..., K − 1 and K margins per record: softmax regression.
 
     The derivative is the vector softmax(v) − e_y. Its norm is at most √2, and its entries sum to 0. The matrix of second
-    derivatives, diag(p) − ppᵀ, has no eigenvalue above ½ (Böhning 1992), so one step of 1/(½·mean(x_j²)) is safe for the K
+    derivatives, diag(p) − ppᵀ, has no eigenvalue above ½ (Böhning 1992). A step of 1/(½·mean(x_j²)) is therefore safe for the K
     coefficients of a column together.
 
-    Margins and derivatives of n records are vectors (K·n,), one class after the other.
+    Margins and derivatives of n records are vectors (K·n,), one class after another.
     """
 
     name: ClassVar[str] = "multinomial"

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 LARGEST_MARGIN = 50.0
-"""Largest margin of a loss with a log link: beyond exp(50), steps are too short to change any coordinate."""
+"""Largest margin of a loss with a log link. Beyond exp(50), steps would be too short to change any coordinate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poisson(Loss):
-    """exp(v) − y v for counts y with mean exp(v), and linear beyond v = margin.
+    """exp(v) − y v for counts y with mean exp(v). Beyond v = margin, the loss is linear.
 
-    Without the linear part, ℓ'' = exp(v) has no bound, so no finite M_j exists and no step size is safe. With the linear part,
-    the loss stays convex and differentiable once, ℓ'' ≤ exp(margin), and the largest predicted mean is exp(margin). Declare a
-    margin just above the largest plausible mean, because steps shrink as exp(margin) grows. Labels below 0 count as 0. The
-    derivative is as large as the label, so a private job declares the label's bounds or a clip.
+    Without the linear part, ℓ'' = exp(v) would have no bound, so no finite M_j would exist and no step size would be safe. With
+    it, the loss is convex and once differentiable, ℓ'' ≤ exp(margin), and the largest predicted mean is exp(margin). Declare a
+    margin just above the log of the largest plausible mean, because steps shrink as exp(margin) grows. Labels below 0 count as
+    0. The derivative is as large as the label, so a private job declares a clip or bounds of the label.
 
-    margin : value of v = Xw + intercept beyond which the loss is linear; 3 allows means up to 20.
+    margin : value of v = Xw + intercept beyond which the loss is linear. With 3, means up to 20 are possible.
     """
 
     margin: float = 3.0
@@ -51,11 +51,11 @@ class Poisson(Loss):
 
     @property
     def highest(self) -> float:
-        """Return margin."""
+        """Return `margin`."""
         return self.margin
 
     def near(self, start: float, least: float) -> Self:
-        """Return the loss with `margin` lowered to at most start + REACH."""
+        """Return the loss with `margin` lowered to start + REACH, if it is larger."""
         return replace(self, margin=min(self.margin, start + REACH))
 
     @property
@@ -73,5 +73,5 @@ class Poisson(Loss):
         return self.response(v) - np.maximum(y, 0.0)
 
     def response(self, v: Vector) -> Vector:
-        """Return the mean, exp(min(v, margin))."""
+        """Return the mean, exp(min(v, margin)), (n,)."""
         return np.exp(np.minimum(v, self.margin))

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Power(Loss):
-    """exp((2 − p)v)/(2 − p) − y exp((1 − p)v)/(1 − p), for amounts with mean exp(v) and variance in proportion to mean^p.
+    """exp((2 − p)v)/(2 − p) − y exp((1 − p)v)/(1 − p), for amounts with mean exp(v) and a variance proportional to mean^p.
 
-    It is half the deviance of a Tweedie distribution of power 1 < p ≤ 2, up to a constant in y, as in scikit-learn. At p = 2 it
-    is v + y exp(−v). Below v = low and above v = high the loss is linear, so it stays convex. Labels are clipped to
-    [0, largest]. Then ℓ'' = (2 − p)exp((2 − p)v) + (p − 1)y exp((1 − p)v) is convex in v, so its maximum L lies at low or at
-    high, with y = largest. ℓ' rises in v and falls in y, so |ℓ'| has its maximum R at (high, 0) or at (low, largest).
+    Up to a constant in y, this is half the deviance of a Tweedie distribution of power 1 < p ≤ 2, as in scikit-learn. At p = 2
+    it is v + y exp(−v). Below v = low and above v = high the loss is linear and stays convex. Labels are clipped to [0,
+    largest]. Then ℓ'' = (2 − p)exp((2 − p)v) + (p − 1)y exp((1 − p)v) is convex in v, so its maximum L is at v = low or v =
+    high, with y = largest. ℓ' rises in v and falls in y, so |ℓ'| has its maximum R at (v, y) = (high, 0) or (low, largest).
 
-    low, high : logarithms of the least and the largest plausible mean. Steps shrink as L grows: declare them tightly.
-    largest : the largest label; the job takes it from the label's declared bounds.
+    low, high : logarithms of the smallest and the largest plausible mean. Declare them tightly, since steps shrink as L grows.
+    largest : the largest label, which the job takes from the label's declared bounds.
     """
 
     low: float = -3.0
@@ -56,11 +56,11 @@ class Power(Loss):
 
     @property
     def highest(self) -> float:
-        """Return high."""
+        """Return `high`."""
         return self.high
 
     def declared(self, highest_label: float) -> Self:
-        """Return the loss for labels up to a declared bound."""
+        """Return the loss for labels of at most `highest_label`, a declared bound."""
         return replace(self, largest=min(self.largest, highest_label))
 
     def near(self, start: float, least: float) -> Self:
@@ -71,7 +71,7 @@ class Power(Loss):
 
     @property
     def curvature(self) -> float:
-        """Return L."""
+        """Return L, the largest second derivative."""
         p = self._p
         ends = (
             (2.0 - p) * math.exp((2.0 - p) * v) + (p - 1.0) * self.largest * math.exp((1.0 - p) * v)
@@ -81,7 +81,7 @@ class Power(Loss):
 
     @property
     def slope(self) -> float:
-        """Return R."""
+        """Return R, the largest derivative in magnitude."""
         p = self._p
         most = abs(math.exp((2.0 - p) * self.low) - self.largest * math.exp((1.0 - p) * self.low))
         return math.nextafter(max(math.exp((2.0 - p) * self.high), most) * (1.0 + 1e-12), math.inf)
@@ -98,7 +98,7 @@ class Power(Loss):
         return np.exp((2.0 - p) * near) - self._clamped(y) * np.exp((1.0 - p) * near)
 
     def response(self, v: Vector) -> Vector:
-        """Return the mean, exp(v')."""
+        """Return the mean, exp(v'), (n,), with v' = v clipped to [low, high]."""
         return np.exp(self._near(v))
 
     def _near(self, v: Vector) -> Vector:
@@ -110,7 +110,7 @@ class Power(Loss):
 
 @dataclass(frozen=True, slots=True)
 class Gamma(Power):
-    """v + y exp(−v) for amounts y > 0 with mean exp(v), to which the standard deviation is proportional; see `Power`, p = 2.
+    """v + y exp(−v) for amounts y > 0 with mean exp(v) and a standard deviation proportional to the mean; `Power` with p = 2.
 
     Use it for the size of a claim. scikit-learn's counterpart is GammaRegressor.
     """
@@ -126,7 +126,7 @@ class Tweedie(Power):
 
     Use it for the cost of claims per contract. scikit-learn's counterpart is TweedieRegressor.
 
-    power : p, between 1 and 2. For 1 use 'poisson', for 2 'gamma'.
+    power : p, between 1 and 2. For p = 1 use 'poisson', for p = 2 'gamma'.
     """
 
     power: float = 1.5  # type: ignore[misc]  # of one object here, of the class elsewhere

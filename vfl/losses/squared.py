@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Squared(Loss):
-    """½(v − y)²: derivative v − y, curvature 1, derivative unbounded."""
+    """½(v − y)²: derivative v − y, curvature 1. The derivative is unbounded."""
 
     name: ClassVar[str] = "squared"
     classification: ClassVar[bool] = False

@@ -1,7 +1,7 @@
-"""Row shards: n records are cut into S consecutive ranges, with one object per range.
+"""Row shards: n records are cut into S consecutive ranges, and each range has one object.
 
-A party releases sums of whole numbers, so the sum over all shards is the same integer for every S. Per-record vectors are
-computed row by row, so they too are the same to the bit for every S.
+A party releases sums of integers, so the sum over all shards is the same integer for every S. Per-record vectors are computed
+row by row, so they are also equal to the bit for every S.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Range `number` of a cut: records start to stop − 1 of n, numbered from 0 in their common order."""
+    """Range `number` of a cut: the records start to stop − 1 of n, in their common order."""
 
     number: int
     start: int
@@ -34,7 +34,7 @@ class Shard:
 def cut(n_records: int, shards: int) -> tuple[Shard, ...]:
     """Cut n records into shards whose sizes differ by at most one. Every participant computes the same cut.
 
-    Raises SpecificationError for more shards than records.
+    Raises SpecificationError if there are more shards than records.
     """
     if shards > n_records:
         raise SpecificationError(f"{shards} shards need at least as many records: lower shards")
@@ -43,13 +43,13 @@ def cut(n_records: int, shards: int) -> tuple[Shard, ...]:
 
 
 class Each(tuple[Any, ...]):
-    """Argument of a call to all members of a group: one value per member."""
+    """An argument of a call to all members of a group, with one value per member."""
 
     __slots__ = ()
 
 
 class Group(ABC):
-    """Objects of one class, one per shard, called at the same time. size : S, the number of its members."""
+    """Objects of one class, one per shard, which are called at the same time. size : S, the number of members."""
 
     def __init__(self, members: Sequence[Any]) -> None:
         self.members = tuple(members)
@@ -57,25 +57,25 @@ class Group(ABC):
 
     @abstractmethod
     def start(self, method: str, *arguments: Any) -> Each:
-        """Call a method of all members; return the answers, or references that `fetch` reads and later calls accept."""
+        """Call a method of all members. Return the answers, or references that `fetch` can read and later calls accept."""
 
     @abstractmethod
     def fetch(self, answers: Sequence[Any]) -> list[Any]:
-        """Return the answers, or raise an exception that a member raised."""
+        """Return the answers that `start` announced. Raises the exception of a member, if there was one."""
 
     def ask(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of all members; return the answers, or raise an exception that a member raised."""
+        """Call a method of all members, and return the answers. Raises the exception of a member, if there was one."""
         return self.fetch(self.start(method, *arguments))
 
     def begin(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
-        """Call a method of all members; return a function that waits for the answers, as `ask` does."""
+        """Call a method of all members. Return a function that waits for the answers, as `ask` does."""
         answers = self.start(method, *arguments)
         return lambda: self.fetch(answers)
 
     def vectors(self, method: str, *arguments: Any) -> Each:
-        """Call a method of all members that returns a per-record vector, and wait for the vectors.
+        """Call a method of all members that returns a per-record vector, and wait until all vectors are made.
 
-        Return the vectors or references to them, or raise an exception that a member raised.
+        Return the vectors, or references to them. Raises the exception of a member, if there was one.
         """
         return self.start(method, *arguments)
 
@@ -84,7 +84,7 @@ class Here(Group):
     """Group of objects in this process, called one after another."""
 
     def start(self, method: str, *arguments: Any) -> Each:
-        """Return the answers."""
+        """Call a method of all members, and return the answers."""
         return Each(getattr(member, method)(*given(arguments, k)) for k, member in enumerate(self.members))
 
     def fetch(self, answers: Sequence[Any]) -> list[Any]:
@@ -93,10 +93,11 @@ class Here(Group):
 
 
 class Remote(Group):
-    """Group of Ray actors. This process passes vectors to other actors by reference and never reads them.
+    """Group of Ray actors. This process forwards references to vectors to other actors, and never reads the vectors.
 
-    wait : function from (a member's number, a reference) to the answer. encode : function from an argument to its plain form.
-    handles : True if members return small handles of their vectors instead of the vectors.
+    wait : function of (a member's number, a reference) that returns the answer. encode : function from an argument to its plain
+        form.
+    handles : True if members return small handles of their vectors, not the vectors.
     """
 
     def __init__(
@@ -111,25 +112,25 @@ class Remote(Group):
         self._wait, self._encode, self._handles = wait, encode, handles
 
     def start(self, method: str, *arguments: Any) -> Each:
-        """Return references to the answers."""
+        """Call a method of all members, and return references to the answers."""
         return Each(ask.remote(*own) for ask, own in self._calls(method, arguments))
 
     def fetch(self, answers: Sequence[Any]) -> list[Any]:
-        """Wait for all answers, even after an error; then raise the first error if there was one."""
+        """Wait for all answers, even after an error. Then return them, or raise the first error."""
         found, failed = [], None
         for k, answer in enumerate(answers):
             try:
                 found.append(self._wait(k, answer))
-            except Exception as error:  # noqa: BLE001 - raised below, once no member is at work any more
+            except Exception as error:  # noqa: BLE001 - raised below, when no member is at work any more
                 failed = failed or error
         if failed is not None:
             raise failed
         return found
 
     def vectors(self, method: str, *arguments: Any) -> Each:
-        """Return references to the vectors, or their handles.
+        """Return references to the vectors, or the members' handles of them.
 
-        A member returns `done` before each vector, so that this call notices the loss of a member.
+        A member returns `done` before each vector, so that this call notices if the member is lost.
         """
         if self._handles:
             return Each(self.ask(method, *arguments))
@@ -146,5 +147,5 @@ class Remote(Group):
 
 
 def given(arguments: Sequence[Any], number: int) -> list[Any]:
-    """Return the arguments of one member's call."""
+    """Return the arguments for the call to one member. From an `Each`, take the member's own value."""
     return [argument[number] if isinstance(argument, Each) else argument for argument in arguments]

@@ -1,18 +1,18 @@
-"""Vectors in memory shared by processes of one machine, so that visits on Ray bypass the object store.
+"""Vectors in memory that processes of one machine share, so that visits on Ray need not use the object store.
 
-Guarantee. The memory has no name in any folder and ends with the processes that map it, so a killed run leaves nothing on
+Guarantee. The memory has no name in any folder and disappears with the processes that map it, so a killed run leaves nothing on
 disk or in /dev/shm. Only processes of the same user, in the same namespace of processes, can open it. Borrowers map it
 read-only.
 
-    lent = lender.lend(vector)      # one copy; overwrites the vector that was lent before
-    view = borrower.borrow(lent)    # no copy; None on another machine
+    lent = lender.lend(vector)      # copies once, and overwrites the vector that was lent before
+    view = borrower.borrow(lent)    # copies nothing; None on another machine
 
-    room = lender.room(size)        # no copy: the vector is computed in the shared memory
+    room = lender.room(size)        # copies nothing: the vector is computed in the shared memory
     lent = lender.lend(np.add(a, b, out=room))
 
-A borrower copies or finishes using a view before it answers the lender, since the lender then reuses the memory for the next
-vector. A party computes sums from a copy only: a clip bounds a record's contribution only if nobody changes the record between
-two readings.
+A borrower must copy a view, or finish using it, before it answers the lender, since the lender then uses the memory for the
+next vector. A party computes sums only from a copy: a clip bounds a record's contribution only if nobody changes the record
+between two readings.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
     Room: TypeAlias = Callable[[int], Vector | None]
-    """Called with the size of the next vector; returns memory for it, (size,) float64, or None to let numpy allocate it."""
+    """Function of the size of the next vector.
+
+    It returns memory for the vector, (size,) float64, or None to let numpy allocate.
+    """
 
 KINDS = ("float64", "float32")
 HEAD = 64
-"""Bytes before the vector: the token of the memory, padded to a cache line."""
+"""Number of bytes before the vector. They contain the token of the memory, which fills a cache line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
     """Location and length of a vector in another process.
 
-    machine : id of the lender's machine (`this_machine`). token : token of this piece of memory.
+    machine : id of the lender's machine (`this_machine`). token : random bytes that identify this piece of memory.
     kind : 'float64' or 'float32'.
     """
 
@@ -56,18 +59,18 @@ class Lent:
 
     @property
     def nbytes(self) -> int:
-        """Return the size of the vector."""
+        """Return the size of the vector in bytes."""
         return np.dtype(self.kind).itemsize * self.length
 
 
 def no_room(size: int) -> Vector | None:
-    """Return None. Used as `Room` if there is no shared memory."""
+    """Return None. This is the `Room` to use without shared memory."""
     del size
     return None
 
 
 def this_machine() -> str:
-    """Return an id of this machine since its last boot and of this namespace of processes; '' if the system has no such id."""
+    """Return an id of this machine since its last boot and of this namespace of processes; '' if the system has none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - a name, not a path
@@ -76,7 +79,7 @@ def this_machine() -> str:
 
 
 class Lender:
-    """Shared memory of this process, for one vector at a time."""
+    """Shared memory of this process. It holds one vector at a time."""
 
     def __init__(self) -> None:
         self._machine = this_machine()
@@ -84,11 +87,11 @@ class Lender:
         self._size = 0
 
     def room(self, size: int) -> Vector | None:
-        """Return writable memory for the next vector, (size,) float64; None if this machine cannot share memory."""
+        """Return writable memory for the next vector, (size,) float64; None if memory cannot be shared on this machine."""
         return self._made(size, KINDS[0])
 
     def lend(self, vector: Vector) -> Lent | None:
-        """Share the vector, copied into the memory if it is elsewhere; None if this machine cannot share memory."""
+        """Share a vector. It is copied into the memory unless it is there. Return None if memory cannot be shared here."""
         kind = vector.dtype.name
         if kind not in KINDS:
             raise TypeError(f"vectors of {kind} are not lent")
@@ -102,11 +105,11 @@ class Lender:
         return Lent(self._machine, os.getpid(), descriptor, token, vector.size, kind)
 
     def holds(self, vector: Vector) -> bool:
-        """Return True if the vector may lie in this memory."""
+        """Return True if the vector may be in this memory."""
         return self._memory is not None and np.may_share_memory(vector, np.frombuffer(self._memory[1], np.uint8))
 
     def _made(self, length: int, kind: str) -> Vector | None:
-        """Return writable memory for a vector, (length,); None if this machine cannot share memory."""
+        """Return writable memory for a vector, (length,); None if memory cannot be shared on this machine."""
         if not self._machine or not hasattr(os, "memfd_create"):
             return None
         size = np.dtype(kind).itemsize * length
@@ -126,7 +129,7 @@ class Lender:
         self.close()
         descriptor = os.memfd_create("vfl", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(descriptor, 0, HEAD + size)  # a lack of memory fails here, not while a vector is written
+            os.posix_fallocate(descriptor, 0, HEAD + size)  # fails here if memory is short, not at a later write
             mapped = mmap.mmap(descriptor, HEAD + size)
         except OSError:
             os.close(descriptor)
@@ -136,7 +139,7 @@ class Lender:
         self._memory, self._size = (descriptor, mapped, token), size
 
     def close(self) -> None:
-        """Give up the memory. It is freed once no process maps it."""
+        """Close the memory. The system frees it once no process maps it."""
         if self._memory is not None:
             os.close(self._memory[0])
         self._memory = None
@@ -152,12 +155,12 @@ class Lenders:
         self._lenders = [Lender() for _ in range(number)]
 
     def room(self, size: int, used: Iterable[Vector]) -> Vector | None:
-        """Return a writable piece that holds no used vector; None if all pieces are used or memory cannot be shared."""
+        """Return a writable piece that contains no used vector; None if all pieces are in use or memory cannot be shared."""
         lender = self._free(tuple(used))
         return None if lender is None else lender.room(size)
 
     def lend(self, vector: Vector, used: Iterable[Vector]) -> Lent | None:
-        """Share a vector in place if it lies in shared memory, else as a copy in a piece without used vectors."""
+        """Share a vector: in place if it is in one of the pieces, else as a copy in a piece without used vectors."""
         holder = next((lender for lender in self._lenders if lender.holds(vector)), None)
         lender = holder or self._free(tuple(used))
         return None if lender is None else lender.lend(vector)
@@ -167,14 +170,14 @@ class Lenders:
 
 
 class Borrower:
-    """Reader of vectors that other processes of this machine share. It keeps the last memory of each lender mapped."""
+    """Reader of vectors that other processes of this machine share. The last memory of each lender stays mapped."""
 
     def __init__(self) -> None:
         self._machine = this_machine()
         self._mapped: dict[tuple[int, int], tuple[bytes, mmap.mmap]] = {}
 
     def borrow(self, lent: Lent) -> Vector | None:
-        """Return a read-only view of the vector; None if this process cannot read the lender's memory."""
+        """Return a read-only view of a lent vector; None if this process cannot read the lender's memory."""
         if not self._machine or lent.machine != self._machine:
             return None
         where = lent.process, lent.descriptor

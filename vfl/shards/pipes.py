@@ -1,10 +1,10 @@
-"""Pair of pipes between two processes of one machine, for many small messages within one call between Ray actors.
+"""Pair of pipes between two processes of one machine, for many small messages during one call between Ray actors.
 
-A message costs some microseconds of processor time, a Ray call some milliseconds. The pipes have no name: only processes of
-the same user, in the same namespace of processes, can open them. Each end notices when the other is gone.
+A message costs some microseconds of processor time; a Ray call costs some milliseconds. The pipes have no name: only processes
+of the same user, in the same namespace of processes, can open them. Each end notices if the other end is gone.
 
     pipes = Pipes()
-    answer = actor.method.remote(pipes.address)      # there: with answering(address) as pipes: ...
+    answer = actor.method.remote(pipes.address)      # in the other process: with answering(address) as pipes: ...
     pipes.first(ended)
     pipes.write(body)
     pipes.read()
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 SIZE = struct.Struct("<Q")
 WAIT_SECONDS = 0.1
-"""Pause of `first` between two checks that the other process still runs, until that process opens its end."""
+"""Seconds between two checks by `first` that the other process still runs, until that process opens its end."""
 
 
 class Ended(Exception):
-    """The process at the other end of the pipes is gone."""
+    """The process at the other end of the pipes is gone, or takes too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Descriptors that the other process reads and writes. process : process that holds them until they are opened."""
+    """Descriptors of the other process's end, to read and to write. process : process that holds them until they are opened."""
 
     process: int
     reads: int
@@ -42,13 +42,13 @@ class Address:
 
 
 class End:
-    """One end of the pipes."""
+    """One of the two ends of a pair of pipes."""
 
     def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes
 
     def write(self, body: bytes) -> None:
-        """Send bytes; raise Ended if the other end is gone."""
+        """Send a message. Raises Ended if the other end is gone."""
         left = memoryview(SIZE.pack(len(body)) + body)
         try:
             while left:
@@ -58,10 +58,10 @@ class End:
             raise Ended from None
 
     def _writeable(self) -> None:
-        """Wait until the pipe has room for bytes; raise Ended if that takes too long."""
+        """Wait until the pipe has room for bytes. Raises Ended if that takes too long."""
 
     def read(self) -> bytes:
-        """Wait for the next bytes; raise Ended if no more will come."""
+        """Wait for the next message. Raises Ended if no more messages will come."""
         (size,) = SIZE.unpack(self._exactly(SIZE.size))
         return self._exactly(size)
 
@@ -76,7 +76,7 @@ class End:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Close this end. The other process notices when it sends or receives."""
+        """Close this end. The other process notices this when it next sends or receives."""
         for descriptor in (self._reads, self._writes):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -84,9 +84,9 @@ class End:
 
 
 class Pipes(End):
-    """First end of new pipes; another process opens the other end by the address of the pipes.
+    """First end of a new pair of pipes. Another process opens the other end with `address`.
 
-    seconds : limit for one message to arrive; Ended is raised after that time.
+    seconds : time limit for one message. After it, Ended is raised.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -99,9 +99,9 @@ class Pipes(End):
         self.address = Address(os.getpid(), there_reads, there_writes)
 
     def first(self, ended: Callable[[], bool]) -> bytes:
-        """Return the first message. From then on both ends notice each other's loss.
+        """Return the first message. From then on, both ends notice if the other end is lost.
 
-        ended : function that returns True if the other process will not answer any more.
+        ended : function that returns True if the other process will not send an answer any more.
         """
         until = time.monotonic() + self._seconds
         while not _ready(self._reads, WAIT_SECONDS):
@@ -111,7 +111,7 @@ class Pipes(End):
         return self.read()
 
     def read(self) -> bytes:
-        """Wait for the next bytes; raise Ended if no more will come, or if they take too long."""
+        """Wait for the next message. Raises Ended if no more messages will come, or if the message takes too long."""
         if not _ready(self._reads, self._seconds):
             raise Ended
         return super().read()
@@ -134,7 +134,7 @@ def _ready(descriptor: int, seconds: float, event: int = select.POLLIN) -> bool:
 
 @contextlib.contextmanager
 def answering(address: Address) -> Iterator[End]:
-    """Open the other end of the pipes; close it on exit. OSError if this process cannot open it."""
+    """Open the other end of the pipes, and close it on exit. Raises OSError if this process cannot open it."""
     folder = f"/proc/{address.process}/fd"
     reads = os.open(f"{folder}/{address.reads}", os.O_RDONLY | os.O_CLOEXEC)
     try:

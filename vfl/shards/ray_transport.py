@@ -1,4 +1,4 @@
-"""Answers of Ray actors, and vectors that actors exchange. The loss of an actor is raised as PartyLost."""
+"""Answers of Ray actors, and vectors that actors exchange. If an actor is lost, PartyLost is raised."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 INLINE_BYTES = 100_000
-"""Largest size in bytes at which a vector is cheaper inline than through the object store."""
+"""Largest size in bytes up to which sending a vector inline costs less than using the object store."""
 FETCH_SECONDS = 600.0
-"""Limit for one vector to arrive from the object store."""
+"""Time limit, in seconds, for one vector to arrive from the object store."""
 
 
 class Reader:
@@ -30,11 +30,11 @@ class Reader:
         self._borrower = Borrower()
 
     def reads(self, probe: Lent | None) -> bool:
-        """Return True if this process can read shared memory of the probe's sender."""
+        """Return True if this process can read shared memory of the actor that has sent the probe."""
         return probe is not None and self._borrower.borrow(probe) is not None
 
     def read(self, given: Vector | Lent | Stored | None) -> Vector | None:
-        """Return the vector, read-only if it is shared or stored; None if the shared memory can no longer be read."""
+        """Return a given vector; a shared or stored one is read-only. Return None if shared memory can no longer be read."""
         if isinstance(given, Lent):
             return self._borrower.borrow(given)
         if isinstance(given, Stored):
@@ -44,21 +44,21 @@ class Reader:
 
 
 def stored(vector: Vector) -> Vector | Stored:
-    """Return a handle of the vector in the object store; a small vector is returned itself, to be sent inline."""
+    """Return a handle of the vector in the object store. A small vector is returned itself, to be sent inline."""
     return vector if vector.nbytes <= INLINE_BYTES else Stored(ray.put(vector), 0)
 
 
 def sent(vector: Vector, lend: Callable[[Vector], Lent | None], *, near: bool) -> Vector | Lent | Stored:
-    """Return the vector if it is small, else a handle of it in shared memory or in the object store.
+    """Return a small vector itself; else return a handle of the vector in shared memory or in the object store.
 
-    near : True if every reader is on this machine, so that shared memory is used if possible.
+    near : True if all readers are on this machine. Shared memory is then used if possible.
     """
     lent = lend(vector) if near and vector.nbytes > INLINE_BYTES else None
     return stored(vector) if lent is None else lent
 
 
 def room_to_send(size: int, room: Room, *, near: bool) -> Vector | None:
-    """Return shared memory in which to compute a vector of `size` entries, so that `sent` does not have to copy the vector.
+    """Return shared memory in which to compute a vector of `size` entries, so that `sent` need not copy the vector.
 
     Return None if `sent` would not use shared memory.
     """
@@ -66,7 +66,7 @@ def room_to_send(size: int, room: Room, *, near: bool) -> Vector | None:
 
 
 def answer_of(name: str, ref: Any, timeout: float) -> Any:
-    """Wait for one answer of an actor. Raise the actor's own errors unchanged, and PartyLost if the actor is lost."""
+    """Wait for one answer of an actor. Raises the actor's own errors unchanged, and PartyLost if the actor is lost."""
     try:
         return ray.get(ref, timeout=timeout)
     except RayTaskError as error:
@@ -86,7 +86,7 @@ def answered(ref: Any) -> bool:
 
 
 def name_of(value: Any) -> bytes | None:
-    """Return the name of a reference to an object in the object store; None for other values."""
+    """Return the name of a reference to an object in the object store; None for any other value."""
     name: bytes | None = value.binary() if isinstance(value, ray.ObjectRef) else None
     return name
 

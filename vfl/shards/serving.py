@@ -1,8 +1,8 @@
-"""Calls of Ray actors over local pipes (vfl.shards.pipes), for processes of one machine.
+"""Calls of Ray actors over local pipes (vfl.shards.pipes), between processes of one machine.
 
-Only processes of one user can open the pipes, and each of them could call the other by Ray, too. A Ray call costs some
-milliseconds of processor time on both sides. With pipes, one Ray call (`serve`) stays open and all others use the pipes.
-Errors, losses and new references to the object store still travel by Ray, so callers handle them as for any Ray call:
+Only processes of one user can open the pipes, and these processes could also call each other by Ray. A Ray call costs some
+milliseconds of processor time on both sides. With pipes, a single Ray call (`serve`) stays open, and all further calls use the
+pipes. Errors, losses and new references to the object store still travel by Ray, so callers handle them as for any Ray call:
 
     serve(pipes):                                   # a Ray call of the member
         repeat: method, arguments = pipes.read(); pipes.write(method(*arguments))
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
     from vfl.shards.pipes import Address
 
     References = dict[bytes, Any]
-    """{name: reference to an object in the object store}, which messages carry as names."""
+    """{name: reference to an object in the object store}. Messages contain the names."""
 
 KNOWN = 4
-"""Largest number of references that both ends remember: to labels and limits, and to the previous labels and limits."""
+"""Largest number of references that both ends remember: labels and limits, and the labels and limits before them."""
 UNFIT = (pickle.PicklingError, AttributeError, TypeError)
-"""Errors of pickle for objects that Ray can send, such as functions without a name."""
+"""Errors that pickle raises for objects that Ray can send, such as functions without a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Answer with references that the caller does not know yet; it closes the pipes."""
+    """Answer that contains references which the caller does not know yet. It is returned by Ray and closes the pipes."""
 
     answer: Any
 
 
 class _Outgoing(pickle.Pickler):
-    """Pickler that writes references by name, and collects these references."""
+    """Pickler that writes references by name and collects them."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
         self.references: References = {}
 
     def persistent_id(self, value: Any) -> bytes | None:
-        """Return the name of a reference; None for other objects."""
+        """Return the name of a reference; None for any other object, which is then pickled as usual."""
         name = name_of(value)
         if name is not None:
             self.references[name] = value
@@ -61,19 +61,19 @@ class _Outgoing(pickle.Pickler):
 
 
 class _Incoming(pickle.Unpickler):
-    """Unpickler that looks up references by name."""
+    """Unpickler that finds references by their names."""
 
     def __init__(self, body: bytes, known: References) -> None:
         super().__init__(io.BytesIO(body))
         self._known = known
 
     def persistent_load(self, name: bytes) -> Any:
-        """Return the reference."""
+        """Return the reference of this name."""
         return self._known[name]
 
 
 def written(message: Any) -> tuple[bytes, References]:
-    """Return the message in bytes, and the references that it contains."""
+    """Return the message as bytes, and {name: reference} for all references in the message."""
     file = io.BytesIO()
     pickler = _Outgoing(file)
     pickler.dump(message)
@@ -84,9 +84,10 @@ class Serving:
     """Base of actors that accept calls over pipes."""
 
     def serve(self, address: Address, references: Sequence[Any] = ()) -> Carried | None:
-        """Answer the calls that arrive on the pipes until the caller closes the pipes; raise the first error of a call.
+        """Answer calls that arrive on the pipes, until the caller closes the pipes. Raises the first error of a call.
 
-        references : known references. The first answer with an unknown reference closes the pipes and is returned.
+        references : references that both ends know. The first answer with an unknown reference is returned, which closes the
+            pipes.
         """
         known = {name: reference for reference in references if (name := name_of(reference)) is not None}
         with contextlib.suppress(Ended), answering(address) as pipes:
@@ -101,15 +102,15 @@ class Serving:
                 if not known.keys() >= used.keys():
                     return Carried(answer)
                 pipes.write(body)
-                del arguments, answer, body  # they may be large, and the next call may come much later
+                del arguments, answer, body  # these may be large, and the next call may come much later
         return None
 
 
 class Caller:
-    """Caller of one member over pipes, which are opened for the first call and again after an error.
+    """Caller of one member over pipes. The pipes are opened for the first call, and again after an error.
 
-    member : actor. wait : function that waits for the answer of a Ray call, and raises its errors. lost : function that returns
-        the error for a member that exceeds `seconds`. ended : function that returns True if a Ray call has an answer.
+    member : actor. wait : function that waits for the answer of a Ray call and raises the call's errors. lost : function that
+        returns the error for a member that exceeds `seconds`. ended : function that returns True if a Ray call has an answer.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Caller:
         self._known: References = {}
 
     def say(self, body: bytes, references: Mapping[bytes, Any]) -> None:
-        """Send a call, (method, arguments) converted by `written`. `hear` raises the error if sending failed."""
+        """Send a call, (method, arguments) as converted by `written`. If sending fails, `hear` raises the error."""
         if self._pipes is None or not self._known.keys() >= references.keys():
             self._open(references)
         if self._pipes is not None:
@@ -134,7 +135,7 @@ class Caller:
                 self._pipes.write(body)
 
     def hear(self) -> Any:
-        """Return the answer of the last call, or raise its error."""
+        """Return the answer to the last call, or raise the error of this call."""
         if self._pipes is not None:
             with contextlib.suppress(Ended):
                 return _Incoming(self._pipes.read(), self._known).load()
@@ -146,7 +147,7 @@ class Caller:
         return carried.answer
 
     def close(self) -> None:
-        """Close the pipes. Ray calls of the member then wait only for the current call."""
+        """Close the pipes. Ray calls to the member then wait only for the end of the current call."""
         if self._pipes is not None:
             self._pipes.close()
         self._pipes = None
@@ -169,7 +170,7 @@ class Caller:
 
 
 def written_references(answer: Any) -> References:
-    """Return the references in an answer; {} if they cannot be named."""
+    """Return {name: reference} for the references in an answer; {} if the answer cannot be pickled."""
     try:
         return written(answer)[1]
     except UNFIT:
@@ -177,12 +178,12 @@ def written_references(answer: Any) -> References:
 
 
 class Served(Remote):
-    """Group of Ray actors. Calls use pipes while `near` is True, which means that all actors run on this machine.
+    """Group of Ray actors. While `near` is True, calls use pipes; `near` means that all actors run on this machine.
 
     An error of a call sets `near` to False, since a lost member may restart on another machine.
 
-    lost : returns the error for a member that does not answer within `seconds`. ended : as for `Caller`. members, wait, encode,
-        handles : as for `Remote`.
+    lost : function that returns the error for a member that does not answer within `seconds`. ended : as for `Caller`. members,
+        wait, encode, handles : as for `Remote`.
     """
 
     def __init__(
@@ -205,18 +206,18 @@ class Served(Remote):
         ]
 
     def start(self, method: str, *arguments: Any) -> Each:
-        """Return references to the answers."""
+        """Call a method of all members by Ray, and return references to the answers."""
         self._finish()
         for caller in self._callers:
             caller.close()
         return super().start(method, *arguments)
 
     def ask(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of all members; return the answers, or raise the first error once all members have answered."""
+        """Call a method of all members. Return the answers, or raise the first error after all members have answered."""
         return self.begin(method, *arguments)()
 
     def begin(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
-        """Call a method of all members; return a function that waits for the answers, as `ask` does."""
+        """Call a method of all members. Return a function that waits for the answers, as `ask` does."""
         if not self.near:
             return super().begin(method, *arguments)
         plain = self._plain(arguments)
@@ -231,13 +232,13 @@ class Served(Remote):
         return lambda begun=self._begun: _result(begun())  # type: ignore[misc]
 
     def _finish(self) -> None:
-        """Read the answers to the last call: the pipes carry one call at a time."""
+        """Read the answers to the last call, since the pipes carry only one call at a time."""
         if self._begun is not None:
             self._begun()
         self._begun = None
 
     def _heard(self) -> tuple[list[Any], Exception | None]:
-        """Return the answers of all members and the first error, if any."""
+        """Return the answers of all members, and the first error, or None without an error."""
         found: list[Any] = []
         failed: Exception | None = None
         for caller in self._callers:

@@ -1,6 +1,7 @@
 """Arithmetic modulo p = 2²⁵⁵ − 19 on vectors of numbers, as LLVM instructions without branches.
 
-A number is a list of limbs, least significant first. Limb k of W numbers fills one vector of W lanes, 64 bits each.
+A number is a list of limbs (digits), least significant first. Limb k of W numbers fills one vector of W lanes,
+64 bits each.
 
 | form | limbs | product of two limbs | for |
 |---|---|---|---|
@@ -8,8 +9,8 @@ A number is a list of limbs, least significant first. Limb k of W numbers fills 
 | plain | 10 of 26 and 25 bits | 32 × 32 → 64 bits | every other processor |
 
 Bounds, with b the bits of a limb. A number is *tight* if each limb is below 2^b + 2²¹, and *loose* if each limb is below 2⁶⁰.
-Products and squares take tight numbers, whose limbs fit into 52 or 32 bits, and return loose ones: a limb is at most
-1 + 19·9 products, each below 2⁵²·1.1 in the plain form, and less in the fused one. `tight` takes any limbs below 2⁶².
+Products and squares take tight numbers, whose limbs fit into 52 or 32 bits, and return loose numbers. A limb of the result is
+at most 1 + 19·9 products, each below 2⁵²·1.1 in the plain form, and less in the fused form. `tight` takes any limbs below 2⁶².
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ class Form:
 
     @property
     def bits(self) -> tuple[int, ...]:
-        """Bits of each limb, 255 in all."""
+        """Return the bits of each limb, 255 in total."""
         return (51,) * FUSED_LIMBS if self.fused else (26, 25) * 5
 
     @property
     def vector(self) -> ir.VectorType:
-        """Type of a limb in all lanes."""
+        """Return the type of one limb in all lanes."""
         return ir.VectorType(WORD, self.lanes)
 
 
@@ -56,7 +57,7 @@ class Field:
         self._size = len(form.bits)
 
     def number(self, value: int) -> Number:
-        """Return a tight constant, 0 ≤ value < 2²⁵⁵."""
+        """Return a constant as a tight number, for 0 ≤ value < 2²⁵⁵."""
         starts = [sum(self._bits[:k]) for k in range(self._size)]
         return [self._all(value >> start & (1 << bits) - 1) for start, bits in zip(starts, self._bits, strict=True)]
 
@@ -65,13 +66,13 @@ class Field:
         return [self._builder.add(x, y) for x, y in zip(a, b, strict=True)]
 
     def minus(self, a: Number, b: Number) -> Number:
-        """Return a − b, for loose a and b, plus a multiple of p whose limbs are at least 2⁶⁰ so that none is negative."""
+        """Return a − b for loose a and b. A multiple of p with limbs of at least 2⁶⁰ is added, so that no limb is negative."""
         scale = 1 << 61 - min(self._bits)
         multiple = [self._all(scale * ((1 << bits) - (1 if k else 19))) for k, bits in enumerate(self._bits)]
         return [self._builder.sub(x, y) for x, y in zip(self.plus(a, multiple), b, strict=True)]
 
     def tight(self, a: Number) -> Number:
-        """Return the value of `a` in tight limbs; the limbs of `a` must be below 2⁶².
+        """Return the same value in tight limbs. The limbs of `a` must be below 2⁶².
 
         The carries of a first pass are below 19·2⁶²/2^b. That is below 2²¹ for fused limbs, which need one pass. Plain limbs
         need a second pass, whose carries are below 2²¹.
@@ -102,7 +103,7 @@ class Field:
         )
 
     def words(self, a: Number) -> list[ir.Value]:
-        """Reduce a tight number modulo p and return its four 64-bit words."""
+        """Return the four 64-bit words of a tight number, reduced modulo p."""
         carry = self._all(19)
         for x, bits in zip(a, self._bits, strict=True):  # a < 2p, so that the last carry is 1 if a ≥ p, else 0
             carry = self._builder.lshr(self._builder.add(x, carry), self._all(bits))
@@ -121,7 +122,7 @@ class Field:
         return words[:4]
 
     def of_words(self, words: Sequence[ir.Value]) -> Number:
-        """Return the tight number of four 64-bit words, without bit 255."""
+        """Return the tight number that four 64-bit words encode, without bit 255."""
         limbs, start = [], 0
         for bits in self._bits:
             at, shift = divmod(start, 64)
@@ -163,7 +164,7 @@ class Field:
     def _plain_columns(self, a: Number, b: Number, once: list[Pairs], twice: list[Pairs]) -> Number:
         """Return the sums of products per column, as for `_product`.
 
-        A product of two odd limbs counts twice: an odd limb starts half a bit higher than its index times 25.5 bits, so the
+        A product of two odd limbs counts twice. An odd limb starts half a bit higher than its index times 25.5 bits, so the
         product of two odd limbs starts one bit above its column.
         """
         builder, columns = self._builder, []

@@ -1,7 +1,7 @@
-"""X25519 (RFC 7748) of one secret scalar with many points: parallel Montgomery ladders in constant time.
+"""X25519 (RFC 7748) of one secret scalar with many points: parallel Montgomery ladders, which run in constant time.
 
-Guarantee: instructions and addresses depend on the number of points alone, not on the scalar or the points. Swaps are masked
-exclusive-ors, and every jump tests a loop counter. tests/kernels/test_curve.py checks this in the machine code.
+Guarantee: the executed instructions and addresses depend only on the number of points, not on the scalar or the points. Swaps
+are masked exclusive-ors, and every jump tests a loop counter. tests/kernels/test_curve.py checks this in the machine code.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 STEPS = 255
 A24 = 121665
-"""(486662 − 2) / 4, of the curve v² = u³ + 486662 u² + u."""
+"""(A − 2)/4 for the coefficient A = 486662 of the curve v² = u³ + A u² + u."""
 
 
 @functools.cache
 def form_here() -> Form:
-    """Return the fastest form of numbers on the processor that Numba compiles for."""
+    """Return the fastest form of numbers for the processor for which Numba compiles."""
     _, _, features = cpu_target.target_context.codegen().magic_tuple()
     known = set(features.split(","))
     if "+avx512ifma" in known:
@@ -51,9 +51,10 @@ def form_here() -> Form:
 
 
 def multiply(secret: bytes, points: Points, form: Form | None = None) -> Points:
-    """Return X25519(secret, u) for each point u, (n, 32) uint8. Releases the interpreter's lock.
+    """Return X25519(secret, u) for each point u, (n, 32) uint8. The interpreter's lock is released.
 
-    A point of small order gives a product of zero, and its neighbours' products may become zero, too: refuse all points then.
+    A point of small order gives the product zero, and products of neighbouring points may also become zero. Refuse all points
+    if any product is zero.
 
     secret : 32 bytes, not yet clamped. points : (n, 32) uint8. form : form of numbers; None for the fastest.
     """
@@ -70,7 +71,7 @@ def multiply(secret: bytes, points: Points, form: Form | None = None) -> Points:
 
 
 def _swaps(secret: bytes) -> Words:
-    """Return the ladder's masks, all ones where bits t and t + 1 of the clamped scalar differ, for t = 254 down to 0."""
+    """Return the ladder's masks for t = 254 down to 0. A mask is all ones if bits t and t + 1 of the clamped scalar differ."""
     scalar = np.frombuffer(secret, np.uint8).copy()
     scalar[0] &= 248
     scalar[31] = scalar[31] & 127 | 64
@@ -80,7 +81,7 @@ def _swaps(secret: bytes) -> Words:
 
 @compiled
 def _multiply(words: Words, swaps: Words, scratch: Words, lanes: tuple[int, ...], limbs: tuple[int, ...]) -> None:
-    """Replace the points, (groups, 4, lanes), by their products. The lengths of the tuples are part of their types."""
+    """Replace the points, (groups, 4, lanes), by their products. The types of the tuples contain the tuples' lengths."""
     _ladders(words, swaps, scratch, lanes, limbs)
 
 
@@ -107,7 +108,7 @@ def _ladders(
 
 
 class _Variable:
-    """Vectors on the stack, which the compiler keeps in registers where it can."""
+    """Vectors on the stack. The compiler keeps them in registers where it can."""
 
     def __init__(self, builder: ir.IRBuilder, values: Sequence[ir.Value]) -> None:
         self._builder = builder
@@ -144,7 +145,7 @@ class _Rows:
 def _write(
     builder: ir.IRBuilder, form: Form, groups: ir.Value, points: ir.Value, masks: ir.Value, kept: ir.Value
 ) -> None:
-    """Write all groups' ladders, then x / z with one shared inversion (Montgomery)."""
+    """Write the ladders of all groups, then the divisions x/z with one shared inversion (Montgomery)."""
     field, size = Field(builder, form), len(form.bits)
     words, rows = _Rows(builder, form, points, 4), _Rows(builder, form, kept, 3 * size)
     product = _Variable(builder, field.number(1))
@@ -164,7 +165,7 @@ def _write(
 
 
 def _ladder(builder: ir.IRBuilder, field: Field, form: Form, u: Number, masks: ir.Value) -> tuple[Number, Number]:
-    """Return (x, z), with x/z the product of scalar and point u, by the ladder of RFC 7748, section 5."""
+    """Return (x, z), where x/z is the product of the scalar and the point u, by the ladder of RFC 7748, section 5."""
     state = [_Variable(builder, number) for number in (field.number(1), field.number(0), u, field.number(1))]
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), form.lanes), [0] * form.lanes)
     with cgutils.for_range(builder, WORD(STEPS)) as loop:
@@ -187,12 +188,12 @@ def _ladder(builder: ir.IRBuilder, field: Field, form: Form, u: Number, masks: i
         z2 = field.times(e, field.tight(field.plus(aa, field.times_small(e, A24))))
         for variable, number in zip(state, (x2, z2, x3, z3), strict=True):
             variable.set(number)
-    # The last bit of a clamped scalar is 0: no swap is left to undo.
+    # The last bit of a clamped scalar is 0, so no swap is left to undo.
     return field.tight(state[0].get()), field.tight(state[1].get())
 
 
 def _inverse(builder: ir.IRBuilder, field: Field, z: Number) -> Number:
-    """Return z^(p − 2); the exponent is 250 ones and 01011 in binary."""
+    """Return z^(p − 2), the inverse of z. In binary, the exponent is 250 ones followed by 01011."""
     power = _Variable(builder, z)
 
     def append(bit: int) -> None:
