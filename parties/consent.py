@@ -182,7 +182,7 @@ class Policy:
             refuse("jobs", f"it is not listed: once it is approved, add its digest {job.digest} there")
         trust = ("secure",) if self.trust is None and self.secure is not None else self.trust
         if trust is not None and job.trust not in trust:
-            refuse("trust", f"it runs under trust = {job.trust!r}, and {_listing(trust)} is allowed")
+            refuse("trust", f"it runs under trust = {job.trust!r}, and the policy allows only {_listing(trust)}")
         self._check_threats(job, refuse)
         if self.columns is not None:
             for column in job.wanted(party):
@@ -228,7 +228,10 @@ class Policy:
         if ANY not in allowed.models and digest not in allowed.models:
             refuse("models", f"this part is not listed: once it is approved, add its digest {digest} there")
         if allowed.parties is not None and receiver not in (party, *allowed.parties):
-            refuse("parties", f"{receiver!r} adds up, and {_listing(allowed.parties)} is allowed")
+            refuse(
+                "parties",
+                f"{receiver!r} would add up the margins, and the policy allows only {_listing(allowed.parties)}",
+            )
         if allowed.sources is not None and not self._lists(allowed.sources, source):
             refuse("sources", "the source that was named is not listed there")
         if labels and not allowed.labels:

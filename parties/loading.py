@@ -210,8 +210,8 @@ def require_content(task: PartyTask, opened: Source, content: str, *, ids: bool 
     """Raise DataError if the records of a source do not match the digest of `Unchanged.content_for`; '' for no check."""
     if content and _content(task, opened, ids=ids) != content:
         raise opened.origin.error(
-            "its function returned other rows, or rows in another order, to one shard than to another: let it return the "
-            "same each time, or leave shards at 1"
+            "its function returned different rows, or rows in a different order, to different shards: let it return the same "
+            "rows each time, or leave shards at 1"
         )
 
 

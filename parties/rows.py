@@ -330,7 +330,7 @@ class Rows:
         """
         (block,), (centre,), (scale,), clip = query.blocks, query.centres, query.scales, query.clip
         if weights.size != query.width * self.columns.n_records:
-            raise PrivacyError(f"party {self._party!r} was sent another number of vectors than its products need")
+            raise PrivacyError(f"party {self._party!r} was sent a number of vectors that does not fit its products")
         t, *held = weights.reshape(query.width, -1)[: 1 + len(query.rows_for(self._party))]
         sums = [self._sum(block, centre, OFF_DIAGONAL * scale, clip, r, None) for r in held]
         for j in range(block.size if query.own else 0):

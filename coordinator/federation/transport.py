@@ -192,7 +192,7 @@ class FederationTransport(MessageTransport):
                 answer = link.call(*messages, vectors=given, limits=limits, progress=reports, steps=call.steps)
                 reply, found = answer.wait(call.seconds or self._timeout)
             if request and set(found) != set(due):
-                raise FederationError(f"the answer of {member!r} holds other parcels than the request asked for")
+                raise FederationError(f"the answer of {member!r} contains parcels different from those requested")
         if request:
             self.traffic.n_bytes += sum(map(len, found.values()))
         return reply, found

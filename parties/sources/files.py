@@ -89,7 +89,7 @@ class ParquetSource(Seekable):
         self.names = footers[0][0]
         for place, (names, _) in zip(origins, footers, strict=True):
             if set(names) != set(self.names):
-                raise place.error("has other columns than the first file of its folder")
+                raise place.error("has columns different from those of the first file in its folder")
         self._counts = [count for _, count in footers]
         self.at_most = sum(self._counts)
         self.n_records: int | None = self.at_most

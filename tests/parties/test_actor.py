@@ -83,7 +83,7 @@ def test_a_function_that_gives_a_shard_other_rows_is_refused() -> None:
     content = Unchanged(source, opened).content_for(task, opened)
     shard = cut(30, 2)[1]
     assert actor.RowsActor(task, 1).load(source, shard, None, content).n_trained == 15
-    with pytest.raises(DataError, match=r"'bank'.*returned other rows"):
+    with pytest.raises(DataError, match=r"'bank'.*returned different rows"):
         actor.RowsActor(task, 1).load(lambda: moved, shard, None, content)
     assert Unchanged(columns, opened).content_for(task, opened) == ""
 

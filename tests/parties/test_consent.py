@@ -81,7 +81,7 @@ def test_columns_of_this_party_and_its_label() -> None:
 
 def test_trust() -> None:
     policy(trust=("trusted",)).check(job(), "bank")
-    assert "'secure' is allowed" in refused("trust", policy(trust=("secure",)), job())
+    assert "allows only 'secure'" in refused("trust", policy(trust=("secure",)), job())
 
 
 class TestThreatModel:
@@ -115,7 +115,7 @@ class TestThreatModel:
         policy(secure=Demands(collude=1)).check(self.on_shares(dealer="coordinator"), "bank")
 
     def test_demands_exclude_jobs_that_are_not_on_shares_unless_trust_lists_them(self) -> None:
-        assert "'secure' is allowed" in refused("trust", policy(secure=Demands()), job())
+        assert "allows only 'secure'" in refused("trust", policy(secure=Demands()), job())
         policy(secure=Demands(collude=2), trust=("trusted", "secure")).check(job(), "bank")
 
     def test_the_owner_is_asked_about_the_threat_model(self) -> None:
@@ -428,7 +428,7 @@ class TestPrediction:
         )
         section = '[prediction]\nmodels = ["*"]\nparties = []\n'
         self.predict(tmp_path, section, chosen)
-        assert "'telco' adds up" in self.refused(" parties", tmp_path, section, moved)
+        assert "'telco' would add up" in self.refused(" parties", tmp_path, section, moved)
         self.predict(tmp_path, '[prediction]\nmodels = ["*"]\nparties = ["telco"]\n', moved)
 
     def test_sources_are_limited_by_the_owner(self, tmp_path: Path) -> None:

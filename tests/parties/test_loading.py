@@ -56,7 +56,7 @@ def test_rows_that_move_between_two_shards_are_refused(kind: str, tmp_path: Path
     held, path = [whole()], tmp_path / "bank.parquet"
     pq.write_table(whole(), path)
     source, problem = {
-        "function": (lambda: held[0], "its function returned other rows"),
+        "function": (lambda: held[0], "its function returned different rows"),
         "Ray dataset": (Blocks(lambda _: held[0], (N,)), "the Ray dataset: changed while its shards were read"),
         "file": (str(path), "changed while its shards were read"),
     }[kind]

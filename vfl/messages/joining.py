@@ -254,7 +254,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Answer to `Score`: an outcome per request, and one vector of margins for all answered requests. NaN : an unknown id."""
+    """Answer to `Score`: an outcome per request, and one vector of margins for all answered requests.
+
+    The margin of an unknown id is NaN.
+    """
 
     outcomes: tuple[Outcome, ...]
 

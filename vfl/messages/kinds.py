@@ -346,7 +346,7 @@ def _decoded(family: str, plain: tuple[Any, ...]) -> Any:
     cls = _class_of(family, name)
     fields = _fields(cls)
     if len(given) != len(fields):
-        raise PrivacyError(f"the {family} kind {name!r} has {len(fields)} parameters, and {len(given)} came")
+        raise PrivacyError(f"the {family} kind {name!r} takes {len(fields)} parameters, not {len(given)}")
     values: dict[str, Any] = {}
     try:
         for (field, of), one in zip(fields, given, strict=True):

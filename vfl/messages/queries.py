@@ -106,7 +106,7 @@ class Tally(Joint, Unasked, Query):
 
     def __post_init__(self) -> None:
         if self.event is not None and not self.event.sensitivity >= self.statistic.sensitivity:
-            raise PrivacyError("the noise of a tally is made for a smaller sensitivity than its statistic has")
+            raise PrivacyError("the noise of a tally is too small for the sensitivity of its statistic")
 
     def sizes(self) -> tuple[int, ...]:
         """Return the length of the single released vector."""

@@ -54,12 +54,12 @@ class Block:
 
     @property
     def local(self) -> slice:
-        """Return S as a slice of the party's coordinates."""
+        """Return the block as a slice of the party's coordinates."""
         return slice(self.start, self.stop)
 
     @property
     def coordinates(self) -> slice:
-        """Return S as a slice of w."""
+        """Return the block as a slice of w."""
         return slice(self.offset + self.start, self.offset + self.stop)
 
 
@@ -284,7 +284,7 @@ class Local(Unasked, Query):
 class Weighted(Query):
     """Base of queries that multiply each record's row by a weight r_i.
 
-    weighting : function that computes r in the margins, or in a party that sees margins and labels.
+    weighting : function that computes r, in the coordinator's `Margins` or in a party that sees margins and labels.
     """
 
     weighting: Weighting

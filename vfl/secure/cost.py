@@ -76,7 +76,7 @@ def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int
         residuals=sealed_size(WORD * n) * sum(receivers[party] * count for party, count in models.opened.items()),
         openings=WORD * models.sums * (m + 1)
         + models.queries * m * COMMITMENT
-        + TAG * max(models.queries, sum(models.opened.values())),  # the dealer's parcels: of one owner, or of several
+        + TAG * max(models.queries, sum(models.opened.values())),  # tags of the dealer's sealed parcels, one per owner
     )
 
 

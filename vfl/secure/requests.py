@@ -265,7 +265,7 @@ def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
     """Return the sealed parcels of a call, in order. Raises FederationError if a vector has any other name."""
     names = parcel_names(len(vectors))
     if set(vectors) != set(names):
-        raise FederationError("a request carried vectors that are no sealed parcels")
+        raise FederationError("a request carried vectors that are not sealed parcels")
     return [vectors[name] for name in names]
 
 
