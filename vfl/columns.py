@@ -34,8 +34,7 @@ def canonical_category(value: object) -> str:
     """Return the text by which categories and classes are compared. The text follows from the value alone.
 
     Numbers of any type are equal if their float64 values are equal: 1, 1.0, Decimal('1.00') and the text '1' are one
-    category.
-    Truth values equal the texts 'true' and 'false'. Other text is kept as it is: '01' and '1.0' differ from '1'.
+    category. Truth values equal the texts 'true' and 'false'. Other text is kept as it is: '01' and '1.0' differ from '1'.
     """
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"

@@ -2,8 +2,7 @@
 
 Guarantee. Reading ends for every path and every content. Only a regular file is opened, never a pipe or a device, and no more
 bytes than a limit are read. A returned value has at most DEPTH levels and no duplicate keys, and its whole numbers have at
-most
-DIGITS digits.
+most DIGITS digits.
 
 A file that cannot be read raises OSError, whose `strerror` gives the reason. A refused text raises ValueError.
 """

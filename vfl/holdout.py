@@ -5,11 +5,9 @@ record does not change its position, so the parts are the same in two adjacent d
 are functions of the training part and μ_T-GDP. Suppose that the evaluation releases are functions of the held-out part and of
 earlier released values, and μ_E-GDP. If the replaced record is in the training part, the evaluation is post-processing of the
 training releases. If the replaced record is held out, the training releases do not depend on it, and given any of their
-values
-the evaluation is μ_E-GDP. So the run is max(μ_T, μ_E)-GDP for every record, not √(μ_T² + μ_E²): parallel composition
+values the evaluation is μ_E-GDP. So the run is max(μ_T, μ_E)-GDP for every record, not √(μ_T² + μ_E²): parallel composition
 (McSherry 2009, Thm. 4, for a split that data do not decide). Adaptive choices on either side keep the guarantee, since the
-cost
-of the releases about any one record stays below the same cap.
+cost of the releases about any one record stays below the same cap.
 
 The guarantee is for one run. Another run may split the same records differently, so the ledger adds up the costs of all runs.
 """
@@ -67,10 +65,8 @@ class Split:
         """Return (n − start,) booleans, True for held-out records. Whether a record is held out does not depend on n.
 
         Record i < HEAD is held out if word i of SHAKE-256(salt), as a number in [0, 1), lies below the share. A later record
-        is in
-        a stratum s of STRATUM records. The stratum has `_before(s + 1) − _before(s)` held-out records: those with the
-        smallest
-        words of SHAKE-256(salt, s). Memory is proportional to n − start. Time is, too, if start ≥ HEAD.
+        is in a stratum s of STRATUM records. The stratum has `_before(s + 1) − _before(s)` held-out records: those with the
+        smallest words of SHAKE-256(salt, s). Memory is proportional to n − start. Time is, too, if start ≥ HEAD.
         """
         found = np.empty(n_records - start, dtype=bool)
         position = 0

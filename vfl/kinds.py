@@ -2,9 +2,8 @@
 
 Guarantee. A message that reaches a party is a tuple of plain values, and holds no code. The party builds each query, rule,
 weighting, clip and penalty from the classes that the party's owner has installed. `Query.check` then recomputes the
-sensitivity
-of each release from these objects. `vfl.messages.kinds` defines the names of kinds, docs/extending.md tells how to add a
-kind.
+sensitivity of each release from these objects. `vfl.messages.kinds` defines the names of kinds, docs/extending.md tells how
+to add a kind.
 
     to_plain(query)           →  (FORMAT, name, field, ...)
     from_plain(plain, Query)  →  the query, or PrivacyError

@@ -46,9 +46,8 @@ class FeaturePartition:
     bounds, results, reports and errors. A column name that only one party uses is kept as it is.
 
     A party's name becomes part of file, process and resource names. It has 1 to 64 letters or digits of any alphabet, '_',
-    '-'
-    and '.'; the first is a letter or digit and the last is not '.'. The names of two parties may not differ by case alone. A
-    column name is any non-empty text.
+    '-' and '.'; the first is a letter or digit and the last is not '.'. The names of two parties may not differ by case
+    alone. A column name is any non-empty text.
 
     Raises PartitionError, whose message has the column, its owners and the nearest known names.
     """
@@ -141,8 +140,7 @@ class FeaturePartition:
         """Return the columns that a party's data must hold: features, label and its factors, and groups.
 
         groups : False leaves out the party's groups and the weight, which measures of a released model do not need. None uses
-        the
-        value of `label`: training needs label, groups and weight, and predictions do not.
+        the value of `label`: training needs label, groups and weight, and predictions do not.
         """
         trained = label if groups is None else groups
         held = dict(self._groups).get(party, ()) if trained else ()
@@ -304,8 +302,7 @@ class FeaturePartition:
 
         parties : names of the parties, or their number (named party0, party1, ...). Each party must get at least one column.
         label : (party, column); if only a column is given, the first party holds the label. The label never becomes a
-        feature,
-        even if `columns` lists it.
+        feature, even if `columns` lists it.
         """
         if isinstance(parties, int):
             if parties < 1:

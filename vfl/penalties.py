@@ -210,8 +210,7 @@ class GroupLasso(_Strong):
 
         u_j = v_j ρ/(ρ + t_j) with t_j = s_j λ√m and ρ = ‖u‖. So ρ solves Σ (v_j/(ρ + t_j))² = 1, whose left side falls in ρ.
         If the left side is at most 1 at ρ = 0, there is no root, and u = 0. As ‖v‖/(ρ + max t) ≤ 1 ≤ ‖v‖/(ρ + min t), the
-        root
-        lies between ‖v‖ − max t and ‖v‖ − min t.
+        root lies between ‖v‖ − max t and ‖v‖ − min t.
         """
         from scipy.optimize import brentq
 

@@ -2,8 +2,7 @@
 
 A column becomes one coordinate of the model (numeric, boolean), one coordinate per declared category (categorical), or the
 coordinates of a feature that its owner computes (vfl.features). Scaling, sensitivities and storage use only the declared
-names
-and ranges of the coordinates.
+names and ranges of the coordinates.
 """
 
 from __future__ import annotations

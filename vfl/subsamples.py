@@ -2,18 +2,16 @@
 
 Guarantee. Suppose that the releases on each subsample are μ-GDP under replace-one. Then all releases of the run together are
 μ-GDP under replace-one, not √8·μ-GDP. Proof: A record's subsample follows from the record's position among the aligned
-records,
-from n and from public names. Replacing a record changes neither its position nor n: records keep their order in a file, and
-an
-alignment orders records by ids, which replacement keeps (vfl.holdout). So two adjacent data sets differ in the records of one
-subsample k. The schedule of a subsample depends on no other subsample, and the releases on the other subsamples have the same
-distribution in both data sets. Hence the outputs are those on subsample k, and independent values that are post-processing:
-parallel composition (McSherry 2009, Thm. 4). The costs of several runs add up, since each run may have different subsamples.
+records, from n and from public names. Replacing a record changes neither its position nor n: records keep their order in a
+file, and an alignment orders records by ids, which replacement keeps (vfl.holdout). So two adjacent data sets differ in the
+records of one subsample k. The schedule of a subsample depends on no other subsample, and the releases on the other
+subsamples have the same distribution in both data sets. Hence the outputs are those on subsample k, and independent values
+that are post-processing: parallel composition (McSherry 2009, Thm. 4). The costs of several runs add up, since each run may
+have different subsamples.
 
 The assignment is a uniformly random permutation from a public hash, so that the subsamples of independent records are
 independent whatever the order of the records. Every 8th record, or strata by position, would not do: in a file that is sorted
-by
-the label, all subsamples would hold nearly equal shares of each label, and intervals would be too short.
+by the label, all subsamples would hold nearly equal shares of each label, and intervals would be too short.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ class Subsamples:
     """Subsamples of n records: COUNT disjoint ones of ⌊n/COUNT⌋ records each. Up to COUNT − 1 records are in no subsample.
 
     The subsamples are the same at every party, in every process and on every machine, so each owner can check that no record
-    is
-    in two subsamples.
+    is in two subsamples.
 
     salt : public text that names the data. n_records : n.
     """

@@ -26,8 +26,7 @@ def replace_file(path: Path, pieces: Iterable[bytes | bytearray]) -> None:
     """Write a file atomically and durably, with mode 0600. The file is then complete or absent.
 
     The pieces go to a new file in the same folder, created exclusively under an unpredictable name. The new file then
-    replaces
-    `path`. No symbolic link in the folder is followed; a link at `path` is replaced. Raises OSError.
+    replaces `path`. No symbolic link in the folder is followed; a link at `path` is replaced. Raises OSError.
     """
     with _written(path, pieces, 0o600) as part:
         part.replace(path)

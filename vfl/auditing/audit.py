@@ -195,16 +195,13 @@ def audit(
     """Return a lower bound on the ε of a job, from runs on simulated records. Charges nothing and reads no private record.
 
     A coin chooses one of two data sets, D1 or D0, which differ in k records (canaries). The job runs on the chosen data set
-    in this
-    process, with the executor, the parties and the noise of a real run. The most powerful test between D1 and D0 guesses the
-    coin. If more guesses are right than the claimed ε allows, the claim is refuted. The audit also checks the residuals of
-    all
-    releases (vfl.auditing.residuals). Training records and held-out records are audited separately.
+    in this process, with the executor, the parties and the noise of a real run. The most powerful test between D1 and D0
+    guesses the coin. If more guesses are right than the claimed ε allows, the claim is refuted. The audit also checks the
+    residuals of all releases (vfl.auditing.residuals). Training records and held-out records are audited separately.
 
     n_records : n of the simulated run, on which the job's default options depend.
     runs : number of runs for each part. None takes the number that detects noise of σ/√2 instead of σ with probability 0.95,
-    at
-    most 1,000.
+    at most 1,000.
     confidence : 1 − the probability that a correct job fails.
     public_data : {party: source} of records that are declared public, or one table of all columns, to use instead of
     simulated records. The canaries replace the first public records, and n is the number of public records.

@@ -1,10 +1,9 @@
 """Bounds on right guesses: the largest share that a claim allows, the share that runs prove, and the number of runs needed.
 
 Let a fair coin choose D1 or D0, and let an opponent guess the choice from all releases. If the releases are μ-GDP for the
-pair
-(D1, D0), a guess is right with probability at most Φ(μ/2): a guess with error rates a and b has
-Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ (Dong, Roth, Su 2022, §2), and 1 − (a + b)/2 is then largest at a = b. Under any other claim the
-probability is at most (1 + δ(0))/2, since δ(0) is the largest total variation distance between the releases on D1 and on D0.
+pair (D1, D0), a guess is right with probability at most Φ(μ/2): a guess with error rates a and b has Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ
+(Dong, Roth, Su 2022, §2), and 1 − (a + b)/2 is then largest at a = b. Under any other claim the probability is at most
+(1 + δ(0))/2, since δ(0) is the largest total variation distance between the releases on D1 and on D0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Simulated data sets D1 and D0 of an audit. They differ only in k records, the canaries.
 
 The canaries are k equal records in D1, and k equal replacements in D0. A release with Δ and σ is Δ/σ-GDP for one record, and
-so
-at most kΔ/σ-GDP for a group of k records (Dong, Roth, Su 2022, Thm. 2.14). Equal canaries attain this bound if all of them
+so at most kΔ/σ-GDP for a group of k records (Dong, Roth, Su 2022, Thm. 2.14). Equal canaries attain this bound if all of them
 take part in every release.
 """
 
@@ -40,8 +39,7 @@ class Record:
     """One simulated record, in scaled positions.
 
     cells : (columns,) positions: −1 and 1 are the bounds, 0 is the value that scaling maps to 0. label : −1 for a low, 0 for
-    a
-    middle, 1 for a high label.
+    a middle, 1 for a high label.
     """
 
     cells: Vector

@@ -1,9 +1,8 @@
 """Exact log-likelihood ratio of a run between two data sets D1 and D0, and how far each release moves between them.
 
 No test between two data sets is more powerful than a threshold on this ratio (Neyman & Pearson 1933). Each release of a run
-has
-a known density given the earlier releases, so the ratio of the whole run is a sum over its releases. With the released value
-u and the exact values s1 on D1 and s0 on D0, each release adds
+has a known density given the earlier releases, so the ratio of the whole run is a sum over its releases. With the released
+value u and the exact values s1 on D1 and s0 on D0, each release adds
 
     Gaussian     (‖u − s0‖² − ‖u − s1‖²)/2σ²
     sampled      log[(1 − q) N(u; s, σ²) + q N(u; s1, σ²)] − log[(1 − q) N(u; s, σ²) + q N(u; s0, σ²)],  s without the canary

@@ -304,8 +304,7 @@ class Rehearsal:
         """Pass the coordinator's own draws to the shadows, but not which canaries a drawn batch contains.
 
         The claim of a secret sample holds against an opponent who knows which *other* records were drawn (vfl.privacy.pld).
-        The
-        shadows, whose sums enter the likelihood, assume that the canaries were drawn.
+        The shadows, whose sums enter the likelihood, assume that the canaries were drawn.
         """
         vector = margins.state()[2].get(query.target)
         if vector is None:

@@ -1,12 +1,11 @@
 """White-box checks of a job's runs: noise has the stated size and never repeats; no record moves a sum by more than Δ.
 
 The residual of a Gaussian release is (u − s)/σ: the released value u minus the exact sum s, in units of the charged noise.
-The
-noise is a normal variable rounded to the public grid g of the release. The checks therefore draw each residual anew from the
-normal distribution within the residual's rounding interval, (u − s ± g/2)/σ. In a correct run the drawn residuals are
+The noise is a normal variable rounded to the public grid g of the release. The checks therefore draw each residual anew from
+the normal distribution within the residual's rounding interval, (u − s ± g/2)/σ. In a correct run the drawn residuals are
 exactly independent standard normal variables, for every solver and every grid. Noise on a coarser grid than the public one
-stays on that grid and fails. Every p-value bounds the probability of a false alarm, for any number of runs and releases
-whose grid is known.
+stays on that grid and fails. Every p-value bounds the probability of a false alarm, for any number of runs and releases whose
+grid is known.
 """
 
 from __future__ import annotations

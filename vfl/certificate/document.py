@@ -85,8 +85,7 @@ class Certificate:
     memory.
     books : {party: {entries, head}} of the parties that keep a ledger of their own (a book).
     selection : facts of a private choice among candidate jobs, {candidates, winner, score, inclusion, withheld}; {} for a
-    run.
-    `candidates` and `winner` are SHA-256 digests of jobs, and `withheld` is a sentence.
+    run. `candidates` and `winner` are SHA-256 digests of jobs, and `withheld` is a sentence.
     knots : {column: released knots} of the curves whose knots the run found; {} if there are none.
     start : SHA-256 of the released model from which training started; '' if there is none.
     federation : federation of organisations that made the run, {name, digest}; for training on shares also {dealer}, the

@@ -73,8 +73,7 @@ def sentences(certificate: Certificate) -> tuple[str, str]:
     """Return the guarantee and its limits, in two sentences without mathematics.
 
     Verify the certificate before you print the sentences. They restate differential privacy: the probability of any
-    conclusion
-    changes by at most a factor e^ε, plus δ (Dwork & Roth 2014, Def. 2.4).
+    conclusion changes by at most a factor e^ε, plus δ (Dwork & Roth 2014, Def. 2.4).
     """
     if not certificate.private:
         reason = certificate.flags[0] if certificate.flags else "no flag states the reason"

@@ -38,9 +38,8 @@ class VerticalPoissonRegressor(VerticalRegressor):
     the guarantee.
 
     The objective is that of scikit-learn's PoissonRegressor: half the mean deviance plus alpha/2·‖w‖². Features are clamped
-    to
-    their bounds and mapped to [−1, 1]; labels are clamped to their bounds. Beyond the limits of the mean, the loss is linear
-    (vfl.losses.Poisson).
+    to their bounds and mapped to [−1, 1]; labels are clamped to their bounds. Beyond the limits of the mean, the loss is
+    linear (vfl.losses.Poisson).
 
     With an exposure e_i, such as the years for which record i was observed, the record's mean is e_i·exp(x_iᵀw). This is
     PoissonRegressor on y/e with sample_weight=e. `predict` returns the rate, which is the mean for an exposure of 1.

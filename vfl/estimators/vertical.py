@@ -230,8 +230,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         """Set the attributes of a fit, given the result and the number of passes.
 
         `coef_` is (p,) in the order and units of X's columns, and (K, p) with K > 2 classes. With curves `coef_` has one
-        entry
-        per name in `result_.feature_names`.
+        entry per name in `result_.feature_names`.
         """
         job, sources, names, X = prepared
         if job.privacy is None:

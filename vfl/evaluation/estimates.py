@@ -45,12 +45,10 @@ class Estimate:
 
     error : standard error. For a measure that is a root or a quotient, `error` is a quarter of the interval's width.
     baseline : the measure of the best constant prediction, from released values. For the true and the false positive rate,
-    the
-    rate of random predictions with the same share of positives. None if the baseline is not known.
+    the rate of random predictions with the same share of positives. None if the baseline is not known.
     best : the measure of a perfect model.
     noiseless : interval for the measure of the model without noise. shift : interval for the measure of the model without
-    noise
-    minus this measure. Both are None if no bound was asked for (vfl.evaluation.gaps).
+    noise minus this measure. Both are None if no bound was asked for (vfl.evaluation.gaps).
     within : the interval; None means `value` ± two standard errors.
     """
 
@@ -366,13 +364,11 @@ def residuals(
     (`_explained`). The interval of the root mean squared error has the roots of the ends of the mean square's interval, since
     the delta method fails for a mean that noise dominates. Without a constant there are no baselines, no R² and no D². A
     baseline, R² or D² is also left out if the noise hides the sum of the constant's errors, or if the interval of the
-    quotient
-    has no end.
+    quotient has no end.
 
     apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant's
-    mean
-    error exceeds that of the labels' mean by exactly the deviance between both (a Bregman divergence). The lower ends of R²
-    and D² are lowered to allow for this excess.
+    mean error exceeds that of the labels' mean by exactly the deviance between both (a Bregman divergence). The lower ends of
+    R² and D² are lowered to allow for this excess.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records

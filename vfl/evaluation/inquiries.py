@@ -149,13 +149,12 @@ class HeldOut(Inquiry):
     """Measures of the model on held-out records. Their releases are μ-GDP for each held-out record and use no other records.
 
     The coordinator sees the margins of these records, as in training, and releases only noisy sums
-    (vfl.evaluation.statistics).
-    With classes, the first release holds counts of outcomes and the sum of clamped losses; the second holds histograms of
-    scores. The histograms are centred at the margin that a calibrated logistic model has at the released base rate. The edges
-    depend on released values only. Without classes, the first release is the mean of the labels within their declared bounds.
-    The second holds the clamped errors of the model and of a constant model, which predicts the released mean. For losses of
-    counts and amounts, the second also holds the clamped deviances of both models. Without bounds for the label there is
-    neither a constant model nor a deviance.
+    (vfl.evaluation.statistics). With classes, the first release holds counts of outcomes and the sum of clamped losses; the
+    second holds histograms of scores. The histograms are centred at the margin that a calibrated logistic model has at the
+    released base rate. The edges depend on released values only. Without classes, the first release is the mean of the labels
+    within their declared bounds. The second holds the clamped errors of the model and of a constant model, which predicts the
+    released mean. For losses of counts and amounts, the second also holds the clamped deviances of both models. Without
+    bounds for the label there is neither a constant model nor a deviance.
 
     Decisions are measured at one threshold: the given one, or the one that costs least according to the released histograms.
 
@@ -306,8 +305,7 @@ class HeldOut(Inquiry):
         """Number of parts into which each bin of the scores is divided; computed from public numbers alone.
 
         Few bins lower the area under the curve; many bins add noise. The choice minimises the sum of squares of both errors.
-        The
-        error from few bins counts twice, since no interval covers it.
+        The error from few bins counts twice, since no interval covers it.
         """
         if self.mu is None:
             return 1

@@ -50,13 +50,11 @@ class Evaluation:
     deviance_cap : cap on a record's deviance, for Poisson, Gamma and Tweedie loss. None is the larger of the deviances of the
         label's two bounds under a mean midway between them, or 8 where that is infinite (Gamma loss and labels from 0).
     score : the only measure to release, with the whole budget: 'loss' or 'accuracy' with classes; without classes 'mae' or
-    'mse'
-    (mean absolute or mean squared clamped error); 'deviance' (mean clamped deviance) for Poisson, Gamma and Tweedie loss.
-    None
-    releases all measures.
+    'mse' (mean absolute or mean squared clamped error); 'deviance' (mean clamped deviance) for Poisson, Gamma and Tweedie
+    loss. None releases all measures.
     thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, margins with other
-    losses
-    of two classes. A single threshold becomes the model's. None measures at 0.5 (margin 0); with `cost`, at 16 thresholds.
+    losses of two classes. A single threshold becomes the model's. None measures at 0.5 (margin 0); with `cost`, at 16
+    thresholds.
     cost : {"missed": cost of a positive record that is predicted negative, "false_alarm": cost of the opposite error}. The
     threshold with the smallest noisy cost becomes the model's (Result.threshold). The intervals of measures at this threshold
     hold for all candidate thresholds at once, and so in spite of the choice.
@@ -122,8 +120,8 @@ class Fairness:
 
     Guarantee: the counts behind all measures are one Gaussian release on the held-out part, paid with a share of the
     evaluation's μ². For `bound`, the distance to the model without noise follows from public facts, or is one Gaussian
-    release
-    on the training part, paid with a share of the training's μ². A run costs the larger of its two parts' ε (vfl.holdout).
+    release on the training part, paid with a share of the training's μ². A run costs the larger of its two parts' ε
+    (vfl.holdout).
 
     Each notion compares a group's share of records with the same share of all records (docs/fairness.md):
 

@@ -92,8 +92,7 @@ class CellsAndLoss(ABC):
 
     A record is in one cell. Replacing the record lowers one cell by one and raises another, which moves the counts by at most
     √2. The record's loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² +
-    b²,
-    attained when cell and loss both change. Counts and sum are released jointly, as one Gaussian vector.
+    b², attained when cell and loss both change. Counts and sum are released jointly, as one Gaussian vector.
 
     loss, cap : loss to sum, and the cap on a record's loss. steps : a, b in units of GRID.
     """
@@ -178,11 +177,9 @@ class Residuals:
     """Sums Σ |e|/C and Σ e²/C² of errors e = response − label, clamped to [−C, C], for the model and for a constant model.
 
     With t = |e|/C in [0, 1] a record contributes (a·t, b·t²). Replacing the record moves the sum by at most √(a² + b²),
-    attained
-    when the error changes from 0 to C. A constant prediction k with u = |k − label|/C adds (c·u, d·u²): Δ² = a² + b² + c² +
-    d²,
-    attained when both errors change from 0 to C. The model and k are released values. All sums are released jointly, as one
-    Gaussian vector.
+    attained when the error changes from 0 to C. A constant prediction k with u = |k − label|/C adds (c·u, d·u²):
+    Δ² = a² + b² + c² + d², attained when both errors change from 0 to C. The model and k are released values. All sums are
+    released jointly, as one Gaussian vector.
 
     With a cap D on deviances, there is also a sum of d/D for each of the two models. The records' deviances d are clamped to
     [0, D], and NaN counts as D. Call these terms s for the model and q for the constant. For any margin and label, a record
@@ -233,8 +230,7 @@ class Lost:
     """Sum of t over the records, where t in [0, 1] is a record's loss or error. Replacing a record moves the sum by at most 1.
 
     measure : 'loss', t = loss/cap; 'accuracy', t = 1 for a wrong prediction; 'mae', t = |e|/cap and 'mse', t = (e/cap)² of
-    the
-    error e = response − label; 'deviance', t = deviance/cap. Every t is clamped to [0, 1], and NaN counts as 1. So Δ = 1.
+    the error e = response − label; 'deviance', t = deviance/cap. Every t is clamped to [0, 1], and NaN counts as 1. So Δ = 1.
     cap : cap on a loss, an error or a deviance. steps : weight in units of GRID.
     """
 
@@ -352,12 +348,10 @@ class GroupCells:
 
     A record is predicted positive if xᵀw > t. A record is near if another model, at Euclidean distance at most d from the
     released one, could predict otherwise: |xᵀw − t| ≤ d‖x‖. Margin, label, group and norm of a replaced record may all
-    change.
-    All other records stay in their cells, because w, d and t are released values that no record affects. A record is in at
-    most one cell per column. Replacing a record lowers one count by one and raises another in each of the K columns, which
-    moves the counts by at most √2 per column: Δ = √(2K), attained when the record changes its cell in every column. All
-    counts
-    are released jointly, as one Gaussian vector.
+    change. All other records stay in their cells, because w, d and t are released values that no record affects. A record is
+    in at most one cell per column. Replacing a record lowers one count by one and raises another in each of the K columns,
+    which moves the counts by at most √2 per column: Δ = √(2K), attained when the record changes its cell in every column. All
+    counts are released jointly, as one Gaussian vector.
 
     sizes : number of groups of each column. distance : d; None does not distinguish near from far, which leaves 4 cells per
     group instead of 8. threshold : t.

@@ -76,8 +76,7 @@ def chosen(histograms: Vector, notion: Notion, *, seen: npt.NDArray[np.bool_]) -
     """Return the groups' thresholds (G,), as positions among the edges, that maximise accuracy − max(0, gap − ALLOWED).
 
     gap : largest difference, between groups, of the rate that the notion compares. The search is exhaustive: for every pair
-    of
-    a lowest and a highest rate, each group takes the group's most accurate threshold with a rate between them.
+    of a lowest and a highest rate, each group takes the group's most accurate threshold with a rate between them.
 
     histograms : (G, 2, bins), noisy. seen : (G,) False for a group whose counts the noise hides; such a group keeps the
         threshold 0.

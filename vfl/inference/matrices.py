@@ -34,10 +34,8 @@ class Noisy:
         """Return (count, p, p) positive definite draws from the posterior of the matrix before noise, taking entries as normal.
 
         Draws shrink off-diagonal entries towards 0, and diagonal entries towards their mean, by the share of the entries'
-        spread
-        that is due to noise. Noise in a matrix inflates the inverse, so standard errors from the released matrix would be
-        wrong
-        in an unknown direction. The mean of the covariances over the draws avoids this error.
+        spread that is due to noise. Noise in a matrix inflates the inverse, so standard errors from the released matrix would
+        be wrong in an unknown direction. The mean of the covariances over the draws avoids this error.
         """
         p = len(self.matrix)
         rows, columns = np.tril_indices(p, -1)

@@ -70,10 +70,9 @@ def noise_bias(S: Vector, H: Vector, power: float, at: int, unit: float) -> Vect
     Iterates φ + δ with δ ~ (0, S) have the mean gradient Σ z (ℓ′ + ½ ℓ‴ zᵀSz), up to higher orders. The run converges to the
     point where this mean vanishes, so φ is off by −½ H⁻¹ Σ ℓ‴ z zᵀSz. At the mean of the labels ℓ‴ = (3 − 2·power) ℓ″, so the
     intercept's component of the sum is (3 − 2·power)·unit·tr(SH). The other components are third moments of the columns,
-    which
-    no run releases. They are 0 for independent columns that are symmetric around their centres under the weights ℓ″. With
-    Poisson loss at ε = 1 the intercept was off by −0.39 ± 0.07 standard errors in 200 runs; under a cap 1.5 times as wide, by
-    −0.61 ± 0.12 in 60 runs. The formula gives −0.38 and −0.62.
+    which no run releases. They are 0 for independent columns that are symmetric around their centres under the weights ℓ″.
+    With Poisson loss at ε = 1 the intercept was off by −0.39 ± 0.07 standard errors in 200 runs; under a cap 1.5 times as
+    wide, by −0.61 ± 0.12 in 60 runs. The formula gives −0.38 and −0.62.
 
     at, unit : index of the intercept among the coordinates, and the intercept's scale.
     """

@@ -19,8 +19,7 @@ class Source:
 
     data : path, address or table, in any form that the commands take.
     policy : path of the owner's policy file, read where the party runs (parties.consent). The policy may refuse the job
-    before
-    the data are opened. It also names the party's own ledger (book), in which the party records its releases.
+    before the data are opened. It also names the party's own ledger (book), in which the party records its releases.
     index : folder in which the party keeps the index of its aligned rows. None takes this user's folder
         (parties.alignment.index).
 
@@ -38,8 +37,7 @@ class Ledger:
 
     path : path of the file; None stands for a ledger of the run alone, in its output folder.
     allow_network_file_system : True accepts a file on a network file system, which may lose a charge and so void the
-    guarantee.
-    False raises LedgerError for such a file, before the first release.
+    guarantee. False raises LedgerError for such a file, before the first release.
     """
 
     path: str | Path | None = None

@@ -15,9 +15,8 @@ class Faults:
     """Policy for lost parties. Under every policy, a charge stays if its query was lost.
 
     on_party_lost : 'wait' waits until the party restarts, then repeats the query with a new charge. 'skip' waits equally
-    long,
-    then continues without the lost party's blocks, as the certificate says. 'abort' ends the run at once; the run can be
-    resumed.
+    long, then continues without the lost party's blocks, as the certificate says. 'abort' ends the run at once; the run can
+    be resumed.
     wait_seconds : time that a lost party has to come back with its data loaded.
     answer_seconds : time that a party has for one answer; a party that takes longer counts as lost.
     """

@@ -75,8 +75,7 @@ class Job:
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. Dropped()
     removes a column; the job then equals a job that never named the column.
     classes : (negative, positive) if the label is not 0/1, −1/1 or boolean. For one class against the rest, the negative
-    class
-    may be several labels, (("a", "b"), "c"). With multinomial loss, all labels that may occur, ("a", "b", "c").
+    class may be several labels, (("a", "b"), "c"). With multinomial loss, all labels that may occur, ("a", "b", "c").
     scaling : 'bounds' maps declared bounds to [−1, 1], or without an intercept only divides by a factor. 'none' does not
     scale.
     sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
@@ -91,11 +90,9 @@ class Job:
     Secure().
     dataset : name of the data set in the ledger. With None, the guarantee covers this fit alone.
     id : column by which the parties' records are aligned, one name for all parties or {party: column}. The id is not a
-    feature.
-    None means that all parties hold the records in the same order.
+    feature. None means that all parties hold the records in the same order.
     id_kind : 'integer' or 'text', which decides how ids are compared (vfl.security.identifiers). None takes the type of the
-    id
-    columns, which has to be the same at all parties; columns of text files are text.
+    id columns, which has to be the same at all parties; columns of text files are text.
     holdout : share of the records that are kept out of training and used to measure the model at the end. A public hash of
     positions and names chooses these records (vfl.holdout). None trains on all records.
     evaluation : Evaluation(...), which names the measures on the held-out records. With a holdout, None means Evaluation(),

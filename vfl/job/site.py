@@ -37,8 +37,7 @@ class InProcess:
 
     cores : number of cores per party; None takes all cores of this process. The number changes no result.
     shards : number of ranges into which the rows of each party are divided. The model is the same to the bit for every number
-    of
-    shards; without privacy the models agree to rounding. Predictions hold one range in memory at a time.
+    of shards; without privacy the models agree to rounding. Predictions hold one range in memory at a time.
     """
 
     cores: int | None = None
@@ -60,8 +59,7 @@ class Ray:
     address : address of the cluster, 'auto' or host:port. None takes the Ray to which this process is connected. If there is
     none, a local Ray is started, which stays until the process ends, so that later runs begin sooner.
     cores : number of cores per party for alignment and training; the number changes no result. None divides this machine's
-    cores
-    among the parties that work at the same time. On a cluster with an address, None gives a party its `party_cpus`.
+    cores among the parties that work at the same time. On a cluster with an address, None gives a party its `party_cpus`.
     shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the
     bit for every number of shards; without privacy the models agree to rounding. Each shard takes party_cpus.
     pin : 'always' pins actors to nodes by custom resources, 'never' does not; 'auto' pins only on a cluster with an address.

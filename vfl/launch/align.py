@@ -39,8 +39,7 @@ def align(
     """Align the parties' records by private set intersection. No party learns an id that the party does not hold itself.
 
     A party whose data are a file keeps an index (positions of the aligned records) for later runs of the job. Those runs need
-    no
-    alignment, and refuse to start if the file has changed. An interrupted alignment continues where it stopped. An earlier
+    no alignment, and refuse to start if the file has changed. An interrupted alignment continues where it stopped. An earlier
     alignment of the same files is reused if every party still holds its index: each party compares file and ids with the
     index.
 

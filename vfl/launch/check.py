@@ -30,8 +30,7 @@ class LinkReport:
     """Report on one party's connection, measured by the coordinator.
 
     why : reason why the party is not connected; '' if it is connected. skew : the party's clock minus the coordinator's
-    clock,
-    in seconds, ± half a round trip.
+    clock, in seconds, ± half a round trip.
     round_trip : seconds. throughput : bytes per second from the party to the coordinator.
     """
 

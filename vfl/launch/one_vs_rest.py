@@ -86,8 +86,7 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
 
     All models are trained on the same records, and replacing one record may change the record's label in all of them. The
     releases therefore compose, and each of K classes gets μ/√K (Dong, Roth, Su 2022, Cor. 3.3). Plans with non-Gaussian
-    releases
-    get less, as their accounting requires. ε is inf without privacy.
+    releases get less, as their accounting requires. ε is inf without privacy.
 
     Raises SpecificationError, and PrivacyError if no division of the budget fits.
     """

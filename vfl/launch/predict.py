@@ -109,11 +109,10 @@ def predict(
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
         Each party checks [prediction] of its owner's policy before it opens any data (parties.consent).
     at : as for `train`; all places give the same predictions to the bit. None predicts in this process, which reads all data
-    and
-    compares ids in the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of every
-    party are read in ranges: by one actor per range, or in this process one range after another. Across organisations `model`
-    is a result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding party; this
-    process receives the sums, and the ids if there are any.
+    and compares ids in the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of
+    every party are read in ranges: by one actor per range, or in this process one range after another. Across organisations
+    `model` is a result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding
+    party; this process receives the sums, and the ids if there are any.
     threshold : threshold for the positive class: a probability with logistic loss, a margin with other losses of two classes.
         None takes the model's threshold (Result.threshold).
     watch : function that is called with the progress of the alignment.

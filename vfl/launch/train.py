@@ -65,13 +65,10 @@ def train(
     """Train the job's model. The model is (ε, δ)-differentially private for every record, as its certificate states.
 
     data : {party: source}, each loaded by its own party; or one table of all columns, to simulate the parties. A source is a
-    path
-        to CSV, Parquet, Arrow or NumPy; vfl.Csv(path, delimiter=";"); a pandas, Polars or Arrow table; an array or SciPy
-        sparse
-        matrix whose columns are in the partition's order; or a function that returns one of these and that the party calls
-        (parties.sources.opening.open_source). vfl.Source(source, policy, index) adds the owner's policy file, and the folder
-        of
-        the party's index: the run uses the index of an earlier `vfl.align` if the files have not changed since.
+        path to CSV, Parquet, Arrow or NumPy; vfl.Csv(path, delimiter=";"); a pandas, Polars or Arrow table; an array or SciPy
+        sparse matrix whose columns are in the partition's order; or a function that returns one of these and that the party
+        calls (parties.sources.opening.open_source). vfl.Source(source, policy, index) adds the owner's policy file, and the
+        folder of the party's index: the run uses the index of an earlier `vfl.align` if the files have not changed since.
     at : place of the run: vfl.InProcess(...) or 'inprocess', vfl.Ray(...) or 'ray', or vfl.Federated(FILE). None keeps
         tables in memory in this process, and opens other sources in actors on a local Ray. With the same seeded noise, all
         places give the same model.

@@ -125,14 +125,12 @@ def cost_of(
         calls     (releases + VISIT_CALLS · messages) · S · call_seconds, or · trip_seconds between machines, with shards
         releases  releases · release_seconds
     On one machine the shards share the machine's threads. Then replace n/S by n, and divide the times of vectors and margins
-    by
-    the smaller of S and threads.
+    by the smaller of S and threads.
 
     transport : 'inprocess'; 'ray', all processes on this machine; 'cluster', a machine per party and shard; or 'federation', a
         machine per organisation, which exchange vectors over gRPC and TLS.
     shards : S, number of ranges into which the rows of every party and the margins are divided. On a cluster, each range has
-    a
-    machine of its own.
+    a machine of its own.
     threads : number of threads that compute at the same time, for one party or several.
     processes : number of processes that the parties share on one machine; None means one per party.
     """

@@ -1,8 +1,7 @@
 """Forecast of the quality of a model, from public facts and declared guesses, before any budget is spent.
 
 `vfl.planning.quality` has the formulas. If the guesses are right, nine of ten runs lie in the forecast range.
-docs/choosing.md
-compares forecasts with outcomes on problems to which the formulas were not fitted.
+docs/choosing.md compares forecasts with outcomes on problems to which the formulas were not fitted.
 """
 
 from __future__ import annotations
@@ -154,8 +153,7 @@ def forecast(
     n_records : n, held-out records included.
     positives : guess of the share of positive labels; None is ½.
     signal : guess of the AUC (classes) or R² (numbers) that the best linear model reaches without noise on these columns; or
-    a
-    pair of a weak and a strong guess. None is 0.65 to 0.95 for AUC, 0.1 to 0.7 for R². Guess from public knowledge: a guess
+    a pair of a weak and a strong guess. None is 0.65 to 0.95 for AUC, 0.1 to 0.7 for R². Guess from public knowledge: a guess
     that was read from the records is not private.
 
     Raises SpecificationError for guesses that do not fit the loss.

@@ -1,10 +1,9 @@
 """Upper bounds on messages, bytes and time of a run whose participants reach the coordinator over a network link.
 
 A run in which no message is lost waits for at most `rounds` answers one after another. At most `n_bytes` pass the
-coordinator's
-link, both directions together. The time assumes that all bytes pass one after another. It also assumes that each direction
-begins every round with TCP's initial window (RFC 6928) and doubles the window per round trip. Computing and loading are left
-out.
+coordinator's link, both directions together. The time assumes that all bytes pass one after another. It also assumes that
+each direction begins every round with TCP's initial window (RFC 6928) and doubles the window per round trip. Computing and
+loading are left out.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ class Machine:
     warmup_seconds : extra processor time of the first queries to a process, which load compiled kernels.
     copy_bytes_a_second : bytes per second of memory traffic, read and written, while two vectors are added.
     trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : bytes of vectors per second in such a
-    round
-    trip, through memory that the processes of one machine share (vfl.shards.lending).
+    round trip, through memory that the processes of one machine share (vfl.shards.lending).
     link_trip_seconds, link_bytes_a_second : the same quantities between nodes. One machine alone cannot measure them.
     organisation_trip_seconds, organisation_bytes_a_second : the same quantities between organisations, over gRPC and TLS,
     measured as processor time of both ends on one machine. A slow network takes longer.

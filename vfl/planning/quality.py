@@ -1,23 +1,19 @@
 """Ranges of measures expected of a linear model for a given signal, from public facts alone. Nine of ten runs lie in a range.
 
 A run's margins are those of the best linear model plus an error. Let T be the variance of this error, in units of the
-variance
-of the best model's margins, and z = Φ⁻¹(AUC of the best model). If scores are normal, the margins of a class have variance
-2z², and
+variance of the best model's margins, and z = Φ⁻¹(AUC of the best model). If scores are normal, the margins of a class have
+variance 2z², and
 
     AUC = Φ(c·z)       c = (1 + k√T·g) / √((1 + k√T·g)² + T·(1 − 1/√p))       k = CHANCE / p^¼
     loss = H − (1 − left)·G       R² = (1 − left)·R²_best
 
 g is −1, 0 and 1 for the low end, the middle and the high end of the range. k√T is the part of the error along the direction
-of
-the best model: since columns are correlated, a random direction overlaps this direction as if there were √p independent
+of the best model: since columns are correlated, a random direction overlaps this direction as if there were √p independent
 columns. H is the entropy of the labels, G the gain of the best model over a constant model, and `left` the share of G that
-the
-run misses. T and `left` are powers of ρ = μn/p and of the signal (`Power`).
+the run misses. T and `left` are powers of ρ = μn/p and of the signal (`Power`).
 
 The constants nearly minimise the mean interval score of 90 % ranges, over real and simulated records with ε from 0.1 to 10
-and
-n from 30 to 10,000. `python -m tests.benchmarks.forecast` compares forecasts with outcomes on held-out problems.
+and n from 30 to 10,000. `python -m tests.benchmarks.forecast` compares forecasts with outcomes on held-out problems.
 """
 
 from __future__ import annotations

@@ -273,8 +273,7 @@ class Plan:
         """Bytes of per-record vectors that parties receive in queries, and bytes that they send, each summed over the parties.
 
         The single transfer of labels to the coordinator is not included. Without privacy, the sums assume the largest number
-        of
-        passes.
+        of passes.
         """
         if self.sharing is not None:
             return self.sharing.n_bytes - self.sharing.n_bytes // 2, self.sharing.n_bytes // 2

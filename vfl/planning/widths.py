@@ -8,8 +8,7 @@ h̄ is the mean curvature at the margins of the guessed signal, φ the residuals
 multiplier, and T the number of passes over which the run averages. Correlated columns have wider intervals, above all with
 much noise. A mean over m subsamples has 1/m of the variance of one subsample, and a quantile of Student's t replaces the
 normal quantile. The noise in the released matrices H and J also widens intervals: simulated releases, from a public seed,
-pass
-through the estimator that a run uses (vfl.inference.matrices).
+pass through the estimator that a run uses (vfl.inference.matrices).
 """
 
 from __future__ import annotations

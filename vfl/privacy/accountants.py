@@ -107,8 +107,7 @@ class SelectionAccountant(spending.AccountantOfViews):
 
     If a selection is the only event on a record, the curve of that selection gives ε and δ (vfl.privacy.private_selection).
     Otherwise the μ² of all events add up, where a dominating Gaussian event stands for each selection. Of the parts of a
-    public
-    split of the records, only the most expensive part counts.
+    public split of the records, only the most expensive part counts.
     """
 
     def _require_known(self, event: Event) -> None:

@@ -71,8 +71,7 @@ def scaled_to_budget(plan: tuple[Charge, ...], epsilon: float, delta: float) -> 
     plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events. The ratios of their σ decide how the events
     share the budget.
     Fix a plan with sampling before its first release. Raises PrivacyError if no noise is enough. For a plan with sampling,
-    also
-    raises PrivacyError if the extra `accounting` is not installed.
+    also raises PrivacyError if the extra `accounting` is not installed.
     """
     mu = mu_of(epsilon, delta)
     # Sampling only lowers the cost: this factor suffices, apart from its last bits and the discretisation of PLD.

@@ -27,8 +27,7 @@ def release(
 
     The noise is N(0, σ²), rounded exactly to the grid. Since rint(q + x) = q + rint(x) for integer q, the output is
     post-processing of the continuous Gaussian mechanism (docs/mathematics.md, "The block release"). With event=None no noise
-    is
-    added. Executor and party allow event=None only for the queries that a job declares.
+    is added. Executor and party allow event=None only for the queries that a job declares.
 
     sums : (s,) int64, in multiples of `grid`. Under an event, float64 sums raise PrivacyError, since they have no sensitivity.
     sensitivity : Δ of these sums alone, from the code that computed them. The event may state a larger Δ if the sums are part

@@ -30,8 +30,7 @@ class NoiseSource(Protocol):
         """Return the keystream for the one release that `key` identifies. Use the keystream for no other release.
 
         who : contributor, if several participants add noise to one release. Without `who`, sources with equal seeds would
-        draw
-        equal noise.
+        draw equal noise.
         """
         ...
 
@@ -66,8 +65,7 @@ class SeededNoise:
 
     For tests and simulations. Anyone who knows or guesses the seed can subtract the noise. Streams of different keys, or of
     different contributors, are independent: the ChaCha20 key is SHA-256 of (seed, round, part, attempt, contributor),
-    prefixed
-    by a tag of its own.
+    prefixed by a tag of its own.
 
     seed : integer ≥ 0, of any size. Anything else raises SpecificationError.
     """

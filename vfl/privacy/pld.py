@@ -66,12 +66,9 @@ class PldAccountant(spending.AccountantOfViews):
 
     Events may come in any order, but this is not a filter: events, counts and noise must not depend on released values.
     Supports Gaussian, Laplace, BoundedRange and PoissonSubsampledGaussian events. Without sampling, the answer is the smaller
-    of
-    this bound and zCDP's, since both hold for a fixed plan. With sampling, `epsilon` and `delta` raise PrivacyError if δ is
-    too
-    small, or the loss too large, for a distribution in double precision. Needs the extra `accounting`; without it, `check`
-    and
-    `compose` raise PrivacyError.
+    of this bound and zCDP's, since both hold for a fixed plan. With sampling, `epsilon` and `delta` raise PrivacyError if δ
+    is too small, or the loss too large, for a distribution in double precision. Needs the extra `accounting`; without it,
+    `check` and `compose` raise PrivacyError.
     """
 
     def _require_known(self, event: Event) -> None:
@@ -193,8 +190,7 @@ def bounded_range_curve(log_alpha: Vector, epsilon: float) -> Vector:
     """Return sup H_α over all pairs of bounded range ε: (e^{ε/2} − √α)²/(e^ε − 1); beyond |log α| = ε, max(0, 1 − α).
 
     log_alpha : (m,) float64. Source: Dong, Durfee, Rogers 2020; derivation in the module docstring. The form of the formula
-    in
-    the code does not overflow.
+    in the code does not overflow.
     """
     inside = np.clip(log_alpha, -epsilon, epsilon)
     curve = np.expm1(0.5 * (inside - epsilon)) ** 2 / -np.expm1(-epsilon)

@@ -19,9 +19,8 @@ All functions round to the safe side. Let s = Φ⁻¹(u) and C = c∘Φ, which i
     C(s′) − k·C(s′ + μ) ≤ C(s) − k·C(s + h + μ).
 
 So the supremum over u is at most a maximum of lines in k. This maximum is computed on a grid of k, once for each μ. The
-maximum
-is convex, so between two grid points it is at most the chord. The integrand's supremum rises with z, so each cell of z gets
-the value at the cell's right end times the exact Gaussian mass of the cell. `_ROUNDING` allows for floating point.
+maximum is convex, so between two grid points it is at most the chord. The integrand's supremum rises with z, so each cell of
+z gets the value at the cell's right end times the exact Gaussian mass of the cell. `_ROUNDING` allows for floating point.
 """
 
 from __future__ import annotations
@@ -149,8 +148,7 @@ def dominating_mu(mu: float, candidates: int, concentration: int) -> tuple[int, 
         −R(t+μ)/(R(t) − R(t+μ)) + R(t′+μ′)/(R(t′) − R(t′+μ′)).
 
     R is log-convex, so R(t)/R(t+μ) falls with t and rises with μ. If t ≥ t′ and μ ≤ μ′, the derivative is therefore at most
-    0.
-    Both inequalities stay true as ε grows. So one check at E is valid for the tail.
+    0. Both inequalities stay true as ε grows. So one check at E is valid for the tail.
     """
     require_selection(candidates, concentration)
     if candidates == 1 or _require_mu(mu) == 0.0:

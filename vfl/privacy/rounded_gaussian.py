@@ -50,13 +50,11 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int) -> Integers:
     stream : the release's own keystream. The next `size` words are called lanes, one per result. The top bit of a lane is the
     sign (1 is negative); the other 63 bits are the leading bits of 2q, where |Z| = Q⁻¹(q). A lane that 63 bits do not decide
     takes further words, 64 bits each, in the order of the lanes. The result therefore depends on the stream's words alone,
-    and
-    not on ndtri, the error bound of ndtri, the chunk size or the platform.
+    and not on ndtri, the error bound of ndtri, the chunk size or the platform.
     scale : standard deviation in units of the grid, 0 < scale ≤ 2⁴⁸, taken as the exact value of the double.
 
     Method: double precision decides nearly all lanes. If scale·|Z| of a lane lies within the error of a half-integer, the
-    lane
-    is compared with both half-integers around it in interval arithmetic (`side_of`). The share of such lanes is about
+    lane is compared with both half-integers around it in interval arithmetic (`side_of`). The share of such lanes is about
     2⁻⁴⁷·scale, and a lane takes about 20 µs: negligible at scale 2²⁶, noticeable at 2⁴⁵.
 
     Raises PrivacyError if scale or size is out of range. Never returns an undecided value.
@@ -173,9 +171,8 @@ def side_of(numerator: int, denominator: int, tail: int, bits: int) -> Side:
     The known bits say that q lies in [k, k + 1]·2^-(B+1). So |Z| > t if k + 1 ≤ 2^B·erfc(t/√2), |Z| < t if
     k ≥ 2^B·erfc(t/√2), and both are possible in between. Arb encloses the right-hand side in a ball with a proven radius, and
     a comparison of balls holds only if it holds for all points of the balls (Johansson 2017). The precision doubles until one
-    of
-    the three cases is certain, so the answer depends on the arguments alone. If another thread sets Arb's precision, only the
-    time changes.
+    of the three cases is certain, so the answer depends on the arguments alone. If another thread sets Arb's precision, only
+    the time changes.
 
     tail : k, the known leading bits of 2q, 0 ≤ k < 2^bits.
     bits : B ≥ 1, the number of known bits.

@@ -80,8 +80,7 @@ class NoisyScore:
 
     coordinate : index of the score in the party's vector; `moved` adds the party's offset, which gives the index in w.
     value : the noisy score, an integer multiple of a unit that all parties of the selection use. repr hides the value, so
-    that
-    no log contains it.
+    that no log contains it.
     """
 
     coordinate: int
@@ -112,13 +111,10 @@ def noisy_best(
     scores. The change includes the floating-point error of the score.
     event : event with ε. With None, no noise is drawn or added, and the greatest score wins, the first among equals.
     noise : source of the stream that `key` names. The first s words of the stream are the lanes. The top bit of a lane gives
-    the
-    half of (0, 1) that contains u (1 for the upper half). The other 63 bits are the leading bits of twice the distance of u
-    to
-    the outer end of that half, and G = -ln(-ln(1 - u)). A lane whose 63 bits are below 2⁴⁴ takes further words, 64 bits each,
-    until the number of all its bits is at least 2⁴⁴, in the order of the lanes. So the result is a function of scores and
-    words
-    alone.
+    the half of (0, 1) that contains u (1 for the upper half). The other 63 bits are the leading bits of twice the distance of
+    u to the outer end of that half, and G = -ln(-ln(1 - u)). A lane whose 63 bits are below 2⁴⁴ takes further words, 64 bits
+    each, until the number of all its bits is at least 2⁴⁴, in the order of the lanes. So the result is a function of scores
+    and words alone.
 
     Raises PrivacyError for arguments out of range: an empty or wrongly shaped `scores`, Δ not positive and finite, ε below
     2⁻³⁰, or 2Δ/ε outside [2⁻¹⁰⁰⁰, 2¹⁰⁰⁰].
@@ -175,15 +171,11 @@ def _candidates(scores: Vector, scale: float, lanes: Integers, tails: Integers, 
     """Return lanes that contain every lane with the greatest V, and all extended lanes.
 
     For the other lanes |G| < 14. With the logarithms of numpy within 2^-48 (relative; tests require half of that) and q
-    within
-    2^-51, E is within 2^-47 and G within 2^-47 + 14·2^-48 < 2^-43. Scores enter as (s - top)/b, where top is the greatest
-    score:
-    within 2^-51 relative, 2^-45 for lanes down to -64. V itself is within 2^-46 of the approximated number. So two lanes
-    compare
-    correctly if they differ by 2^-41, and the tolerance is 512 times that. A lane below -64 is computed below -49. The lane
-    at
-    `top` has more than -3, or more than -28 if it is extended: G is at least -ln(B) with B bits, fewer than 2^41 in a stream.
-    So a lane below -64 cannot win. The lane at `top` is returned, or loses to a lane that is returned.
+    within 2^-51, E is within 2^-47 and G within 2^-47 + 14·2^-48 < 2^-43. Scores enter as (s - top)/b, where top is the
+    greatest score: within 2^-51 relative, 2^-45 for lanes down to -64. V itself is within 2^-46 of the approximated number.
+    So two lanes compare correctly if they differ by 2^-41, and the tolerance is 512 times that. A lane below -64 is computed
+    below -49. The lane at `top` has more than -3, or more than -28 if it is extended: G is at least -ln(B) with B bits, fewer
+    than 2^41 in a stream. So a lane below -64 cannot win. The lane at `top` is returned, or loses to a lane that is returned.
     """
     noisy = float_gumbel(lanes, tails)
     # Overflow goes to minus infinity: a lane that cannot win.

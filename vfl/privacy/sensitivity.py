@@ -1,10 +1,9 @@
 """Sensitivity of a query's releases, computed again from the query itself.
 
 Guarantee. `check` accepts a query only if each event of the query covers the sensitivity that follows from the query's
-blocks,
-clips, bounds and columns. `check` trusts one claim of the sender: that the rows of a record cap are those of the query's
-blocks. The executor, a party's record cap (`parties.record_cap`) and the holders of shares check this claim. Executor and
-party call `check` on every query, before anything is charged or computed on data. A party also computes the Δ of its own
+blocks, clips, bounds and columns. `check` trusts one claim of the sender: that the rows of a record cap are those of the
+query's blocks. The executor, a party's record cap (`parties.record_cap`) and the holders of shares check this claim. Executor
+and party call `check` on every query, before anything is charged or computed on data. A party also computes the Δ of its own
 share. The executor checks that the event of the whole query covers the joint Δ of several parties.
 """
 

@@ -35,8 +35,7 @@ class Privacy:
     mapping {column: M_j} declares the constants. 'data' computes them exactly from the data, uncharged, which the certificate
     flags.
     class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of
-    a
-    later job can be declared from this count. None releases no count.
+    a later job can be declared from this count. None releases no count.
     inference : share, at most 0.5, of the μ² that is left when the passes begin. The share pays for standard errors of the
     coefficients (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples'
     instead trains on each of 8 disjoint public subsamples, and takes errors from the spread of the 8 models (vfl.subsamples).

@@ -108,8 +108,7 @@ def notes_of(runs: Sequence[Compared]) -> list[str]:
     """Return one sentence per measure in which another run differs from the first by more than both intervals explain.
 
     The runs count as independent. Then the squared half-width of the difference's interval is the sum of the squared
-    half-widths
-    of the two sides that face each other, also for intervals that are not symmetric (Zou & Donner 2008).
+    half-widths of the two sides that face each other, also for intervals that are not symmetric (Zou & Donner 2008).
     """
     first, said = runs[0], []
     for name, own in first.measures.items():

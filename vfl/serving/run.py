@@ -46,8 +46,8 @@ class _Protocol(HttpToolsProtocol):
 
     A connection is closed if a request is not complete MESSAGE_SECONDS after its first byte (the first request: after the
     connection began). A connection is also closed if a request's head has more than MOST_HEAD bytes, or the whole request
-    more
-    than MOST_BYTES. Beyond MOST_CONNECTIONS, the connection that has waited longest without a complete request is closed.
+    more than MOST_BYTES. Beyond MOST_CONNECTIONS, the connection that has waited longest without a complete request is
+    closed.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -454,9 +454,8 @@ class Scoring:
     """Models of a service, the models' versions, and the parties that score records together.
 
     Guarantee. A score is the sum of the parts of one version, for one id. If a party is away, the request fails, or the
-    party's
-    part is the declared fill and the answer names the party. A request keeps the version with which it began. A new active
-    version answers once all parties have loaded it; until then the earlier version answers.
+    party's part is the declared fill and the answer names the party. A request keeps the version with which it began. A new
+    active version answers once all parties have loaded it; until then the earlier version answers.
     """
 
     def __init__(self, file: ServiceFile, callers: Callers, gathering: Gathering | None) -> None:

@@ -1,4 +1,4 @@
-"""Batches of records for one step each: secret Poisson samples or disjoint public batches, and their privacy cost.
+"""Batches of records, one per step: secret Poisson samples or disjoint public batches, and the privacy cost of both.
 
 Guarantee under replace-one, for steps in which one record's contribution has norm at most Δ/2:
 
@@ -9,9 +9,10 @@ Guarantee under replace-one, for steps in which one record's contribution has no
         This ε does not hold for the participants: the coordinator draws the batch, and parties see weights of 0 outside the
         batch.
 - 'disjoint': a pass splits the records into disjoint public batches, in a new public order each time. Each record is part of
-        one release per pass, so a pass is μ-GDP with μ = Δ/σ (parallel composition). This also holds for the participants.
+  one release per pass, so a pass is μ-GDP with μ = Δ/σ (parallel composition). This guarantee also holds for the
+  participants.
 
-Random batches of fixed size and shuffled batches are *not* Poisson samples. vfl claims no amplification for them and
+Random batches of fixed size and shuffled batches are *not* Poisson samples. vfl claims no amplification for such batches and
 does not offer them.
 """
 
@@ -45,7 +46,7 @@ RATE_BITS = 40
 
 
 def require_sampling(solver: str, sampling: str | None) -> None:
-    """Raise SpecificationError, with the reason, for a sampling scheme without a valid accounting."""
+    """Raise SpecificationError, which gives the reason, for a sampling scheme without a valid accounting."""
     if sampling is None or sampling in SAMPLINGS:
         return
     reason = UNSUPPORTED.get(sampling, "it is not known")
@@ -53,12 +54,12 @@ def require_sampling(solver: str, sampling: str | None) -> None:
 
 
 def default_sampling(problem: Problem) -> str:
-    """Return 'poisson' with privacy, because amplification lowers the noise; else 'disjoint'."""
+    """Return 'poisson' with privacy, because amplification by sampling lowers the noise; else 'disjoint'."""
     return "poisson" if problem.private else "disjoint"
 
 
 def default_batch_size(problem: Problem) -> int:
-    """Return n/20, but at least 64. Under privacy, noise depends on the number of steps and hardly on the batch size."""
+    """Return n/20, but at least 64. With privacy, noise depends on the number of steps and hardly on the batch size."""
     return min(problem.n_records, max(64, problem.n_records // 20))
 
 
@@ -67,7 +68,7 @@ class Batches:
     """Batches of all steps of a run.
 
     sampling : 'poisson' or 'disjoint'. batch_size : expected number of records per batch.
-    passes : expected number of times that a record is used. seed : public seed of the order of disjoint batches.
+    passes : expected number of times that a record is used. seed : public seed for the order of disjoint batches.
     """
 
     n_records: int
@@ -88,7 +89,7 @@ class Batches:
 
     @property
     def rate(self) -> float:
-        """Return the sampling rate q, rounded to a multiple of 2⁻⁴⁰ so that comparison with random words is exact."""
+        """Return the sampling rate q, rounded to a multiple of 2⁻⁴⁰, so that the comparison with random words is exact."""
         return ((1 << RATE_BITS) // self.steps_a_pass) / (1 << RATE_BITS)
 
     @property
@@ -98,7 +99,7 @@ class Batches:
 
     @property
     def cost(self) -> float:
-        """Return μ² of all steps at σ = Δ. A disjoint pass costs 1; a step sampled at a small rate q costs q²."""
+        """Return μ² of all steps at σ = Δ. A disjoint pass costs 1. A step that samples at a small rate q costs q²."""
         return float(self.passes) if self.sampling == "disjoint" else self.steps * self.rate**2
 
     def charge(self, clip: Clip, noise_multiplier: float = 1.0) -> Charge:
@@ -109,7 +110,7 @@ class Batches:
         return Gaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, clip.dimension), self.passes
 
     def draws(self) -> Iterator[tuple[Sample | None, Fold | None]]:
-        """Yield per step: (query that draws the secret batch, None), or (None, public batch)."""
+        """Yield for each step: (query that draws the secret batch, None), or (None, public batch)."""
         for number in range(self.passes):
             for k in range(self.steps_a_pass):
                 if self.sampling == "poisson":
@@ -132,7 +133,7 @@ class Batches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSolver(JointSolver):
-    """Common part of the solvers that take a step per batch of records."""
+    """Base class of the solvers that take one step per batch of records."""
 
     batch_size: int | None = None
     sampling: str | None = None
@@ -149,7 +150,7 @@ class BatchSolver(JointSolver):
         )
 
     def _with_batches(self, problem: Problem, public_passes: int) -> Self:
-        """Return a copy with the batches, the passes and the share of the label statistics decided.
+        """Return a copy of the solver, with the batches, the passes and the share of the label statistics decided.
 
         public_passes : default number of passes without privacy.
         """

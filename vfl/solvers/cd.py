@@ -1,4 +1,4 @@
-"""DP-CD (Mangold, Bellet, Salmon, Tommasi 2022): SkGD with blocks of one coordinate and the options of the paper."""
+"""Solver DP-CD (Mangold, Bellet, Salmon, Tommasi 2022): SkGD with blocks of one coordinate and the options of the paper."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CD(SkGD):
-    """DP-CD. A pass over all coordinates is one release, μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP.
+    """DP coordinate descent. A pass is one release, μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP.
 
     This holds under a record cap C, the default if a pass visits every coordinate once: Δ = `Clip(C, p).sensitivity`. With
-    clip="coordinate" or a number κ, each coordinate update is one release, and the run is √(p·passes)·Δ/σ-GDP. Such a release
-    is Σ_i clip_κ(r_i x_ij/√M_j), with M_j the smoothness constant of coordinate j, rounded to the grid g: Δ = 2(κ(1 + 2⁻⁵⁰) +
-    g/2), `Clip(κ, 1).sensitivity`, in units of √M_j. This is the paper's rule C_j = C√(M_j/ΣM) with κ = C/√ΣM. The step
-    prox_{γψ_j/M_j}(w_j − γ√M_j u/(nM_j)) is post-processing. Source: Mangold et al. 2022, Algorithm 1 with its prox, and
-    appendix F for private M_j (`smoothness="private"`). Accounting here is exact and uses Δ of replace-one; the paper's
-    accounting is looser.
+    clip="coordinate" or a number κ, each coordinate update is one release instead, and the run is √(p·passes)·Δ/σ-GDP. Such a
+    release is Σ_i clip_κ(r_i x_ij/√M_j), with M_j the smoothness constant of coordinate j, rounded to the grid g:
+    Δ = 2(κ(1 + 2⁻⁵⁰) + g/2), `Clip(κ, 1).sensitivity`, in units of √M_j. This is the paper's rule C_j = C√(M_j/ΣM) with
+    κ = C/√ΣM. The step prox_{γψ_j/M_j}(w_j − γ√M_j u/(nM_j)) is post-processing. Source: Mangold et al. 2022, Algorithm 1
+    with its prox, and appendix F for private M_j (`smoothness="private"`). The accounting here is exact and uses Δ for
+    replace-one; the paper's accounting is looser.
 
     CD is SkGD with other defaults: whole steps γ = 1 and the last iterate, as in the paper's experiments. SkGD's rules decide
-    options left at None. `sampling="uniform"` is the paper's algorithm. The paper's tables need an order without replacement,
-    so 'shuffled' is the default. The options are those of SkGD, except the options of blocks.
+    options left at None. `sampling="uniform"` is the paper's algorithm. The default is 'shuffled', since the paper's tables
+    can only be reached by an order without replacement. The options are those of SkGD, except the options of blocks.
     """
 
     step_size: float | None = 1.0
@@ -48,7 +48,7 @@ class CD(SkGD):
         SkGD.__post_init__(self)
 
     def remark(self, problem: Problem, resolved: Self) -> str:
-        """Return '', since CD takes no joint steps."""
+        """Return '', since CD takes no joint steps on which to remark."""
         return ""
 
     def _check(self, problem: Problem) -> None:

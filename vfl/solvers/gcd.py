@@ -1,11 +1,11 @@
-"""DP-GCD: greedy coordinate descent, with a private selection and a private step per round (Mangold, thesis, ch. 5).
+"""Solver DP-GCD: greedy coordinate descent by private selections and private steps (Mangold, thesis, ch. 5).
 
-A round makes two releases: the coordinate with the best score, by the exponential mechanism over exact scores, and then the
-clipped partial derivative of this coordinate with Gaussian noise. Only the winning coordinate is released, never a score.
+A round makes two releases. The first is the coordinate with the best score, chosen by the exponential mechanism over exact
+scores. The second is the clipped partial derivative of this coordinate, with Gaussian noise. No score is ever released.
 
 Sensitivity of a score. In scaled units the party sums u_j = Σ_i clip(r_i x_ij/√M_j, κ), and g_j = √M_j u_j/n. Replacing
 one record moves u_j by at most Δ = 2(κ(1 + 2⁻⁵⁰) + grid/2) (vfl.privacy.geometry). Every rule below is 1-Lipschitz in
-h_j = u_j/n. All scores therefore share the sensitivity Δ/n for any M_j, w_j and ψ, plus twice the rounding error of a
+h_j = u_j/n. All scores therefore have the sensitivity Δ/n for any M_j, w_j and ψ, plus twice the rounding error of a
 computed score. Public numbers bound that error: |h_j| ≤ Δ/2 (a mean of n contributions), w and M.
 
 Strong convexity. Let ψ_j − (m/2)w² be convex: m = λ for L2, λ(1 − ρ) for the elastic net, and 0 for L1, box, no penalty and
@@ -14,8 +14,8 @@ smooth. The papers' scores shrink by the same factor, but noise for a 1-Lipschit
 by its own Lipschitz constant, which is public. Under a ridge, GS-r is then |g_j + λw_j|/√M_j, which does not depend on M_j + λ.
 Coordinates of equal M_j + λ have the same order as in the papers.
 
-Noise is added to the score, so the sensitivity above holds for every ψ. The thesis adds noise inside the prox. For ψ ≠ 0 that
-leaves plateaus, on which report-noisy-max fails.
+Noise is added to the score, so the sensitivity above holds for every ψ. The thesis adds noise inside the prox instead. For
+ψ ≠ 0 that leaves plateaus, on which report-noisy-max fails.
 """
 
 from __future__ import annotations
@@ -56,25 +56,30 @@ if TYPE_CHECKING:
 RULES = ("GS-r", "GS-s", "GS-q")
 CLIP_UNITS = 3.0
 BOUNDED_UNITS = 2.0
-"""Largest κ, in units of a typical scaled gradient, for losses with a bounded derivative; CLIP_UNITS holds for other losses.
-A run of GCD has few rounds, so it tolerates a larger clip than the many passes of SkGD."""
+"""Largest κ, in units of a typical scaled gradient, for losses with a bounded derivative; for other losses it is CLIP_UNITS.
+
+A run of GCD has few rounds, so it tolerates a larger clip than the many passes of SkGD.
+"""
 ENOUGH = 2000.0
-"""μn/ln p above which κ takes its largest value. Below this value, a smaller clip loses less signal than it saves noise."""
+"""Value of μn/ln p from which κ is largest. Below this value, a smaller clip loses less signal than it saves noise."""
 NOISE_SHARE = 0.4
-"""Largest ratio of selection noise (the maximum of p Gumbel variables) to a useful score; it sets the default number of
-rounds."""
+"""Largest ratio of the selection's noise (the maximum of p Gumbel variables) to a useful score.
+
+This ratio determines the default number of rounds.
+"""
 PUBLIC_ROUNDS = 300
-"""Largest number of rounds per coordinate without privacy; a run stops earlier once it has converged."""
+"""Largest number of rounds per coordinate without privacy. A run stops earlier once it has converged."""
 NEARBY = 2.0**-16
 """Fraction of a full step over which GS-s measures the slope of F. The score differs from that of an infinitely short step only
-where |w_j| is below this step."""
+if |w_j| is below this short step.
+"""
 ROUNDING = 2.0**-48
-"""Relative rounding error of a score: a dozen operations of 2⁻⁵³ each, doubled for a penalty's prox."""
+"""Relative rounding error of a score: a dozen operations with an error of 2⁻⁵³ each, doubled for a penalty's prox."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Score:
-    """Fields of both kinds of score. sensitivity : bound for any one score as computed, rounding included."""
+    """Fields of both kinds of score. sensitivity : bound on the change of any one score as computed, rounding included."""
 
     gain: Vector
     steps: Vector
@@ -85,11 +90,11 @@ class _Score:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveScore(_Score):
-    """√M_j·(1 + cm/M_j)·|prox_{cψ/M_j}(w_j − c g_j/M_j) − w_j|/c, a step in scaled units. 1-Lipschitz in u_j/n.
+    """Score of a move in scaled units, √M_j·(1 + cm/M_j)·|prox_{cψ/M_j}(w_j − c g_j/M_j) − w_j|/c. 1-Lipschitz in u_j/n.
 
-    The prox is 1/(1 + cm/M_j)-Lipschitz, m the modulus of ψ_j, so two moves differ by at most c|g_j − g'_j|/(M_j + cm).
-    c = 1 is GS-r. For c → 0 the move divided by c tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is GS-s. At every c, the move is 0
-    exactly where w_j is optimal.
+    The prox is 1/(1 + cm/M_j)-Lipschitz, with m the convexity modulus of ψ_j, so two moves differ by at most
+    c|g_j − g'_j|/(M_j + cm). c = 1 is GS-r. For c → 0 the move divided by c tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is
+    GS-s. At every c, the move is 0 exactly if w_j is optimal.
 
     gain : (s,) c/(n√M_j). steps : (s,) c/M_j, 0 where unpenalised. unit : (s,) (1 + m·steps_j)√M_j/c.
     """
@@ -99,9 +104,9 @@ class MoveScore(_Score):
         return np.asarray(self.unit * abs(self.penalty.prox(w - self.gain * u, self.steps) - w))
 
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return 2a·max_j unit_j gain_j/(1 + m·steps_j), plus twice the rounding error of a score (`GCD._sensitivity`).
+        """Return 2a·max_j unit_j gain_j/(1 + m·steps_j) plus twice the rounding error of a score (`GCD._sensitivity`).
 
-        contribution : a, bound on the contribution of one record to u_j.
+        contribution : a, upper bound on one record's contribution to u_j.
         """
         if self.penalty.grouped or (self.steps < 0).any():
             return math.inf
@@ -113,12 +118,12 @@ class MoveScore(_Score):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecreaseScore(_Score):
-    """GS-q: √(2(1 + m/M_j)·decrease_j), for the decrease of the quadratic bound of F along coordinate j. 1-Lipschitz in u_j/n.
+    """Score √(2(1 + m/M_j)·decrease_j) of the decrease of F's quadratic bound along coordinate j (GS-q). 1-Lipschitz in u_j/n.
 
     D(g) = max_Δ −gΔ − MΔ²/2 − ψ(w+Δ) + ψ(w) is convex with slope −Δ*. The maximum is of an (M+m)-strongly concave function
-    that is 0 at Δ = 0, so 2D ≥ (M+m)Δ*², and √(2D) has slope at most Δ*/√((M+m)Δ*²) = 1/√(M+m) in g, which is
+    that is 0 at Δ = 0. So 2D ≥ (M+m)Δ*², and √(2D) has slope at most Δ*/√((M+m)Δ*²) = 1/√(M+m) in g, which is
     1/√(1 + m/M) in u/n. 2D is computed as MΔ² plus twice the Bregman divergence ψ(w) − ψ(w+Δ) + ξΔ ≥ 0 with
-    ξ = −g − MΔ ∈ ∂ψ(w+Δ), so that nothing cancels where ψ = 0.
+    ξ = −g − MΔ ∈ ∂ψ(w+Δ), so that nothing cancels if ψ = 0.
 
     gain : (s,) 1/(n√M_j). steps : (s,) 1/M_j, 0 where unpenalised. unit : (s,) √M_j.
     """
@@ -136,7 +141,7 @@ class DecreaseScore(_Score):
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
         """Return 2a·max_j unit_j gain_j plus twice the rounding error of a score (`GCD._sensitivity`).
 
-        contribution : a, bound on the contribution of one record to u_j.
+        contribution : a, upper bound on one record's contribution to u_j.
         """
         curved = abs(self.steps * self.unit**2 - 1.0) <= ROUNDING
         if self.penalty.grouped or not (curved | (self.steps == 0)).all():
@@ -149,7 +154,7 @@ class DecreaseScore(_Score):
 
 
 def _values(penalty: Penalty, w: Vector, steps: Vector) -> Vector:
-    """Return (s,) ψ_j(w_j), 0 where unpenalised. A penalty returns only sums, so each distinct w_j is evaluated alone."""
+    """Return ψ_j(w_j), (s,), 0 where unpenalised. A penalty returns only sums, so each distinct w_j is evaluated alone."""
     different, position = np.unique(w, return_inverse=True)
     values = np.array([penalty.value(different[k : k + 1]) for k in range(different.size)])
     return np.where(steps > 0, values[position], 0.0)
@@ -157,16 +162,16 @@ def _values(penalty: Penalty, w: Vector, steps: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GCD(Solver):
-    """DP-GCD, for sparse models. Public rules decide the options left at None (`vfl.plan` prints them with their reasons).
+    """Greedy coordinate descent, for sparse models. Public rules decide options left at None; `vfl.plan` prints the reasons.
 
-    rule : 'GS-r' (the longest step), 'GS-s' (the steepest slope), 'GS-q' (the largest decrease).
-    rounds : number of rounds; each is charged one selection and one step.
-    clip : κ, cap on one record's partial derivative in units of √M_j. inf: no clipping.
+    rule : score of a coordinate: 'GS-r' (longest step), 'GS-s' (steepest slope) or 'GS-q' (largest decrease).
+    rounds : number of rounds. Each round is charged one selection and one step.
+    clip : κ, cap on one record's partial derivative in units of √M_j; inf clips nothing.
     step_size : γ in the step γ/M_j.
     tol : without privacy, stop once the longest possible step (rule 'GS-r') is at most this share of the largest
-        coordinate. None takes 1e-9, but never stops early if `rounds` is given or the rule is another. With privacy `tol` must
-        be None, since the number of rounds must not depend on data.
-    selection_share : share of the rounds' budget (ρ of zCDP) for the selections; the steps have the rest.
+    coordinate. None takes 1e-9, but never stops early if `rounds` is given or the rule is not 'GS-r'. With privacy `tol` must
+    be None, since the number of rounds must not depend on data.
+    selection_share : share of the rounds' budget (ρ of zCDP) that selections spend; the steps get the rest.
     """
 
     rule: str = "GS-r"
@@ -205,7 +210,7 @@ class GCD(Solver):
         return replace(self, clip=clip, rounds=self.rounds or self._default_rounds(problem), tol=tol)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """For k < rounds: select the best coordinate, release its partial derivative, take its prox step."""
+        """In each of the rounds, select the best coordinate, release its partial derivative, and take its prox step."""
         known = yield from curvature(problem, moments_event(problem))
         ε, z = self._noise(problem) if problem.private else (None, None)
         whole, weighting = problem.layout.whole(), Derivative(problem.loss)
@@ -235,7 +240,7 @@ class GCD(Solver):
         return known.uncentred(w, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the charges of the private moments, if any, and of one selection and one step per round."""
+        """Return the charges of the private moments, if the run releases any, and of one selection and one step per round."""
         if not problem.private:
             return ()
         moments, rounds = moments_event(problem), self.rounds or 0
@@ -244,7 +249,7 @@ class GCD(Solver):
         return (*(((moments, 1),) if moments else ()), (selection, rounds), (step, rounds))
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages that a run waits for: two per round, rebuilds of Xw, and one for moments if needed."""
+        """Return the number of messages that a run waits for: two per round, rebuilds of Xw, and one if moments are needed."""
         return asks_moments(problem) + 2 * (self.rounds or 0) + self._rebuilds(problem)
 
     def _rebuilds(self, problem: Problem) -> int:
@@ -275,11 +280,11 @@ class GCD(Solver):
         return Clip(self.clip or math.inf, 1)
 
     def _default_rounds(self, problem: Problem) -> int:
-        """Return the number of rounds that keeps the selection's noise below NOISE_SHARE·κ/√rounds; at most two per coordinate.
+        """Return the number of rounds at which the selection's noise is NOISE_SHARE·κ/√rounds; at most two per coordinate.
 
-        With a budget ρ_s for all selections, K rounds have ε² = 8ρ_s/K each, and the selection's noise is 2Δ ln p/ε, where
-        Δ = 2κ/n. If K scores matter and their squares add up to a part of κ², each is about κ/√K. So K =
-        NOISE_SHARE·n·√(8ρ_s)/(4 ln p), which is linear in n and ε; the thesis uses the power 2/3.
+        With a budget ρ_s for all selections, each of K rounds has ε² = 8ρ_s/K, and the selection's noise is 2Δ ln p/ε, where
+        Δ = 2κ/n. If K scores matter and their squares add up to a part of κ², each score is about κ/√K. So
+        K = NOISE_SHARE·n·√(8ρ_s)/(4 ln p), which is linear in n and ε; the thesis uses the power 2/3.
         """
         p = problem.layout.n_coordinates
         if not problem.private:
@@ -289,7 +294,7 @@ class GCD(Solver):
         return min(max(1, round(rounds)), 2 * p)
 
     def _noise(self, problem: Problem) -> tuple[float, float]:
-        """Return ε of a selection and noise multiplier z of a step.
+        """Return ε of one selection and the noise multiplier z of one step.
 
         All rounds together cost at most the remaining ρ, in exact arithmetic.
         """
@@ -303,7 +308,7 @@ class GCD(Solver):
         return ε, noise_multiplier(_root_below(2 * (left - spent)), rounds)
 
     def selection(self, problem: Problem, known: Curvature, w: Vector, ε: float | None) -> Select:
-        """Return the query for the best coordinate at w, (p,). ε : range of the exponential mechanism; None without privacy."""
+        """Return the query that selects the best coordinate at w, (p,). ε : range of a selection; None without privacy."""
         whole = problem.layout.whole()
         sensitivity = self._sensitivity(problem, known, w) if ε is not None else math.inf
         rules = {q: self._score(problem, known, block.coordinates, sensitivity) for q, block in whole.items()}
@@ -318,7 +323,7 @@ class GCD(Solver):
         )
 
     def _score(self, problem: Problem, known: Curvature, S: slice, sensitivity: float) -> ScoreRule:
-        """Return the score rule for the coordinates S. It assumes full steps for any γ, since scores only rank coordinates."""
+        """Return the score rule for the coordinates S. Full steps are assumed for any γ, since scores only rank coordinates."""
         M, c = known.smoothness[S], NEARBY if self.rule == "GS-s" else 1.0
         root = np.sqrt(M)
         kind = DecreaseScore if self.rule == "GS-q" else MoveScore
@@ -327,7 +332,7 @@ class GCD(Solver):
         return kind(gain, steps, unit, problem.penalty, sensitivity)
 
     def _sensitivity(self, problem: Problem, known: Curvature, w: Vector) -> float:
-        """Return Δ/n and twice the rounding of a score at the public w, for all coordinates of all parties.
+        """Return Δ/n plus twice the rounding error of a score at the public w, for all coordinates of all parties.
 
         |h_j| ≤ a = Δ/2, a mean of n contributions. With B_j = √M_j|w_j| + a, in scaled units:
         Moves: v = w − c h/√M and its prox are within ROUNDING·(|w| + c a/√M), so the score is within ROUNDING·B_j(1 + sm)/c.
@@ -347,7 +352,7 @@ class GCD(Solver):
         return (2.0 * a / problem.n_records + 2.0 * error) * (1.0 + ROUNDING)
 
     def _step(self, problem: Problem, known: Curvature, block: Block, z: float | None) -> Step:
-        """Return the release of one coordinate and its update with step γ/M_j."""
+        """Return the release for one coordinate and the coordinate's update, with step γ/M_j."""
         S = block.coordinates
         M = known.smoothness[S]
         s, scale = self.step_size / M, 1.0 / np.sqrt(M)
@@ -358,10 +363,10 @@ class GCD(Solver):
 def _default_clip(problem: Problem) -> float:
     """Return κ = units · typical scaled gradient · min(1, μn/(ENOUGH ln p))^0.26; inf without privacy.
 
-    The units are CLIP_UNITS or BOUNDED_UNITS. A typical gradient uses half of the largest derivative. For squared loss it
-    uses a typical distance of a label from 0, where w starts: the middle m of the declared range and a sixth r of its width
-    give √(m² + r²). Fitted to the four problems of the thesis in tests/benchmarks/utility.py; the results are within a
-    factor of 1.7 of the best clips.
+    The units are CLIP_UNITS or BOUNDED_UNITS. A typical gradient uses half of the loss's largest derivative. For squared loss
+    it uses a typical distance of a label from 0, where w starts: for the middle m of the declared range and a sixth r of its
+    width, √(m² + r²). The rule was fitted to the four problems of the thesis in tests/benchmarks/utility.py. Its results are
+    within a factor of 1.7 of the best clips.
     """
     if problem.mu is None:
         return math.inf
@@ -375,7 +380,7 @@ def _default_clip(problem: Problem) -> float:
 
 
 def _bends(problem: Problem, known: Curvature) -> Vector:
-    """Return m/M_j, (p,), the strong convexity of ψ_j relative to the quadratic bound; 0 where unpenalised."""
+    """Return m/M_j, (p,): the strong convexity m of ψ_j relative to the quadratic bound; 0 where unpenalised."""
     return problem.penalty.convexity * problem.penalised / known.smoothness
 
 

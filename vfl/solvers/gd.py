@@ -1,4 +1,4 @@
-"""DP-GD: full-batch proximal gradient descent with per-record clipping, the simplest baseline."""
+"""Solver DP-GD: full-batch proximal gradient descent with per-record clipping, the simplest baseline."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ PUBLIC_PASSES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GD(joint.JointSolver):
-    """DP-GD. Each of its `passes` releases is μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP, exactly.
+    """Gradient descent. Each pass releases once, μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP, exactly.
 
     One release is Σ_i clip_C(ℓ'(v_i, y_i) x_i) over all parties' coordinates jointly, with Δ = 2(C(1 + p·2⁻⁵⁰) + g√p/2)
-    (vfl.solvers.joint derives it, rounding to the grid g included) and noise N(0, σ²) on every coordinate. The step
+    and noise N(0, σ²) on every coordinate. vfl.solvers.joint derives Δ, rounding to the grid g included. The step
     w ← prox_{sψ}(w − s·u/n), with s = γ/(L·mean‖x‖²) and L the largest ℓ'', is post-processing. Source: Bassily, Smith,
     Thakurta 2014, without sampling; clipping as in Abadi et al. 2016.
 
     passes : number of steps. None lets a public rule decide (vfl.solvers.joint).
-    clip : C, cap on the norm of one record's whole gradient, on the scaled features. None lets a public rule decide; inf clips
-        nothing.
+    clip : C, cap on the norm of one record's whole gradient on the scaled features. None lets a public rule decide; inf clips
+    nothing.
     step_size : γ. The value 1 is safe, because mean‖x‖² bounds the largest eigenvalue of XᵀX/n. None takes 1, or less if noise
         would cost more than the steps gain (`joint.time_limit`).
     iterate : 'last', or 'tail' for the average of the last half.
     label_share : approximate share of the budget μ² that pays for starting the intercept at the constant model
         (vfl.solvers.releases.start). None lets a public rule decide, but takes 0 if the clip is given. 0 releases nothing.
     tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None takes 1e-9,
-        or never stops early if `passes` is given. With privacy `tol` must be None: the number of steps must not depend on data.
+    but never stops early if `passes` is given. With privacy `tol` must be None: the number of steps must not depend on data.
     """
 
     step_size: float | None = None
@@ -60,7 +60,7 @@ class GD(joint.JointSolver):
         as_floats(self, "step_size", "tol")
 
     def resolve(self, problem: Problem) -> Self:
-        """Return a copy of the solver with every option decided; raise an error for a loss without finite curvature."""
+        """Return a copy of the solver with every option decided. Raises an error for a loss without finite curvature."""
         require_clip(self.name, problem, self.clip)
         joint.require_blocks(self.name, problem)
         if not math.isfinite(problem.loss.curvature):
@@ -82,14 +82,14 @@ class GD(joint.JointSolver):
         )
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the released label statistic, if any, and one Gaussian event per pass."""
+        """Return one event for the label statistic, if it is released, and one Gaussian event per pass."""
         if not problem.private:
             return ()
         passes = self.passes or 1
         return self._start(problem).planned((self._clip(problem).event(1.0), passes), cost=passes)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """For every pass: release the clipped gradient, step, rebuild Xw."""
+        """In every pass, release the clipped gradient, take a step, and rebuild Xw."""
         clip, charges = self._clip(problem), self.releases(problem)
         w, loss, curvature = yield from self._begun(problem, charges, clip)
         query = joint.backward(
@@ -115,7 +115,7 @@ class GD(joint.JointSolver):
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per pass, plus the messages before the first pass."""
+        """Return the number of messages: two per pass, and those before the first pass."""
         return self._round_trips(problem, self.passes or 1)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:

@@ -1,14 +1,15 @@
-"""Gradients over all parties' columns jointly: records are clipped by the norm of their whole row, and steps move all of w.
+"""Gradients over all parties' columns jointly. A record is clipped by the norm of its whole row, and steps move all of w.
 
-Guarantee. Let |r_i| ≤ C/‖x_i‖, where ‖x_i‖² is summed over the parties. The contribution c_i = r_i x_i then has joint norm
-at most C. Each party rounds its coordinates to the grid g, so the contribution that is summed has norm at most
+Guarantee. Let |r_i| ≤ C/‖x_i‖, where ‖x_i‖² is summed over the parties. The contribution c_i = r_i x_i of record i then has
+joint norm at most C. Each party rounds its coordinates to the grid g, so the rounded contribution has norm at most
 
     a = C(1 + p·2⁻⁵⁰) + g√p/2 = Δ/2,   Δ = `Clip(C, p).sensitivity`.
 
 Replacing one record moves the joint sum by at most 2a = Δ. Removing one record moves the sum by at most a, as the
 Poisson-subsampled release requires (vfl.privacy.pld). vfl.kernels.geometry.record_limits derives the floating-point term 2⁻⁵⁰.
 
-Every party in the query adds noise with the event's σ to its own coordinates. Together this is the Gaussian mechanism on all p.
+Every party in the query adds noise with the event's σ to its own coordinates. Together this is the Gaussian mechanism on all
+p coordinates.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ ITERATES = ("last", "tail")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointSolver(Solver):
-    """Common part of the solvers whose steps move all coordinates: their options, and the queries before the first step."""
+    """Base class of the solvers whose steps move all coordinates: their options, and the queries before the first step."""
 
     passes: int | None = None
     clip: float | None = None
@@ -72,9 +73,9 @@ class JointSolver(Solver):
     def _begun(
         self, problem: Problem, charges: tuple[Charge, ...], *clips: Clip, margins: bool = True
     ) -> Generator[Query, Released, tuple[Vector, Loss, float]]:
-        """Make the queries before the first step; return the first iterate, (p,), the training loss, and L·mean‖x‖².
+        """Make the queries before the first step. Return the first iterate, (p,), the training loss, and L·mean‖x‖².
 
-        clips : clips of the releases; a finite clip needs the norms of the records. margins : True computes Xw.
+        clips : clips of the releases. A finite clip needs the norms of the records. margins : True computes Xw.
         """
         square = yield from mean_square(self.name, problem)
         w, loss = yield from self._start(problem).found(charges)
@@ -85,18 +86,18 @@ class JointSolver(Solver):
         return w, loss, curvature_at(problem, loss, w) * square
 
     def _round_trips(self, problem: Problem, steps: int) -> int:
-        """Return the number of messages: those of `_begun`, and two per step, without an update of Xw after the last step."""
+        """Return the number of messages: those of `_begun`, and two per step, without the update of Xw after the last step."""
         share = self.label_share or 0.0
         begun = asks_mean_square(problem) + bool(share) + self._clip(problem).finite + begins(problem, share)
         return begun + 2 * steps - 1
 
 
 def clipped(r: Vector, kept: Mapping[str, Vector], cap: float, kernel: str = "") -> Vector:
-    """Return r_i clipped to ±C/‖x_i‖, (n,); 0 for values that are not finite, and outside a batch.
+    """Return r_i clipped to ±C/‖x_i‖, (n,). The result is 0 for values that are not finite, and outside of a batch.
 
     kept : 'norms', (n,) ‖x_i‖², unless the cap is infinite; 'batch', (n,) 0 or 1, if the step uses a batch.
-    kernel : name of the loss of which r are derivatives; '' for other r. Logistic loss is capped without bias
-        (vfl.kernels.geometry.capped).
+    kernel : name of the loss whose derivatives r are; '' for any other r. Logistic loss is capped without bias
+    (vfl.kernels.geometry.capped).
     """
     if math.isfinite(cap):
         r = capped(r, record_limits(kept["norms"], cap), kernel)
@@ -106,7 +107,7 @@ def clipped(r: Vector, kept: Mapping[str, Vector], cap: float, kernel: str = "")
 
 @dataclass(frozen=True, slots=True)
 class ClippedDerivative(Weighting):
-    """Weighting r_i = ℓ'(v_i, y_i) clipped to ±C/‖x_i‖, and 0 outside the batch. Logistic loss is capped without bias."""
+    """Weights r_i = ℓ'(v_i, y_i), clipped to ±C/‖x_i‖, and 0 outside of the batch. Logistic loss is capped without bias."""
 
     loss: Loss
     cap: float
@@ -114,12 +115,12 @@ class ClippedDerivative(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,), and {}: this weighting keeps no per-record state."""
+        """Return r, (n,), and {}, since this weighting keeps no per-record state."""
         return clipped(self.loss.derivative(margins, labels), kept, self.cap, self.loss.kernel), {}
 
 
 def record_norms(problem: Problem) -> Query:
-    """Return the query that gives the coordinator ‖x_i‖², summed over all parties."""
+    """Return the query after which the coordinator has ‖x_i‖², summed over all parties."""
     whole = problem.layout.whole()
     return RecordNorms({q: (block, np.zeros(block.size), np.ones(block.size)) for q, block in whole.items()})
 
@@ -144,7 +145,7 @@ def forward(problem: Problem, w: Vector, into: str) -> Forward:
 
 
 def proximal(problem: Problem, w: Vector, step: float) -> Vector:
-    """Return prox_{step ψ}(w), (p,); the intercept is not penalised."""
+    """Return prox_{step ψ}(w), (p,). The intercept is not penalised."""
     parts = problem.layout.blocks(None) if problem.penalty.grouped else tuple(problem.layout.whole().values())
     steps = step * problem.penalised
     moved = np.empty_like(w)
@@ -172,7 +173,7 @@ def squares_bound(problem: Problem) -> float:
 def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, float]:
     """Return a public bound on (1/n)Σ‖x_i‖²: Σ_j M_j/L if M is declared or exact, else Σ_j B_j².
 
-    The bound exceeds λ_max(XᵀX/n), so steps of 1/(L·bound) on the whole model are safe. `smoothness='private'` uses the
+    The bound also exceeds λ_max(XᵀX/n), so steps of 1/(L·bound) on the whole model are safe. `smoothness='private'` uses the
     declared bounds, since one number is not worth a share of the budget.
     """
     if not isinstance(problem.smoothness, str):
@@ -197,14 +198,15 @@ def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, flo
 
 
 def asks_mean_square(problem: Problem) -> bool:
-    """Return True if `mean_square` queries the parties."""
+    """Return True if `mean_square` sends a query to the parties."""
     return isinstance(problem.smoothness, str) and problem.smoothness == "data" and bool(problem.penalised.any())
 
 
 def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
-    """Return L for steps of 1/(L·mean‖x‖²): 1 for a loss with a kink; for counts, the curvature at the mean count, at least 1.
+    """Return L for steps of 1/(L·mean‖x‖²): 1 for a loss with a kink. For counts, the curvature at the mean count, at least 1.
 
-    w : (p,) the first iterate. For counts with a mean below 1, steps are deliberately short, because noise weighs more there.
+    w : (p,) the first iterate. For counts with a mean below 1, steps are deliberately short, because noise matters more
+    there.
     """
     if counts.has_counts(problem) and loss is not problem.loss:
         return min(problem.loss.curvature, math.exp(max(0.0, float(problem.intercept @ w))))
@@ -212,7 +214,7 @@ def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
 
 
 MOST_STEPS = 500
-"""Largest default number of steps. More steps cost time but no accuracy, since noise is averaged."""
+"""Largest default number of steps. More steps cost time and gain no accuracy, since noise is averaged."""
 
 
 def default_clip(problem: Problem) -> float:
@@ -241,29 +243,29 @@ def default_clip(problem: Problem) -> float:
 def default_steps(problem: Problem) -> int:
     """Return the number of steps of a private run: 8 ρ for a loss with a bounded derivative, else 20 ρ; from 20 to MOST_STEPS.
 
-    Steps of 1/(L·mean‖x‖²) are short along most directions, so a run needs many steps. Where ρ is low, an early stop limits the
-    noise. Fitted, like `default_clip`, to simulations of 5 problems with 6 to 50 columns at ε of 0.1, 1 and 10.
+    Steps of 1/(L·mean‖x‖²) are short along most directions, so a run needs many steps. At low ρ, an early stop limits the
+    noise. The rule was fitted, like `default_clip`, to simulations of 5 problems with 6 to 50 columns at ε of 0.1, 1 and 10.
     """
     each = 8.0 if math.isfinite(problem.loss.slope) else 20.0
     return round(min(MOST_STEPS, max(20.0, each * signal_to_noise(problem))))
 
 
 GAIN = 0.05
-"""Assumed decrease of the loss by a run, in units of (typical ℓ')²/L. It is a tenth of the possible decrease."""
+"""Assumed decrease of the loss by a run, in units of (typical ℓ')²/L. The assumption is a tenth of the possible decrease."""
 
 
 def time_limit(problem: Problem, clip: float) -> float:
-    """Return t, the largest sum of all γ at which the expected gain is four times the cost of noise; inf without privacy.
+    """Return t, the sum of all γ up to which the expected gain is at least four times the cost of noise; inf without privacy.
 
-    t is in units of 1/(LΣB_j²). With a record cap C, a typical |ℓ'| called typical, and columns whose mean squares are a share
-    r² of their squared bounds:
+    t is in units of 1/(LΣB_j²). Assume a record cap C, a typical |ℓ'| (called typical below), and columns whose mean squares
+    are a share r² of their squared bounds:
 
         noise   ½ r² t² (2C)²/(L ΣB_j² (μn)²)      the sum of t steps, each with its share of the budget
         gain    2 r² t ΔF/p                        the decrease along p equal columns, ΔF = GAIN·typical²/L
         t       GAIN/4 · ΣB_j²·typical²/C² · (μn)²/p
 
-    r and the number of steps cancel. A run with t far below p stays near its start, the constant model. GD, SGD and SVRG apply
-    this rule to the default γ, and SCD to the default overlap.
+    r and the number of steps cancel. A run with t far below p stays near its start, the constant model. GD, SGD and SVRG
+    apply this limit to the default γ, and SCD applies it to the default overlap.
     """
     rates = counts.has_counts(problem) and not has_constant(problem)  # the rule was not fitted to these problems
     if problem.mu is None or not math.isfinite(clip) or rates:
@@ -279,14 +281,14 @@ def time_limit(problem: Problem, clip: float) -> float:
 
 
 def default_step_size(problem: Problem, clip: float, steps: int) -> float:
-    """Return γ: 1, or less if so many steps of size 1 would exceed `time_limit`."""
+    """Return γ: 1, or less if this number of steps of size 1 would exceed `time_limit`."""
     return min(1.0, time_limit(problem, clip) / steps)
 
 
 def standing_still(problem: Problem, time: float) -> tuple[str, ...]:
-    """Return a warning if the sum of all γ is too small to learn from, so that the run stays near the constant model.
+    """Return a warning if the sum of all γ is too small to learn from. The run then stays near the constant model.
 
-    A column whose mean square is a third of its squared bound moves by time/(3p) whole steps.
+    A column whose mean square is a third of its squared bound moves by a total of time/(3p) whole steps.
 
     time : sum of all γ.
     """

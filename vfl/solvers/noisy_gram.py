@@ -1,4 +1,4 @@
-"""Noisy Gram: release XᵀX and Xᵀy once, then solve penalised least squares from them (AdaSSP, Wang 2018)."""
+"""Solver NoisyGram: release XᵀX and Xᵀy once, then solve penalised least squares from them (AdaSSP, Wang 2018)."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 LARGEST_P = 2000
 FAINT = 2.0
-"""μn/p below which the noise of the products outweighs the information in them."""
+"""Value of μn/p below which the noise of the products outweighs the information in them."""
 FAINT_MEAN = 20.0
-"""μn below which a released mean of unclipped labels is noisier than the mean that follows from products of shrunk rows."""
+"""Value of μn below which a released mean of unclipped labels is noisier than the mean from products of shrunk rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class GramClip(Clip):
-    """Geometry of sums of the lower triangles of u_i u_iᵀ, ‖u_i‖² ≤ C², off-diagonal entries times √2, rounded to the grid.
+    """Geometry of sums of the lower triangles of u_i u_iᵀ, ‖u_i‖² ≤ C², off-diagonal entries times √2, rounded to the grid g.
 
-    With these weights, a triangle's Euclidean norm is the Frobenius norm of the matrix. Replacing u by u' moves the sum by
-    ‖uuᵀ − u'u'ᵀ‖_F = √(‖u‖⁴ + ‖u'‖⁴ − 2(uᵀu')²) ≤ √2·C², not 2C², because both are positive semidefinite. Each of the
-    two contributions differs from its exact value by at most C²·d·2⁻⁵⁰ in floating point (‖u‖² is a sum of p + 1
-    terms, each entry takes a few more operations, and d ≥ p + 1) and g√d/2 by rounding:
+    With these factors √2, a triangle's Euclidean norm is the Frobenius norm of the matrix. Replacing u by u' moves the sum by
+    ‖uuᵀ − u'u'ᵀ‖_F = √(‖u‖⁴ + ‖u'‖⁴ − 2(uᵀu')²) ≤ √2·C², not 2C², because both matrices are positive semidefinite. Each of
+    the two contributions differs from its exact value by at most C²·d·2⁻⁵⁰ in floating point (‖u‖² is a sum of p + 1 terms,
+    each entry takes a few more operations, and d ≥ p + 1) and g√d/2 by rounding:
 
         Δ = √2·C² + 2(C²·d·2⁻⁵⁰ + g√d/2).
 
-    cap : C². dimension : d, the number of released entries.
+    cap : C². dimension : d, number of released entries.
     """
 
     @property
@@ -62,10 +62,11 @@ class GramClip(Clip):
         return math.nextafter(OFF_DIAGONAL, 2.0) * self.cap * (1.0 + 2.0**-50) + rounded
 
     def sensitivity_of(self, query: Query, size: int) -> float:
-        """Return Δ of all pieces together, for a query of one piece. Raise PrivacyError for other sums, which move by 2C².
+        """Return Δ of all pieces together, for a query of one piece. Raise PrivacyError for other sums, which may move by 2C².
 
-        Weights must follow the weighting `Row` with the same C². Only the coordinator knows the rows' norms, so a party must
-        trust that the weights do. Only the first piece has products of the label, and of a party's columns with one another.
+        Weights must follow the weighting `Row` with the same C². Only the coordinator knows the rows' norms, so a party has
+        to trust the coordinator. Only the first piece has products of the label, and products of a party's columns with one
+        another.
         """
         if not self.finite:
             return math.inf
@@ -85,10 +86,10 @@ class GramClip(Clip):
 
 @dataclass(frozen=True, slots=True)
 class Row(Weighting):
-    """Weights s_i², then s_i² t(y_i − c) if the label is asked for, then s_i² x_ij for every column in the margins actor.
+    """Weights s_i², then s_i² t(y_i − c) if the label is asked for, then s_i² x_ij for every column that the coordinator holds.
 
-    s_i = min(1, C/‖u_i‖) for the row u_i = (x_i, t(y_i − c)) of all parties' columns and the label. s_i is 0 for a row that is
-    not finite.
+    s_i = min(1, C/‖u_i‖) for the row u_i = (x_i, t(y_i − c)) of all parties' columns and the label. s_i is 0 for a row that
+    is not finite.
 
     square : C². label_scale : t. label_centre : c. of_label : True if the label is asked for.
     """
@@ -101,7 +102,7 @@ class Row(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return the weights, ((1 + h)·n,) for h vectors times s², and free the columns that the margins actor held."""
+        """Return the weights, ((1 + h)·n,) for h vectors times s². Free the columns that the margins actor held."""
         y = self.label_scale * (labels - self.label_centre)
         label = [y] if self.of_label else []
         if math.isinf(self.square):
@@ -113,9 +114,9 @@ class Row(Weighting):
 
 
 def along_columns(t: Vector, first: list[Vector], kept: Mapping[str, Vector]) -> tuple[Vector, Mapping[str, Vector]]:
-    """Return t, then t∘z for each z in `first` and each column that the margins actor holds; and a state without these columns.
+    """Return t, then t∘z for each z in `first` and for each held column; and a state from which the held columns are dropped.
 
-    Where t is 0, because the row is not finite, the products t∘z are 0, too.
+    Where t is 0, because the row is not finite, the products t∘z are set to 0, too.
     """
     n, held = t.size, kept.get(COLUMNS, np.zeros(0))
     weights = np.empty((1 + len(first) + (held.size // n if n else 0), n))
@@ -135,8 +136,8 @@ def order(dimension: int) -> int:
 def within_triangle(query: Gram, p: int) -> bool:
     """Return True if a piece stays in the lower triangle of p columns.
 
-    Its columns are multiplied with columns of earlier parties. Only the first piece also multiplies a party's columns with one
-    another.
+    The columns of a piece are multiplied with columns of earlier parties. Only the first piece also multiplies a party's
+    columns with one another.
     """
     held, first = query.held, query.fold is not None and query.fold.number == 0
     for block in query.blocks:
@@ -155,10 +156,11 @@ def pieces(
     event: Gaussian | None,
     seed: tuple[int, ...] = (),
 ) -> tuple[Gram, ...]:
-    """Return the queries for all products of the columns of some parties, as pieces of one joint release.
+    """Return the queries for all products of the columns of some parties. The queries are pieces of one joint release.
 
-    Each party's columns are multiplied with the columns of all later parties. The margins actor holds at most `held_at_once`
-    columns at a time, so small data of two parties need one piece. The first piece also multiplies each party's own columns.
+    Each party's columns are multiplied with the columns of all later parties. The margins actor (in the coordinator) holds at
+    most `held_at_once` columns at a time, so small data of two parties need one piece. The first piece also multiplies each
+    party's columns with one another.
 
     rows : {party: (block of all its columns, their centres, their scales)}. weighting : function from the number of a piece to
         its weighting.
@@ -179,7 +181,7 @@ def pieces(
 
 
 def asked(found: tuple[Gram, ...], rows: Rows) -> Iterator[Columns | Gram]:
-    """Yield the pieces of a release in order, each after the query that sends columns to the margins actor."""
+    """Yield the pieces of a release in order. Before a piece, yield the query that sends it columns to hold, if any."""
     for piece in found:
         if piece.held is not None:
             _, centre, scale = rows[piece.held.party]
@@ -189,24 +191,25 @@ def asked(found: tuple[Gram, ...], rows: Rows) -> Iterator[Columns | Gram]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyGram(Solver):
-    """One joint release of XᵀX and Xᵀy, μ-GDP with μ = Δ/σ under replace-one; the rest is post-processing.
+    """One joint release of XᵀX and Xᵀy, μ-GDP with μ = Δ/σ under replace-one. All else is post-processing.
 
     Squared loss only. Every record's row u_i = (x_i, t(y_i − c)), over all parties and with the label, is shrunk to norm C at
     most, which keeps the record on the regression line. The lower triangle of Σ u_i u_iᵀ without its last entry is released
-    with Δ = √2·C² plus rounding (`GramClip` derives it), in one piece unless data are large (`pieces`). The pieces are fixed
-    beforehand, and the whole release is charged before the first one.
+    with Δ = √2·C² plus rounding (`GramClip` derives Δ). There is one piece unless data are large (`pieces`). The pieces are
+    fixed beforehand, and the whole release is charged before the first piece.
 
     Eigenvalues of the noisy XᵀX below σ√(2p), the norm of such a symmetric noise matrix, are then raised to σ√(2p) (AdaSSP
-    adds that amount to all eigenvalues). Then ½wᵀGw − bᵀw + nψ(w), with G the raised XᵀX and b the noisy Xᵀy, is minimised to
-    convergence. This is the strongest method for p in the tens and large n. Its noise grows with p.
+    adds that amount to all eigenvalues). Then ½wᵀGw − bᵀw + nψ(w) is minimised to convergence, with G the raised XᵀX and b
+    the noisy Xᵀy. This is the strongest solver for p in the tens and large n. The noise grows with p.
 
     Who sees what: under trust='trusted' the coordinator holds the raw columns of all parties but the last, and sends each
     party's columns, as weights, to the parties after it. Participants therefore see other parties' columns *before* noise.
     Under trust='secure' nobody sees them.
 
-    clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: no clipping.
-    label_scale : t, weight of the label in a row. None: the largest label gets the length of the longest row of features, both
-        by declared bounds.
+    clip : C. None takes a third of the longest row that the declared bounds allow, up to half at large μn/p. inf clips
+    nothing.
+    label_scale : t, weight of the label in a row. With None, the largest label has the length of the longest row of features,
+    both by declared bounds.
     constant : True releases the constant model alone (`vfl.solvers.releases.alone`), False never does. None releases that model
         alone if μn/p is low (`outweighed`), unless `clip` or `label_scale` is given, and never under trust='secure'.
     """
@@ -220,7 +223,7 @@ class NoisyGram(Solver):
 
     @property
     def shows_columns(self) -> bool:
-        """True: the margins actor holds raw columns, and parties receive them as weights."""
+        """True, since the coordinator holds raw columns and parties receive them as weights."""
         return True
 
     def __post_init__(self) -> None:
@@ -230,7 +233,7 @@ class NoisyGram(Solver):
         as_floats(self, "clip", "label_scale")
 
     def resolve(self, problem: Problem) -> Self:
-        """Return a copy of the solver with every option decided; raise SpecificationError for a loss that is not squared."""
+        """Return a copy of the solver with every option decided. Raise SpecificationError for a loss that is not squared."""
         if not problem.loss.quadratic:
             raise SpecificationError(
                 f"{self.name} needs loss='squared', whose optimum follows from XᵀX and Xᵀy; that of {problem.loss.name} "
@@ -261,14 +264,14 @@ class NoisyGram(Solver):
         return replace(self, clip=C, label_scale=t, constant=False)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the event of the joint release, or of the constant model."""
+        """Return the event of the joint release, or of the release of the constant model."""
         if self.constant:
             return ((alone.event(problem), 1),)
         event = self._event(problem)
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Collect the norms, then all pieces of the products; the first piece has the products of the label, too."""
+        """Collect the norms, then all pieces of the products. The first piece also has the products of the label."""
         if self.constant:
             return (yield from alone.schedule(problem))
         p, n = problem.layout.n_coordinates, problem.n_records
@@ -289,7 +292,7 @@ class NoisyGram(Solver):
         return w + problem.intercept * c if problem.centred else w
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: one for the norms, one per piece, and one per piece with columns to hold."""
+        """Return the number of messages: one for the norms, one per piece, and one more per piece that sends columns."""
         if self.constant:
             return 1
         return sum(1 for _ in asked(self.pieces(problem), _rows(problem))) + self._geometry(problem).finite
@@ -313,7 +316,7 @@ class NoisyGram(Solver):
         return self._geometry(problem).event(noise_multiplier(problem.mu, 1)) if problem.mu is not None else None
 
     def pieces(self, problem: Problem) -> tuple[Gram, ...]:
-        """Return the queries of the release. They depend on public facts alone, so a party can compute them, too."""
+        """Return the queries of the release. These depend on public facts alone, so a party can compute them, too."""
         geometry, scale, c = self._geometry(problem), self.label_scale or 1.0, _label_centre(problem)
         return pieces(
             _rows(problem),
@@ -325,7 +328,7 @@ class NoisyGram(Solver):
 
 
 def outweighed(problem: Problem) -> bool:
-    """Return True if the products are expected to hold more noise than information: a public fact.
+    """Return True if, by public facts, the products are expected to hold more noise than information.
 
     This holds if μn/p is below FAINT. If μn is below FAINT_MEAN, the constant model is noisy too, and the limit falls to
     FAINT·(μn/FAINT_MEAN)².
@@ -347,7 +350,7 @@ def _rows(problem: Problem) -> Rows:
 
 
 def _label_centre(problem: Problem) -> float:
-    """Return c, which is subtracted from the labels: the middle of their bounds if an intercept can absorb it, else 0."""
+    """Return c, which is subtracted from the labels: the middle of the labels' bounds if an intercept can absorb c, else 0."""
     return problem.label_centre if problem.centred else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Solvers for trust='secure', and public facts about the sums that they open from shares."""
+"""Solvers for trust='secure' (training on shares), and public facts about the sums that they open from shares."""
 
 from __future__ import annotations
 
@@ -33,22 +33,34 @@ if TYPE_CHECKING:
 BY_SUMS, BY_PRODUCTS = ("SkGD", "CD", "GD"), ("NoisyGram",)
 """Solvers that open only sums of logistic residuals times columns, and solvers that open only products of columns."""
 FEW_CUT = 2.0
-"""Factor on NoisyGram's default clip. The clip is then at least two thirds of the longest row, so few rows are cut. Chosen
-among 1, 2 and 3 on one data set, California housing at ε = 1."""
+"""Factor on NoisyGram's default clip.
+
+With this factor, the clip is at least two thirds of the longest row, so few rows are cut. Chosen among 1, 2 and 3 on one data
+set, California housing at ε = 1.
+"""
 BLOCK = 3
-"""Default columns per block of SkGD without joint steps. Every block changes the model, and residuals are then shared again.
-With blocks of three this happens less than half as often as with single columns. Any partition into blocks costs one release
-per pass, since whole rows are capped. Chosen among 1, 2, 3, 4 and 8 on electricity and default_credit at ε = 1: with the noise
-of trust='trusted', errors are not larger than with single columns. Blocks of ten send a third of the bytes, but the excess loss
-is 2.2 times as large (median of 25 cases, 0.8 to 12: five simulated problems, California housing and adult, ε = 0.1 to 10),
-since steps shrink with a block's size. Block sizes were not compared on shares."""
+"""Default number of columns per block of SkGD without joint steps. Every block changes the model, and then residuals are shared
+again.
+
+With blocks of three columns this happens less than half as often as with single columns. Any partition into blocks costs one
+release per pass, since whole rows are capped. Chosen among 1, 2, 3, 4 and 8 on electricity and default_credit at ε = 1: with
+the noise of trust='trusted', errors are not larger than with single columns. Blocks of ten columns send a third of the bytes,
+but the excess loss is 2.2 times as large (median of 25 cases, 0.8 to 12: five simulated problems, California housing and
+adult, ε = 0.1 to 10), since steps shrink with a block's size. Block sizes were not compared on shares.
+"""
 STEPS = 40
-"""Default number of joint steps. 36, the default under trust='trusted', left 1.17 times the error on shares for a tenth fewer
-bytes (six problems at ε = 1 and 10, 6 seeds each)."""
+"""Default number of joint steps.
+
+On shares, 36 steps, the default under trust='trusted', left 1.17 times the error of 40 steps for a tenth fewer bytes (six
+problems at ε = 1 and 10, 6 seeds each).
+"""
 MOMENTUM, CLEAR = 0.25, 1000.0
-"""Default momentum of joint steps below ρ = CLEAR, where gradients on shares have more noise than those of trust='trusted':
-on shares, whole rows are cut as if every residual were the largest. At ε = 1, momentum ¼ left 0.89 times the error of momentum
-½ on the four problems with which it was chosen, and 0.82 times on six others."""
+"""Default momentum of joint steps if ρ < CLEAR.
+
+Gradients on shares have more noise than under trust='trusted', because whole rows are cut as if every residual were the
+largest. At ε = 1, momentum ¼ left 0.89 times the error of momentum ½ on the four problems with which it was chosen, and 0.82
+times on six other problems.
+"""
 NEEDS = {
     "GCD": "scores of all coordinates",
     "SGD": "secret batches",
@@ -56,11 +68,11 @@ NEEDS = {
     "SCD": "a dual state",
     "OutputPerturbation": "steps without noise",
 }
-"""{solver: a feature that it needs and that shares lack}."""
+"""{solver: feature that the solver needs and that training on shares lacks}."""
 
 
 def why_not(solver: Solver, loss: Loss) -> str:
-    """Return the reason why a solver cannot run on shares with a loss; '' if it can."""
+    """Return the reason why a solver cannot run on shares with this loss; '' if it can."""
     if solver.name in ((BY_SUMS if loss.log_odds else ()) + (BY_PRODUCTS if loss.quadratic else ())):
         return ""
     if solver.name in NEEDS:
@@ -77,11 +89,11 @@ def why_not(solver: Solver, loss: Loss) -> str:
 def resolved(solver: Solver, problem: Problem) -> Solver:
     """Return a solver with every option decided for a run on shares.
 
-    SkGD takes joint steps if options and the public rule allow them (`skgd_options.declined`): nobody sees columns on shares,
-    and all columns of a party are opened at once, so a step shares residuals once.
+    SkGD takes joint steps if options and the public rule allow them (`skgd_options.declined`). On shares nobody sees columns,
+    and all columns of a party are opened at once, so residuals are shared only once per joint step.
 
-    The default clip of NoisyGram is FEW_CUT times the default under trust='trusted', where all columns of a row shrink by one
-    factor. NoisyGram always releases products. SkGD has blocks of BLOCK columns and excess_share=0 by default.
+    The default clip of NoisyGram is FEW_CUT times the default under trust='trusted', where one factor shrinks all columns of
+    a row. On shares NoisyGram always releases products. SkGD has blocks of BLOCK columns and excess_share=0 by default.
     """
     if isinstance(solver, NoisyGram):
         if solver.constant:
@@ -115,18 +127,18 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
 
 
 def _leaves_steps_open(solver: SkGD) -> bool:
-    """Return True if the job leaves open joint steps, and the passes, blocks and order that would take their place."""
+    """Return True if the job leaves open both joint steps and the passes, blocks and order that would replace them."""
     decided = (solver.joint, solver.passes, solver.outer_rounds, solver.inner_rounds, solver.block_size)
     return all(option is None for option in decided) and solver.sampling == "shuffled"
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Public facts about the sums of a run on shares.
+    """Public facts about the opened sums of a run on shares.
 
-    squares : {party: its part of the squared cap}: the party's number of coordinates if √M_j scales them, otherwise ΣB_j² over
-        its columns.
-    size : typical length of a scaled column, divided by C. models : numbers of models, and of openings of sums, in the run.
+    squares : {party: its part of the squared cap}. The part is the party's number of coordinates if √M_j scales the
+    coordinates, else ΣB_j² over the party's columns.
+    size : typical length of a scaled column, divided by C. models : numbers of models in the run, and of openings of sums.
     """
 
     squares: Mapping[str, float]
@@ -135,7 +147,7 @@ class Rows:
 
 
 def rows_of(solver: Solver, problem: Problem) -> Rows:
-    """Return the facts for a resolved solver. Raise SpecificationError for options that need clipped sums of single blocks."""
+    """Return the facts for a resolved solver. Raise SpecificationError for options that need single blocks to be clipped."""
     whole = problem.layout.whole()
     if isinstance(solver, SkGD):
         if not solver.by_pass:
@@ -161,9 +173,9 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
 
 
 def _models(walk: Walk) -> Models:
-    """Return the numbers of models and openings for updates that draw every block once per pass.
+    """Return the number of models and the number of openings, for updates that draw every block once per pass.
 
-    The draws of an incomplete last pass are not known yet, so the largest blocks that it may draw are counted.
+    Which blocks an incomplete last pass will draw is not known yet, so the largest blocks are counted.
     """
     count, blocks = walk.n_draws, walk.blocks
     if walk.solver.sampling == "full":  # all blocks at one model, in one opening
@@ -181,12 +193,12 @@ def _models(walk: Walk) -> Models:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Public facts about the one joint release of all products of columns.
+    """Public facts about the one joint release of all products of columns, for a run on shares.
 
     clip : C. squares : {party: ΣB_j², plus the label's term at its party}; for joint steps the party's number of columns.
     label_scale, label_centre : t and c of t(y − c); None and 0 for products without the label.
     first : query under which the release is charged. event : event of the release. unit : C² if the query counts in units of
-        C², else 1.
+    C², else 1.
     """
 
     clip: float
@@ -199,7 +211,7 @@ class Products:
 
 
 def products_of(solver: Solver, problem: Problem, label: str) -> Products | None:
-    """Return the facts about the products that a resolved solver opens; None if it opens none.
+    """Return the facts about the products that a resolved solver opens; None if the solver opens no products.
 
     label : name of the party that holds the labels.
     """
@@ -220,7 +232,7 @@ def products_of(solver: Solver, problem: Problem, label: str) -> Products | None
 
 
 def _correlations(solver: SkGD, problem: Problem) -> Products:
-    """Return the products of scaled columns for joint steps: weights t_i = L/R for all records, rows of norm at most √(R/L)."""
+    """Return the facts for joint steps: records have weights t_i = L/R, rows of scaled columns norm at most √(R/L)."""
     ((event,),) = (events for row, events in Budget(solver, problem).once if row.make is correlations.release)
     weighting, whole = correlations.weighting_of(problem, problem.loss, math.inf), problem.layout.whole()
     rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}

@@ -1,4 +1,4 @@
-"""Checks of solver options, and access to options by name."""
+"""Checks of solver options, and reading of options by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def require_whole(solver: str, option: str, value: int | None, least: int = 1, *, optional: bool = True) -> None:
-    """Raise SpecificationError unless value is a whole number of at least `least`, or None if it is optional."""
+    """Raise SpecificationError unless value is a whole number of at least `least`. None is allowed if `optional`."""
     if optional and value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -24,7 +24,7 @@ def require_whole(solver: str, option: str, value: int | None, least: int = 1, *
 
 
 def require_one_of(solver: str, option: str, value: str | None, known: Sequence[str], *, optional: bool = True) -> None:
-    """Raise SpecificationError unless value is one of `known`, or None if it is optional."""
+    """Raise SpecificationError unless value is one of `known`. None is allowed if `optional`."""
     if value not in known and not (optional and value is None):
         raise SpecificationError(
             f"{solver}: {option} must be one of {', '.join(known)}, not {value!r}{nearest(str(value), known)}"
@@ -41,13 +41,13 @@ def require_share(solver: str, option: str, share: float | None) -> None:
 
 
 def require_clip(solver: str, problem: Problem, clip: float | str | None) -> None:
-    """Raise PrivacyError for a private run without a finite clip."""
+    """Raise PrivacyError if a private run has no finite clip."""
     if problem.private and clip == math.inf:
         raise PrivacyError(f"{solver}: clip=inf bounds no record's influence: give a finite clip, or {WITHOUT_PRIVACY}")
 
 
 def require_groups(problem: Problem) -> None:
-    """Raise SpecificationError for a group penalty without named blocks."""
+    """Raise SpecificationError for a group penalty if the partition names no blocks."""
     if problem.penalty.grouped and problem.layout.explicit is None:
         raise SpecificationError(
             f"the {problem.penalty.name} penalty groups columns by the partition's blocks: name them, "
@@ -56,7 +56,7 @@ def require_groups(problem: Problem) -> None:
 
 
 def options_of(solver: Any) -> dict[str, Any]:
-    """Return {name: value} of all options; nested options are named like 'shares.early_share'."""
+    """Return {name: value} of all options. Nested options have names such as 'shares.early_share'."""
     found: dict[str, Any] = {}
     for f in fields(solver):
         value = getattr(solver, f.name)

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 PRIVATE_TOLERANCE = 1e-3
 GAINED = 0.1
-"""Share of the constant model's loss that an unpenalised model is expected to remove."""
+"""Assumed share of the constant model's loss that an unpenalised model removes."""
 PUBLIC_DISTANCE = 1e-10
 """Default distance from the minimiser at which a run without privacy stops."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Publish(Joint, Local):
-    """Query that releases w, rounded to the grid of `clip`, with the noise of `event`. The coordinator answers the query."""
+    """Query that releases w, rounded to the grid of `clip`, with the noise of `event`. The coordinator answers it."""
 
     w: Vector
     clip: Clip
@@ -48,7 +48,7 @@ class Publish(Joint, Local):
         return (self.w.size,)
 
     def answer(self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey) -> tuple[Released, tuple[()]]:
-        """Return w, rounded to the grid, with noise."""
+        """Return w, rounded to the grid, plus noise."""
         if self.event is None:
             return (self.w.copy(),), ()
         on_grid = np.rint(self.w / self.clip.grid).astype(np.int64)
@@ -57,22 +57,22 @@ class Publish(Joint, Local):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputPerturbation(Solver):
-    """One release, the noisy minimiser of a strongly convex F, which is μ-GDP with μ = Δ/σ under replace-one.
+    """One release, the noisy minimiser of a strongly convex F. The release is μ-GDP with μ = Δ/σ under replace-one.
 
-    Nothing leaves the participants before that release. Among themselves they exchange un-noised gradients (trust: `trusted`).
+    Nothing leaves the participants before that release. Among themselves they exchange gradients without noise (`trusted`).
 
     Sensitivity. F must be λ-strongly convex in *all* coordinates, so ψ penalises the intercept too, unlike in most solvers
-    (`plan` prints this). ℓ is R-Lipschitz and ‖x_i‖ ≤ √ΣB_j² by the declared bounds, so replacing one record changes ∇f by at
-    most 2Λ/n, Λ = R√ΣB_j², and the minimiser by at most 2Λ/(λn) (Chaudhuri et al. 2011, Lemma 7, for replace-one). At the w to
-    be published, F has a subgradient of norm at most τ, so w lies within τ/λ of the minimiser. Rounding to the grid g = 2^k
-    moves w by at most g√p/2. Together Δ = 2Λ/(λn) + 2τ/λ + g√p.
+    (`plan` prints this). ℓ is R-Lipschitz, and ‖x_i‖ ≤ √ΣB_j² by the declared bounds. So replacing one record changes ∇f by
+    at most 2Λ/n, with Λ = R√ΣB_j², and moves the minimiser by at most 2Λ/(λn) (Chaudhuri et al. 2011, Lemma 7, for
+    replace-one). At the w to be published, F has a subgradient of norm at most τ, so w lies within τ/λ of the minimiser.
+    Rounding to the grid g = 2^k moves w by at most g√p/2. Together Δ = 2Λ/(λn) + 2τ/λ + g√p.
 
-    Solving. Accelerated proximal gradient steps, with ∇f from the parties. Public facts set the number of steps, which suffices
-    *for any data within the bounds* (Beck 2017, Thm. 10.42): a number of rounds that depended on data would be visible. After
-    the last step v → w⁺ = prox(v − ∇f(v)/L) the subgradient L(v − w⁺) + ∇f(w⁺) − ∇f(v) of F at w⁺ has norm at most 2L‖v − w⁺‖,
-    for L ≥ λ_max(∇²f). The solver verifies that this is at most τ before the release.
+    Solving. The solver takes accelerated proximal gradient steps, with ∇f from the parties. Public facts set the number of
+    steps, which is enough *for any data within the bounds* (Beck 2017, Thm. 10.42). A number of rounds that depended on data
+    would be visible. After the last step v → w⁺ = prox(v − ∇f(v)/L), the subgradient L(v − w⁺) + ∇f(w⁺) − ∇f(v) of F at w⁺
+    has norm at most 2L‖v − w⁺‖, for L ≥ λ_max(∇²f). Before the release, the solver verifies that this bound is at most τ.
 
-    tolerance : τ in units of Λ/n. The noise grows by this share. None takes 1e-3 with privacy.
+    tolerance : τ in units of Λ/n. The tolerance increases the noise by this share. None takes 1e-3 with privacy.
     constant : True releases the constant model alone (`vfl.solvers.releases.alone`), False never does. None releases that model
         alone if noise would raise F by more than a model can lower F (`outweighed`), unless `tolerance` is given or the job
         bounds fairness.
@@ -91,11 +91,11 @@ class OutputPerturbation(Solver):
 
     @property
     def sealed(self) -> bool:
-        """True unless the run releases the constant model alone."""
+        """True unless the run releases only the constant model."""
         return not self.constant
 
     def resolve(self, problem: Problem) -> Self:
-        """Return a copy of the solver with its tolerance; raise an error for an objective without a finite sensitivity."""
+        """Return a copy of the solver with its tolerance decided. Raise an error for an objective without a finite Δ."""
         loss, penalty = problem.loss, problem.penalty
         if not penalty.convexity > 0:
             raise SpecificationError(
@@ -130,7 +130,7 @@ class OutputPerturbation(Solver):
         return replace(self, tolerance=tolerance, constant=False)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the event of the minimiser, or of the constant model."""
+        """Return the event of releasing the minimiser, or of releasing the constant model."""
         if self.constant:
             return ((alone.event(problem), 1),)
         event = self._event(problem)
@@ -160,9 +160,9 @@ class OutputPerturbation(Solver):
         return published
 
     def steps(self, problem: Problem) -> int:
-        """Return the number of steps after which 2L‖v − w⁺‖ ≤ τ/2, for any data within the bounds.
+        """Return a number of steps after which 2L‖v − w⁺‖ ≤ τ/2, for any data within the bounds.
 
-        ‖L(v − w⁺)‖² ≤ 2L(F(v) − F*) (Beck 2017, Lemma 10.4), so F(v) − F* ≤ τ²/(32L) suffices. With
+        ‖L(v − w⁺)‖² ≤ 2L(F(v) − F*) (Beck 2017, Lemma 10.4), so F(v) − F* ≤ τ²/(32L) is enough. With
         f + λ‖·‖²/2 in place of f, the gap is at most (1 − 1/√κ)^k (F(0) − F* + λ‖w*‖²/2) (Thm. 10.42). The factor in brackets
         is at most ‖∇f(0)‖²/λ ≤ Λ²/λ by strong convexity, because ψ is minimal at 0.
         """
@@ -171,14 +171,14 @@ class OutputPerturbation(Solver):
         return 1 + math.ceil(math.sqrt(_condition(problem)) * math.log(max(wanted, math.e)))
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, and one to verify the subgradient. The release needs no message."""
+        """Return the number of messages: two per step, and one to verify the subgradient. The release takes no message."""
         return 1 if self.constant else 2 * self.steps(problem) + 1
 
     def radius(self, problem: Problem, chance: float) -> float:
-        """Return a bound on the distance of the published w from the minimiser, exceeded with probability at most `chance`.
+        """Return a distance from the minimiser that the published w exceeds with probability at most `chance`.
 
-        The bound is public and costs no budget. The noise has N(0, σ²) in p coordinates, the solved w lies within τ/λ of the
-        minimiser, and w and the noise are each rounded to the grid g, by at most g√p/2.
+        The distance is public and costs no budget. The noise is N(0, σ²) on p coordinates, and the solved w lies within τ/λ
+        of the minimiser. w and the noise are each rounded to the grid g, which moves each of them by at most g√p/2.
         """
         from scipy.special import chdtri
 
@@ -212,9 +212,9 @@ class OutputPerturbation(Solver):
         return (self.tolerance or PRIVATE_TOLERANCE) * _lipschitz(problem) / problem.n_records
 
     def _geometry(self, problem: Problem) -> Clip:
-        """Return grid and Δ.
+        """Return the grid step and Δ.
 
-        On either of two adjacent data sets, training ends within `cap` of the midpoint of the two minimisers.
+        For both of two adjacent data sets, training ends within `cap` of the midpoint between their two minimisers.
         """
         half = (_lipschitz(problem) / problem.n_records + self._tau(problem)) / problem.penalty.convexity
         return Clip(half, problem.layout.n_coordinates)
@@ -224,7 +224,7 @@ class OutputPerturbation(Solver):
 
 
 def bounding(solver: Solver) -> Solver:
-    """Return the solver of a job that bounds fairness. Output perturbation then trains a model unless `constant` is True.
+    """Return the solver of a job that bounds unfairness: output perturbation trains a model unless `constant` is True.
 
     The bound follows from the noise of the minimiser (`OutputPerturbation.radius`). The constant model has no such bound.
     """
@@ -234,11 +234,11 @@ def bounding(solver: Solver) -> Solver:
 
 
 def outweighed(problem: Problem) -> bool:
-    """Return True if noise is expected to raise F by more than a model can lower it: a public fact.
+    """Return True if, by public facts, noise is expected to raise F by more than a model can lower F.
 
     Let v be the mean variance of a column, assumed to be B_j²/9. The noise raises F by ½(Lpv + λp)σ². A model lowers F by
-    GAINED·ℓ·Lv/(Lv + λ), where the last factor is the effect of the penalty. ℓ is the loss at margin 0 for a label of 1, or for
-    a numeric label at one typical spread from 0.
+    GAINED·ℓ·Lv/(Lv + λ), where the last factor is the effect of the penalty. Here ℓ is the loss at margin 0, for a label of 1
+    or for a numeric label at one typical spread from 0.
     """
     if problem.mu is None:
         return False

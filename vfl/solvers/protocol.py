@@ -1,4 +1,4 @@
-"""Interface of a solver: a frozen specification, a plan of its releases, and a schedule of queries."""
+"""Interface of a solver: frozen options, a plan of the releases, and a schedule of queries."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ if TYPE_CHECKING:
 
 Released: TypeAlias = tuple[Vector, ...]
 Schedule: TypeAlias = Generator[Query, Released, Vector]
-"""Generator that yields queries, receives their releases, and returns w (p,) on the scaled features. It sees only
-releases, never records.
+"""Generator that yields queries, receives their releases, and returns w (p,) on the scaled features.
 
-The coordinator throws failures into the generator: BudgetExceeded if charges for lost releases used up the planned budget, and
-PartyLost if a party is given up. A solver that `goes_on_without` a party then rebuilds Xw, and ends with 0 for the party's
-coordinates.
+A schedule sees only releases, never records. The coordinator throws failures into the generator: BudgetExceeded if charges
+for lost releases used up the planned budget, and PartyLost if the coordinator gives a party up. A solver with
+`goes_on_without` then rebuilds Xw, and ends with 0 for the lost party's coordinates.
 """
 
 
 class Vectors(NamedTuple):
-    """Numbers of per-record vectors that coordinator and parties send in a run, each counted once per party.
+    """Numbers of per-record vectors that coordinator and parties send in a run. Each vector counts once per party.
 
     out : margins or residuals sent to a party. back : margins that a party returns. swept : number of vectors in each
-        direction that belong to sweeps, sent as float32 if the job says so.
+    direction that belong to sweeps; the job may ask to send these as float32.
     labels, limits : vectors of labels, and of limits of residuals, that a party receives and keeps. norms : norms of records
-        that a party returns.
+    that a party returns.
     """
 
     out: int
@@ -43,14 +42,14 @@ class Vectors(NamedTuple):
 
 
 class Solver(Protocol):
-    """One training algorithm. The fields are its public options. Rules decide options left at None, from public facts only.
+    """Training algorithm. The fields are its public options. From public facts only, rules decide options left at None.
 
-    goes_on_without : True if the schedule continues without a party that is given up.
+    goes_on_without : True if the schedule continues without a party that was given up.
     multinomial : True if the schedule can train K margins per record.
     infers : True if the schedule can make the releases that standard errors need.
     warm_starts : True if the schedule can start from a released model.
     takes_terms : True if the schedule supports terms of single columns (vfl.penalties.ColumnTerms).
-    weighs : True if the schedule uses the loss only through derivatives, so that record weights can multiply these.
+    weighs : True if the schedule uses only derivatives of the loss, so that record weights can multiply the derivatives.
     penalises_intercept : True if the intercept is penalised like other coefficients.
     """
 
@@ -66,12 +65,12 @@ class Solver(Protocol):
 
     @property
     def sequential(self) -> bool:
-        """True if parties compute one after another, so that each can use all cores of a shared machine."""
+        """True if parties compute one after another, so that each party can use all cores of a shared machine."""
         return False
 
     @property
     def adaptive(self) -> bool:
-        """True if a released value can decide the next event. Events depend on data in no other way."""
+        """True if a released value can decide the next event. In no other way do events depend on data."""
         return False
 
     @property
@@ -81,17 +80,17 @@ class Solver(Protocol):
 
     @property
     def sweeps(self) -> bool:
-        """True if a party takes several steps per message, and receives margins instead of residuals."""
+        """True if a party takes several steps per message, for which the party gets margins instead of residuals."""
         return False
 
     @property
     def shows_columns(self) -> bool:
-        """True if, under trust='trusted', participants see other parties' columns before noise, so policies ask for consent."""
+        """True if, under trust='trusted', participants see others' columns before noise. Policies then ask for consent."""
         return False
 
     @property
     def by_pass(self) -> bool:
-        """True if a pass over disjoint blocks is charged as one release, with records capped by their whole rows."""
+        """True if a pass over disjoint blocks is charged as one release. Records are then capped by their whole rows."""
         return False
 
     def resolve(self, problem: Problem) -> Self:
@@ -115,7 +114,7 @@ class Solver(Protocol):
         ...
 
     def remark(self, problem: Problem, resolved: Self) -> str:
-        """Return a sentence for the plan about an option that the user might add, or that has no effect; '' for none.
+        """Return a sentence for the plan about an option that the user might add, or that has no effect; '' if there is none.
 
         resolved : this solver with every option decided.
         """
@@ -127,32 +126,32 @@ class Solver(Protocol):
         ...
 
     def vectors(self, problem: Problem) -> Vectors:
-        """Return the numbers of vectors that a run sends, for a resolved solver.
+        """Return the number of vectors that a run sends, for a resolved solver.
 
-        By default, messages alternate: all parties receive one vector, then all parties answer with one vector.
+        By default messages alternate: all parties receive one vector, then all parties answer with one vector.
         """
         pairs = len(problem.layout.whole()) * (self.round_trips(problem) // 2)
         return Vectors(pairs, pairs)
 
     def last_pass(self, problem: Problem) -> int | None:
-        """Return the number of passes of a run that never meets its stopping rule; None for a solver without a rule."""
+        """Return the number of passes of a run that never meets the stopping rule; None for a solver without such a rule."""
         del problem
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Derivative(Weighting):
-    """Weighting r_i = ℓ'(v_i, y_i)."""
+    """Weights r_i = ℓ'(v_i, y_i), the derivatives of the loss."""
 
     loss: Loss
 
     @property
     def kernel(self) -> str:
-        """Name of the loss's fused kernel; '' if it has none."""
+        """Name of the loss's fused kernel (compiled loop); '' if the loss has none."""
         return self.loss.kernel
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,), and {}: this weighting keeps no per-record state."""
+        """Return r, (n,), and {}, since this weighting keeps no per-record state."""
         return self.loss.derivative(margins, labels), {}

@@ -1,4 +1,4 @@
-"""DP-SCD: dual coordinate ascent over the records (Damaskinos et al. 2021), with noise on the shared vector v alone."""
+"""Solver DP-SCD: dual coordinate ascent over the records (Damaskinos et al. 2021), with noise only on the shared vector v."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ PRIVATE_OVERLAP = 0.3
 
 @dataclass(frozen=True, slots=True)
 class DualStep(Weighting):
-    """Weighting r_i = ζ_i·min(1, C/(|ζ_i|‖x_i‖)), 0 outside the batch. The coordinator keeps α + r as 'duals'.
+    """Weights r_i = ζ_i·min(1, C/(|ζ_i|‖x_i‖)), 0 outside of the batch. The coordinator keeps α + r under the name 'duals'.
 
-    Logistic steps are first shrunk by a factor that leaves the intercept unchanged if one label is rarer than the other.
+    If one label is rarer than the other, logistic steps are first shrunk by a factor that leaves the intercept unchanged.
 
     coupling : σ'/(λn), the factor of ‖x_i‖² in the q of `Loss.dual_step`.
-    grid : grid of the changes of α if α has its own noise ('perturbation'). In that case |ζ_i| ≤ C, too. None: no noise on α.
+    grid : grid of the changes of α if α has its own noise ('perturbation'). Then |ζ_i| ≤ C holds, too. None: no noise on α.
     """
 
     loss: Loss
@@ -66,7 +66,7 @@ class DualStep(Weighting):
         ζ = self.loss.dual_step(margins, labels, α, q)
         if self.loss.log_odds and math.isfinite(self.cap):
             # The cap alone would cut the longer steps of the rarer label, and so move the intercept. This factor hardly depends
-            # on the label, since α is small where caps are tight (vfl.kernels.geometry.capped).
+            # on the label, since α is small if caps are tight (vfl.kernels.geometry.capped).
             residual = abs(self.loss.derivative(margins, labels))
             longest = (np.maximum(residual, 1.0 - residual) + abs(α)) / (1.0 + q * self.loss.curvature)
             ζ = ζ * np.minimum(1.0, record_limits(held["norms"], self.cap) / longest)
@@ -78,9 +78,9 @@ class DualStep(Weighting):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Perturb(Local):
-    """Query for the noise on α in a joint release of [α; v]. It releases nothing: the coordinator keeps the noise, (n,).
+    """Query for the noise on α in a joint release of [α; v]. The coordinator keeps this noise, (n,), so nothing is released.
 
-    event : the joint event, charged with the v part.
+    event : the joint event, which is charged with the v part.
     clip : geometry of one entry.
     """
 
@@ -89,7 +89,7 @@ class Perturb(Local):
 
     @property
     def target(self) -> str:
-        """Name under which the coordinator keeps the noise, beside the margins."""
+        """Name under which the coordinator keeps the noise, in addition to the margins."""
         return PERTURBATION
 
     def answer(
@@ -103,15 +103,16 @@ class Perturb(Local):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SCD(BatchSolver):
-    """DP-SCD. Each step releases one Gaussian sum over a batch, of sensitivity Δ = 2C plus rounding under replace-one.
+    """Dual coordinate ascent. Each step releases a Gaussian sum over a batch, with Δ = 2C plus rounding under replace-one.
 
     The dual of F has one variable α_i per record, and w = v/(λn) with v = Σ α_i x_i. A step computes ζ_i for the records of
-    a batch, each from the same released v. It adds the ζ_i to α, which the coordinator keeps beside the margins and never
-    releases or logs. The step then releases Σ_{i in batch} ζ_i x_i, with ‖ζ_i x_i‖ ≤ C over all parties jointly, and noise of
-    one event. A record's rounded contribution has norm at most a = C(1 + p·2⁻⁵⁰) + g√p/2, and Δ = 2a (vfl.solvers.joint).
+    a batch, each from the same released v. The step adds the ζ_i to α, which the coordinator keeps beside the margins and
+    never releases or logs. The step then releases Σ_{i in batch} ζ_i x_i, with ‖ζ_i x_i‖ ≤ C over all parties jointly, and
+    noise of one event. A record's rounded contribution has norm at most a = C(1 + p·2⁻⁵⁰) + g√p/2, and Δ = 2a
+    (vfl.solvers.joint).
 
-    Noise on v alone suffices, but *not* by post-processing: ζ_i depends on α_i, which holds the record's own past. Proof: Let
-    two data sets differ in record i.
+    Noise on v alone is enough, but *not* by post-processing: ζ_i depends on α_i, which holds the record's own past. Proof:
+    Let two data sets differ in record i.
 
     1. Fix the coins that draw all other records, at all steps. The coins are independent of the data. By joint convexity, a
        bound for every value of the coins bounds the mixture over them.
@@ -126,8 +127,8 @@ class SCD(BatchSolver):
 
     The argument needs independent draws of fixed probability, a fixed divisor (λn here, never the realised size), updates
     that do not see each other inside a batch, and an α that never leaves the coordinator. With disjoint public batches, the
-    same argument with q = 1 for the record's own batch and 0 for all others makes a pass Δ/σ-GDP. That argument needs secrecy
-    of α, but batches may be public.
+    same argument, with q = 1 for the record's own batch and 0 for all other batches, makes a pass Δ/σ-GDP. That argument
+    needs secrecy of α, but the batches may be public.
 
     The paper's variant, release='both', adds noise to α as well, so that [α; v] could be published (vfl never does). α on a
     batch shows the records that were drawn, so there is no amplification and sampling='poisson' is refused. On disjoint public
@@ -135,22 +136,22 @@ class SCD(BatchSolver):
     |ζ_i| ≤ C. Everything else is post-processing, because no secret state remains. The variant needs √2 times the noise
     and is meant for comparisons.
 
-    The duality gap needs every record's α and margin. No query computes the gap, and no charge would cover it, so no decision
-    depends on the gap. The schedule follows from public facts.
+    The duality gap needs every record's α and margin. No query computes the gap, and no charge would cover the gap, so no
+    decision depends on it. The schedule follows from public facts.
 
     Related: sequential SDCA is batch_size=1, overlap=1, sampling='disjoint'. The primal variant, vfl.CD, descends along
     features instead of records.
 
     F needs λ > 0 on every coordinate: penalty=L2(λ), and the intercept, if any, is penalised too (`plan` says so).
-    Source: Damaskinos, Mendler-Dünner, Guerraoui, Papandreou, Parnell 2021, Alg. 1; the argument above is ours.
+    Source: Damaskinos, Mendler-Dünner, Guerraoui, Papandreou, Parnell 2021, Alg. 1; the argument above is this project's.
 
     batch_size, sampling, passes, seed : as for SGD.
     clip : C, cap on ‖ζ_i x_i‖. None lets a public rule decide; inf clips nothing.
     overlap : σ', number of records of a batch that are assumed to pull in one direction. The batch size is always safe; 1
-        suits orthogonal records. Without privacy, None takes the batch size. With privacy, None takes 0.3 of the batch size, or
-        more if noise would cost more than the steps gain (`joint.time_limit`).
-    label_share : approximate share of μ² for w₀, the constant model, as for SGD. The penalty then applies to w − w₀ instead of
-        w; the two differ in the intercept only.
+    suits orthogonal records. Without privacy, None takes the batch size. With privacy, None takes 0.3 of the batch size, or
+    more if noise would cost more than the steps gain (`joint.time_limit`).
+    label_share : approximate share of μ² for the starting model w₀, the constant model, as for SGD. The penalty then applies
+    to w − w₀ instead of w; w₀ and 0 differ only in the intercept.
     release : 'v', or 'both' for the paper's [α; v].
     iterate : 'last', or 'tail' for the average of the last half.
     """
@@ -174,7 +175,7 @@ class SCD(BatchSolver):
             )
 
     def resolve(self, problem: Problem) -> Self:
-        """Return a copy of the solver with every option decided; raise an error for a loss or penalty without a dual step."""
+        """Return a copy of the solver with every option decided. Raise an error for a loss or penalty without a dual step."""
         require_clip(self.name, problem, self.clip)
         joint.require_blocks(self.name, problem)
         loss = problem.loss
@@ -200,17 +201,17 @@ class SCD(BatchSolver):
         return replace(solver, clip=self.clip if self.clip is not None else solver._default_clip(problem))
 
     def _default_clip(self, problem: Problem) -> float:
-        """Return the default gradient clip over 1 + qL, as the dual step of a typical record (coupling q) is over 1 + qL."""
+        """Return the default clip: the gradient's, divided by 1 + qL like the dual step of a typical record of coupling q."""
         if not problem.private:
             return math.inf
         L = problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
         return joint.default_clip(problem) / (1.0 + self._coupling(problem) * joint.squares_bound(problem) / 3.0 * L)
 
     def _slow(self, problem: Problem) -> float:
-        """Return the overlap at which all passes together reach `joint.time_limit`; 0 without privacy.
+        """Return the overlap at which all passes together just reach `joint.time_limit`; 0 without privacy.
 
         A pass with overlap σ' moves w as far as gradient steps whose γ sum to n/(r²σ'). r² = ‖x‖²/ΣB_j² is taken as 2/3: on
-        two simulated problems, 1/3 left up to 5 % more loss at ε = 1, and 4/3 left up to 3 % more at ε = 0.1.
+        two simulated problems, r² = 1/3 left up to 5 % more loss at ε = 1, and 4/3 left up to 3 % more at ε = 0.1.
         """
         if not problem.private or self.clip is not None:
             return 0.0
@@ -223,7 +224,7 @@ class SCD(BatchSolver):
         return Clip(float(self.clip or math.inf), 1)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the label statistic, if any, and one event per step ('poisson') or per pass ('disjoint')."""
+        """Return the event of the label statistic, if released, and one event per step ('poisson') or per pass ('disjoint')."""
         if not problem.private:
             return ()
         drawn = self._batches(problem)
@@ -234,9 +235,9 @@ class SCD(BatchSolver):
         return self._start(problem).planned((event, count), cost=drawn.cost)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """For every step: draw the batch, release Σ ζ_i x_i, add it to v, update Xw.
+        """In every step, draw the batch, release Σ ζ_i x_i, add it to v, and update Xw.
 
-        Xw is never rebuilt, so that a resumed run repeats every step of α from the released values.
+        Xw is never rebuilt, so that a resumed run can repeat every step of α from the released values.
         """
         clip, drawn = self._clip(problem), self._batches(problem)
         charges = self.releases(problem)
@@ -289,5 +290,5 @@ class SCD(BatchSolver):
 
 
 def _default_passes(problem: Problem) -> int:
-    """Return the number of private passes, ρ/100 between 2 and 10. All noise adds up in v, and averaging does not remove it."""
+    """Return the number of private passes, ρ/100 between 2 and 10. All noise adds up in v, and no averaging removes it."""
     return min(10, max(2, round(signal_to_noise(problem) / 100.0)))

@@ -1,4 +1,4 @@
-"""DP-SGD with proximal steps. Each record is clipped by the joint norm of its gradient over the parties."""
+"""Solver DP-SGD with proximal steps. Each record is clipped by the joint norm of its gradient over the parties."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PUBLIC_PASSES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SGD(BatchSolver):
-    """DP-SGD. Each step releases one Gaussian sum over a batch, of sensitivity Δ under replace-one.
+    """Stochastic gradient descent. Each step releases a Gaussian sum over a batch, of sensitivity Δ under replace-one.
 
     With sampling='poisson' a step is accounted as a Poisson-subsampled Gaussian of rate q. The number T of steps is fixed
     before the first step, and the steps are accounted by their privacy loss distribution. With 'disjoint' a *pass* is Δ/σ-GDP.
@@ -40,8 +40,8 @@ class SGD(BatchSolver):
 
     batch_size : qn, expected size of a batch. sampling : 'poisson' or 'disjoint'.
     passes : expected number of times each record is used, which gives T = passes·n/batch_size steps.
-    clip : C, cap on the norm of one record's whole gradient, on the scaled features. None lets a public rule decide; inf clips
-        nothing.
+    clip : C, cap on the norm of one record's whole gradient on the scaled features. None lets a public rule decide; inf clips
+    nothing.
     step_size : γ, in units of 1/(L·mean‖x‖²), with L = 1 for a loss without curvature. None takes 1, or less if noise would
         cost more than the steps gain (`joint.time_limit`).
     decay : 'constant' steps, or 'root' for steps of γ/√(t+1) after t passes, as subgradients require.
@@ -77,14 +77,14 @@ class SGD(BatchSolver):
         return replace(solver, step_size=self.step_size if self.step_size is not None else limited)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the label statistic, if any, and one event per step ('poisson') or per pass ('disjoint')."""
+        """Return the event of the label statistic, if released, and one event per step ('poisson') or per pass ('disjoint')."""
         if not problem.private:
             return ()
         drawn = self._batches(problem)
         return self._start(problem).planned(drawn.charge(self._clip(problem)), cost=drawn.cost)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """For every step: draw the batch, release its clipped gradient, step, rebuild Xw."""
+        """In every step, draw the batch, release its clipped gradient, take a step, and rebuild Xw."""
         clip, drawn = self._clip(problem), self._batches(problem)
         charges = self.releases(problem)
         event = charges[-1][0] if charges else None
@@ -106,7 +106,7 @@ class SGD(BatchSolver):
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, and those before the first step. Drawing a sample takes no message."""
+        """Return the number of messages: two per step, and those before the first step. Drawing a sample takes none."""
         return self._round_trips(problem, self._batches(problem).steps)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""DP-SkGD with block sampling (Maranjyan, Sadiev, Richtárik 2024), with the prox steps of DP-CD (Mangold et al. 2022)."""
+"""Solver DP-SkGD with block sampling (Maranjyan, Sadiev, Richtárik 2024) and the prox steps of DP-CD (Mangold et al. 2022)."""
 
 from __future__ import annotations
 
@@ -31,49 +31,51 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Schedule
 
 COUNTED = 1 << 17
-"""Number of draws that a plan simulates to count messages. For longer runs, the plan extrapolates."""
+"""Number of draws that a plan simulates to count messages. For longer runs the plan extrapolates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkGD(Solver):
-    """DP-SkGD with block sampling. Public rules decide the options left at None; `vfl.plan` says which and why.
+    """Block coordinate descent with sampled blocks. Public rules decide options left at None; `vfl.plan` prints the reasons.
 
-    block_size : number of columns per block; blocks never span two parties. Leave it out when the partition names blocks.
+    block_size : number of columns per block; blocks never span two parties. Leave it out if the partition names blocks.
     sampling : 'shuffled', 'cyclic', 'uniform', 'importance', 'nice' (with `tau`) or 'full'.
     parallel : number of different parties whose blocks may move at once, from the same margins. The draws of a pass are then
-        joined into fewer rounds; the blocks drawn, and their number, stay the same.
+        joined into fewer rounds; which blocks are drawn does not change.
     passes : number of passes over the coordinates. Alternatively, give outer_rounds and inner_rounds.
-    outer_rounds, inner_rounds : T and K of the paper. K counts the draws of blocks in an outer round; Xw is rebuilt at the
+    outer_rounds, inner_rounds : T and K of the paper. K counts the draws of blocks in one outer round. Xw is rebuilt at the
         start of every outer round.
     clip : None takes 'record' if every pass draws each block once, except for squared loss without an intercept at high μn/p
-        (`record_defaults.serves`), and 'coordinate' otherwise.
+        (`record_defaults.serves`). Otherwise None takes 'coordinate'.
         'record': the residual of a record is capped so that its contributions to all coordinates have norm at most C,
         and a pass over all blocks is charged as one release of sensitivity 2C. Every pass must then draw each block once.
         'coordinate', or a number κ: every block is clipped and charged separately, with the cap κ√|S| in units of √M_j.
-        'bounds': the largest derivative of the loss and the declared bounds imply the cap, so nothing is clipped.
-        inf: nothing is clipped, which needs a job without privacy.
-    reserve_passes : passes set aside for repeats, with clip='record'. A run that loses an answer, or is resumed, charges one
-        more pass for possible earlier releases. Without reserve passes, such a run omits its last passes.
+        'bounds': the loss's largest derivative and the declared bounds imply the cap, so nothing is clipped.
+        inf: nothing is clipped, which is allowed only without privacy.
+    reserve_passes : passes reserved for repeats, with clip='record'. A run that loses an answer, or is resumed, charges one
+        more pass, since earlier releases may have been made. Without reserve passes, such a run omits its last passes.
     shares : record cap and shares of μ², for studies (`Shares`). None lets public rules decide.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
     momentum : β, at most 1 − γ/2. Every pass adds β times the previous pass's move to its own move, at no cost in budget
-        (vfl.solvers.iterates.momentum). None takes up to ½ for runs under a record cap with μn/p below 100 and `passes` None,
-        which then need as few as half of the passes, and 0 for other runs.
-    joint : True lets long runs take 36 passes. A pass releases all parties' gradients at the same margins, then takes a step in
-        a joint model of all columns (vfl.solvers.iterates.joint_steps). For this model, 5 % of μ² pay for noisy products of the
-        columns. Under trust='trusted', margins then hold the scaled columns of all parties but the last, and later parties
-        receive them, before noise: policies must say `products = true`. Parties see residuals instead of margins and labels.
-        Where the steps do not pay (`record_defaults.declines_joint_steps`), runs are as with False. None: False under
-        trust='trusted'; True under trust='secure', which shows no columns, if passes and blocks are left open.
+        (vfl.solvers.iterates.momentum). For runs under a record cap with μn/p below 100 and `passes` None, None takes up to
+        ½; such runs then need as few as half of the passes. For other runs None takes 0.
+    joint : True lets long runs take 36 passes. A pass then releases all parties' gradients at the same margins, and takes a
+        step in a joint model of all columns (vfl.solvers.iterates.joint_steps). 5 % of μ² pay for noisy products of the
+        columns, which this model needs. Under trust='trusted', the coordinator then holds the scaled columns of all parties
+        but the last, and later parties receive these columns, before noise: policies must say `products = true`. Parties see
+        residuals instead of margins and labels. If joint steps do not pay (`record_defaults.declines_joint_steps`), True
+        changes nothing. None means False under trust='trusted'. Under trust='secure', which shows no columns, None means True
+        if passes and blocks are left open.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
-        (vfl.solvers.iterates.convergence), and return the current iterate. None takes 1e-9, or never stops early if the number
-        of steps is given. With privacy `tol` must be None: the number of steps must not depend on data.
-    iterate : result of an outer round: the 'last' θ of the round, or the 'average' of all θ in it (as in the paper). With
-        'tail' the run ends with the average of its last half.
-    sweep : 'party' sends one message per party and pass, and groups a pass by party; 'visit' sends one message for consecutive
-        blocks of one party in the order drawn; 'block' sends one block per message, and parties see residuals only.
+        (vfl.solvers.iterates.convergence), and return the current iterate. None takes 1e-9, but never stops early if the
+        number of steps is given. With privacy `tol` must be None: the number of steps must not depend on data.
+    iterate : result of an outer round: the 'last' θ of the round, or the 'average' of all θ in the round (as in the paper).
+        With 'tail' the run ends with the average over its last half.
+    sweep : 'party' sends one message per party and pass, and orders a pass by party. 'visit' sends one message for
+        consecutive blocks of one party, in the order drawn. 'block' sends one block per message, and parties see only
+        residuals.
     seed : public seed for the order of blocks.
     """
 
@@ -110,7 +112,7 @@ class SkGD(Solver):
 
     @property
     def sweeps(self) -> bool:
-        """True if a party takes several steps per message, and each step uses the margins after the previous one."""
+        """True if a party takes several steps per message, each from the margins after the step before."""
         return self.sweep != "block" and self.sampling not in ("nice", "full") and self.parallel == 1
 
     def __post_init__(self) -> None:
@@ -179,24 +181,24 @@ class SkGD(Solver):
         return known.uncentred(trail.final(w, shrunk=True) * present.mask, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the charges of the one-time releases, and of passes or (if charged separately) of every drawn block."""
+        """Return the charges of the one-time releases, and of all passes (or, if charged separately, of every drawn block)."""
         return Budget(self, problem).releases()
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages that a run waits for: visits, rebuilds of Xw, record norms and one-time releases.
 
-        Importance sampling depends on M, which is not known yet, so its visits are counted as if all M were equal. For a run
-        without privacy the number is an upper bound. For long runs it is extrapolated from the first COUNTED draws.
+        Importance sampling depends on M, which is not known yet, so visits are counted as if all M were equal. For a run
+        without privacy the number is an upper bound. For long runs the number is extrapolated from the first COUNTED draws.
         """
         before = self.by_pass + self._begins(problem) + sum(row.messages for row in table(self, problem))
         before += MESSAGES * self._extrapolations(problem)
         return before + (self.outer_rounds or 1) - 1 + self.visits(problem)[0]
 
     def vectors(self, problem: Problem) -> Vectors:
-        """Return the numbers of vectors that are sent in a run.
+        """Return the number of vectors that a run sends.
 
-        Two for each visit to a party, one per party for each rebuild or extrapolation of Xw, those of one-time releases, and
-        those that parties keep for the record cap or a sweep.
+        There are two vectors for each visit to a party, one per party for each rebuild or extrapolation of Xw, the vectors of
+        one-time releases, and vectors that parties keep for the record cap or a sweep.
         """
         parties, once = len(problem.layout.whole()), table(self, problem)
         visited, swept = self.visits(problem)[1], parties * self.sweeps
@@ -228,7 +230,7 @@ class SkGD(Solver):
         return Walk(self, problem, Curvature.flat(problem)).n_passes // WINDOW
 
     def last_pass(self, problem: Problem) -> int | None:
-        """Return the number of passes of a run that never meets its stopping rule; None without a tolerance."""
+        """Return the number of passes of a run that never meets the stopping rule; None without a tolerance."""
         return None if self.tol is None else Walk(self, problem, Curvature.flat(problem)).n_passes
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
@@ -241,7 +243,7 @@ class SkGD(Solver):
         )
 
     def remark(self, problem: Problem, resolved: Self) -> str:
-        """Return what joint steps would save and show, or why a run takes no joint steps although the user asked for them."""
+        """Return what joint steps would save and show; or why a run takes no joint steps although the user asked for them."""
         if resolved.joint or not problem.private:
             return ""
         if self.joint:
@@ -260,7 +262,7 @@ class SkGD(Solver):
 
     @property
     def adaptive(self) -> bool:
-        """True if released values decide the order of blocks or the noise: importance sampling and some caps depend on M.
+        """True if released values decide the order of blocks or the noise. Importance sampling and some caps depend on M.
 
         The charge for passes under a record cap depends only on their number, never on released values.
         """
@@ -270,12 +272,12 @@ class SkGD(Solver):
 
     @property
     def decided(self) -> Shares:
-        """Record cap, and the share of μ² that each kind of release spends; in a resolved solver all are set."""
+        """Record cap, and the share of μ² that each kind of release spends. In a resolved solver all of these are set."""
         return self.shares or Shares()
 
     @property
     def label_share(self) -> float:
-        """Share of μ² for label statistics, which decide where the intercept starts; 0 until a rule has decided the share."""
+        """Share of μ² for label statistics, which decide where the intercept starts; 0 until a rule has decided."""
         return self.decided.label_share or 0.0
 
     @property
@@ -284,25 +286,25 @@ class SkGD(Solver):
         return self.clip == RECORD
 
     def _begins(self, problem: Problem) -> bool:
-        """Return True if the run starts at a nonzero model: a public fact, so all runs of a plan send the same queries."""
+        """Return True if, by public facts, the run starts at a nonzero model. All runs of a plan then send the same queries."""
         return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
 
     def pieces(self, problem: Problem) -> tuple[Gram, ...]:
-        """Return the queries for a matrix of products of unscaled columns; () for a run without products.
+        """Return the queries for the matrix of products of unscaled columns; () for a run without products.
 
-        These queries depend on public facts alone, so a party can compare them with the coordinator's queries.
+        The queries depend on public facts alone, so a party can compare them with the coordinator's queries.
         """
         return products.planned(problem) if problem.inference or self.joint else ()
 
     def skipped(self, problem: Problem) -> int:
-        """Return the number of block updates before the tail; the average omits these updates."""
+        """Return the number of block updates before the tail, which the average omits."""
         walk = Walk(self, problem, Curvature.flat(problem))
         early = walk.n_releases * record_defaults.early_passes(walk.n_passes) // walk.n_passes
         return early if self.by_pass else walk.n_releases // 2
 
     @property
     def shows_columns(self) -> bool:
-        """True if participants see other parties' columns before noise, so that policies ask for consent."""
+        """True if participants see other parties' columns before noise. Policies then ask for consent."""
         return bool(self.joint)
 
     def _joint_steps(self, run: Run) -> JointSteps | None:

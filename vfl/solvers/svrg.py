@@ -1,4 +1,4 @@
-"""DP-SVRG with proximal steps. Each record is clipped by the joint norm of its gradient over the parties."""
+"""Solver DP-SVRG with proximal steps. Each record is clipped by the joint norm of its gradient over the parties."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SNAPSHOT = "snapshot"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDerivative(Weighting):
-    """Weighting r_i = clip_C(ℓ'(v_i)) for all records. The coordinator keeps ℓ'(v_i) as 'snapshot'."""
+    """Weights r_i = clip_C(ℓ'(v_i)) of all records. The coordinator keeps ℓ'(v_i) under the name 'snapshot'."""
 
     loss: Loss
     cap: float
@@ -49,7 +49,7 @@ class SnapshotDerivative(Weighting):
 
 @dataclass(frozen=True, slots=True)
 class ClippedDifference(Weighting):
-    """Weighting r_i = clip_D(ℓ'(v_i) − ℓ'(ṽ_i)), where ṽ is the margin at the snapshot; 0 outside the batch."""
+    """Weights r_i = clip_D(ℓ'(v_i) − ℓ'(ṽ_i)), where ṽ_i is the margin at the snapshot; 0 outside of the batch."""
 
     loss: Loss
     cap: float
@@ -65,19 +65,19 @@ class ClippedDifference(Weighting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SVRG(BatchSolver):
-    """DP-SVRG. A pass releases a full gradient at a snapshot, then differences from it on batches, all with Gaussian noise.
+    """Variance-reduced SGD. A pass releases the full gradient at a snapshot, then differences from it on batches.
 
-    Snapshot: Σ_i clip_C(ℓ'(ṽ_i) x_i) over all records, Δ_C/σ-GDP under replace-one. Step: Σ_{i in batch}
-    clip_D((ℓ'(v_i) − ℓ'(ṽ_i)) x_i), a Poisson-subsampled Gaussian or, on disjoint public batches, Δ_D/σ-GDP per pass
-    (vfl.solvers.batches). With a cap c, Δ_c = 2(c(1 + p·2⁻⁵⁰) + g√p/2) (vfl.solvers.joint, rounding included). The snapshot's
-    derivatives stay with the coordinator. A record's derivative is a function of that record and of released values, so the
-    clip D bounds the record's influence on a step for any snapshot. The plan is fixed beforehand. Both kinds of release get
-    about the same share of the budget. D clips one record's difference as a whole; clipping ℓ'(v) and ℓ'(ṽ) separately would
-    allow differences of norm 2C. Source: Johnson & Zhang 2013; clipping as in Abadi et al. 2016 (clipping biases the
-    difference).
+    Each release has Gaussian noise. Snapshot: Σ_i clip_C(ℓ'(ṽ_i) x_i) over all records, Δ_C/σ-GDP under replace-one. Step:
+    Σ_{i in batch} clip_D((ℓ'(v_i) − ℓ'(ṽ_i)) x_i), a Poisson-subsampled Gaussian or, on disjoint public batches, Δ_D/σ-GDP
+    per pass (vfl.solvers.batches). With a cap c, Δ_c = 2(c(1 + p·2⁻⁵⁰) + g√p/2) (vfl.solvers.joint, rounding included). The
+    snapshot's derivatives stay with the coordinator. A record's derivative is a function of that record and of released
+    values, so the clip D bounds the record's influence on a step for any snapshot. The plan is fixed beforehand. Both kinds
+    of release get about the same share of the budget. D clips one record's difference as a whole; clipping ℓ'(v) and ℓ'(ṽ)
+    separately would allow differences of norm 2C. Source: Johnson & Zhang 2013; clipping as in Abadi et al. 2016 (clipping
+    biases the difference).
 
     batch_size, sampling, passes, step_size, iterate, label_share, seed : as for SGD, but steps are constant and half as long.
-    clip : C. difference_clip : D. None takes C√(b/n) for batches of size b with privacy, which balances the two noises.
+    clip : C. difference_clip : D. With privacy, None takes C√(b/n) for batches of size b, which balances the two noises.
     """
 
     difference_clip: float | None = None
@@ -92,7 +92,7 @@ class SVRG(BatchSolver):
         as_floats(self, "difference_clip", "step_size")
 
     def resolve(self, problem: Problem) -> Self:
-        """Return a copy of the solver with every option decided; raise an error for a loss without finite curvature."""
+        """Return a copy of the solver with every option decided. Raise an error for a loss without finite curvature."""
         for clip in (self.clip, self.difference_clip):
             require_clip(self.name, problem, clip)
         joint.require_blocks(self.name, problem)
@@ -108,7 +108,7 @@ class SVRG(BatchSolver):
             iterate=self.iterate or ("tail" if problem.private else "last"),
         )
         if self.step_size is None:
-            # Every step of a pass contains the noise of its snapshot, and half of the budget pays for the snapshots.
+            # Every step of a pass contains the noise of the pass's snapshot, and half of the budget pays for the snapshots.
             limited = joint.default_step_size(problem, clip, 2 * solver._batches(problem).steps)
             solver = replace(solver, step_size=min(0.5, limited))
         share = solver._batches(problem).rate
@@ -134,7 +134,7 @@ class SVRG(BatchSolver):
         return self._start(problem).planned(*plan, cost=drawn.cost + drawn.passes / weight**2)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """For every pass: rebuild Xw, release the snapshot's gradient, step; for every batch: release the difference, step.
+        """In every pass, rebuild Xw and take a step with the snapshot's gradient; then take a step per batch with a difference.
 
         The first step needs no batch: at the snapshot all differences are 0, so a release would be pure noise.
         """

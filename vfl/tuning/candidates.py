@@ -45,8 +45,7 @@ class Tuning:
     """Candidates, score and inclusion of a tuning run. All of these are public.
 
     Guarantee: the released model and the released score are together (ε, δ)-DP for every record, with the ε and δ of the
-    jobs,
-    whichever candidate wins. A trial trains one candidate, with a smaller ε, `trial_epsilon`.
+    jobs, whichever candidate wins. A trial trains one candidate, with a smaller ε, `trial_epsilon`.
 
     jobs : the candidates, each with the ε and δ of the whole tuning run. If the draw considers no candidate, the first
     candidate is released.

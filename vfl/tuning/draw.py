@@ -16,8 +16,7 @@ def chosen(losses: Sequence[float], concentration: int, random: Callable[[int], 
     """Return the number of the best included candidate; 0 if no candidate is included (vfl.privacy.private_selection).
 
     All candidates share P, the largest of `concentration` uniform numbers. A candidate is included if its own uniform number
-    is
-    below P: given P, each candidate is included independently with probability P. The numbers are compared as integers, so
+    is below P: given P, each candidate is included independently with probability P. The numbers are compared as integers, so
     nothing is rounded. Further uniform numbers decide between equal losses, as if these numbers were part of the losses.
 
     losses : loss of each candidate; the smallest loss is the best. random : function that returns a given number of random

@@ -59,8 +59,7 @@ class TunePlan:
         """True if better options would probably gain less than the noise of a trial costs.
 
         In all measured problems with a signal-to-noise ratio ρ = μn/p of 10 or more, no choice of options beat the default
-        options
-        by more than the deviation between runs (vfl.solvers.rules.recommend).
+        options by more than the deviation between runs (vfl.solvers.rules.recommend).
         """
         return self._ratio >= ENOUGH
 

@@ -144,15 +144,12 @@ def tune(
 
     Every candidate is trained once, on the training part, with an equal share of the budget, and gets one noisy score on the
     held-out part. Then a secret draw leaves each candidate out with probability 1/(inclusion + 1), and the best of the others
-    is
-    released. The losers and the number of candidates left out stay secret (docs/tuning.md). The whole charge is made before
-    the
-    first query and is never refunded after that query. A party's own ledger counts all trials by composition.
+    is released. The losers and the number of candidates left out stay secret (docs/tuning.md). The whole charge is made
+    before the first query and is never refunded after that query. A party's own ledger counts all trials by composition.
 
     candidates : changes to the job, {"penalty.strength": 1e-3}, or jobs; {} is the job itself. Candidates may differ in loss,
     penalty, solver, intercept, the smoothness of privacy, and products of columns: {"columns.both.kind": "dropped"}. The
-    first
-    candidate is released if the draw leaves out all candidates.
+    first candidate is released if the draw leaves out all candidates.
     score : 'loss' or 'accuracy' with classes, 'mae' or 'mse' without, or 'deviance' for losses of counts and amounts; None is
         'loss' or 'mse'.
     inclusion : a whole number. A larger number considers the best candidate with higher probability, but adds noise to

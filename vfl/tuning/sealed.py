@@ -37,8 +37,7 @@ class Trial:
     values : score, standard error of the score, w (p,), then the knots that the trial found, NaN for each unused knot of a
     curve.
     n_records : n. flags : flags that the trial adds to the certificate. rooms : {column: largest number of knots of the
-    column's
-    curve}, in the order of the values. n_records, flags and rooms depend on public facts only.
+    column's curve}, in the order of the values. n_records, flags and rooms depend on public facts only.
     """
 
     values: Vector

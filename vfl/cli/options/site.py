@@ -49,12 +49,10 @@ class Where:
         """Return the site of a command.
 
         job : job whose parties must be in the federation. declared : site that the job file names. only : {name: value} of
-        options
-        that need --federation. others : options that cannot be combined with --federation.
+        options that need --federation. others : options that cannot be combined with --federation.
 
         Raises SpecificationError for a party that is no member of the federation, for a member that is not the coordinator,
-        and for
-        a key that cannot be used.
+        and for a key that cannot be used.
         """
         from vfl.job.site import InProcess, Ray
         from vfl.launch.engines.connection import check_address

@@ -6,8 +6,7 @@ list of categories that was read from the records reveals something about them, 
 The draft itself declares the label, found by its name; the ids, by their names or by cells that files share; the format of
 text files, by their beginning; the loss, by the label's cells; and the kind of each column. A single cell may decide one of
 these declarations, so the draft lists them in `read_from_data`. Certificates say NOT PRIVATE until the owner confirms that
-the
-listed declarations are publicly known. The draft shows cells: only the owner of the files should see it.
+the listed declarations are publicly known. The draft shows cells: only the owner of the files should see it.
 """
 
 from __future__ import annotations
@@ -214,16 +213,14 @@ def draft(
     label : 'column' or 'party.column'; None looks for a usual name of a label, then asks.
     ids : the id column of all files, or 'party.column' for each file; None looks for usual names, then for shared cells.
     weight, exposure : columns of the label's owner with the weights and the exposures of the records; None if there is no
-    such
-    column.
+    such column.
     folder : folder of the job file; paths in the draft are relative to it.
     dataset : name of the job's data set in a ledger. ledger : file of the ledger.
     ask : function that answers questions (`Question`); with None, comments in the draft ask them.
     curves : True declares a curve (vfl.Curve) for every number with bounds.
 
     The draft lists in `read_from_data` all declarations that the records decided, unless the answers of `ask` confirm that
-    they
-    are publicly known.
+    they are publicly known.
 
     Raises SpecificationError, or DataError for a file that cannot be read.
     """

@@ -1,8 +1,7 @@
 """Recognition of a text file's format for `vfl init`. The format is described in words that the file's owner can check.
 
 Only drafts use recognition. The draft states the recognised format, which is then a declaration (vfl.csv). Only the owner of
-a
-file may run recognition on the file, since a single field can decide the format.
+a file may run recognition on the file, since a single field can decide the format.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ def located(
     """Return the place of a command, the data, and the arrangement: policies and index folders of the data's owners.
 
     otherwise : site for at=None. If `otherwise` is None too, tables in memory stay in this process, and actors on Ray open
-    all
-    other sources.
+    all other sources.
 
     Raises SpecificationError for policies or index folders with a federation, whose parties set these themselves.
     """

@@ -1,10 +1,9 @@
 """Ray engine: one actor per party and one for the coordinator. This process, the driver, starts and monitors the actors.
 
 Without an address, a local Ray is started if this process is not connected to a Ray. The local Ray gets one CPU per actor of
-the
-job, for any number of cores, and never writes vectors to disk (spilling). On a local Ray, the parties of a large simulation
-share a few processes (vfl.Ray). On a cluster only the operator can switch spilling off; the certificate flags a cluster that
-may spill. On a cluster with an address, every party is pinned to its node.
+the job, for any number of cores, and never writes vectors to disk (spilling). On a local Ray, the parties of a large
+simulation share a few processes (vfl.Ray). On a cluster only the operator can switch spilling off; the certificate flags a
+cluster that may spill. On a cluster with an address, every party is pinned to its node.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ def _blocks_of(party: str, dataset: Any) -> Blocks:
     """Return references to the blocks of a Ray dataset, and the blocks' row counts from metadata. This process reads no block.
 
     The rows have the order of dataset.take_all(). Raises DataError for a dataset that is not computed yet, because Ray may
-    then
-    return the rows in a different order each time.
+    then return the rows in a different order each time.
     """
     from ray.data.dataset import MaterializedDataset
 

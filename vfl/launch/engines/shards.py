@@ -1,14 +1,11 @@
 """Placement of row shards on a cluster. Groups of nodes are reserved before any actor starts.
 
 Without pinned parties there is one group, with one bundle of resources per shard, spread over the nodes. Shard k of every
-party
-and shard k of the margins share bundle k, so that their vectors stay on one node.
+party and shard k of the margins share bundle k, so that their vectors stay on one node.
 
 With pinned parties there is one group per party, over the nodes that offer the party's resource. There is also one group for
-the
-margins, over the nodes that offer the resource 'coordinator'. If nodes offer both the label party's resource and
-'coordinator',
-the margins share the label party's bundles, since one operator owns both.
+the margins, over the nodes that offer the resource 'coordinator'. If nodes offer both the label party's resource and
+'coordinator', the margins share the label party's bundles, since one operator owns both.
 """
 
 from __future__ import annotations

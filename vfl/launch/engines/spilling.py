@@ -29,8 +29,7 @@ def flags_of_cluster() -> tuple[str, ...]:
     """Return the certificate's flags for the cluster to which Ray is connected; () if spilling is switched off.
 
     The head node's setting applies to all nodes and overrides their environments. Ray has no public function that returns
-    this
-    setting. If this version of Ray lacks the private function that does, the flag says that the setting is unknown.
+    this setting. If this version of Ray lacks the private function that does, the flag says that the setting is unknown.
     """
     try:
         from ray._private.state import state

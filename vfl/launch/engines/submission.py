@@ -78,8 +78,7 @@ class JobServer:
         """Send a job file and return at once.
 
         name : name of the job. text : text of the job file. folder : folder on the cluster's nodes, from which relative paths
-        in the
-        file start. The coordinator's node writes the job file and the run's folder into this folder.
+        in the file start. The coordinator's node writes the job file and the run's folder into this folder.
         arguments : further arguments of `vfl run` on the cluster.
         """
         ident = f"{name}-{uuid.uuid4().hex[:8]}"

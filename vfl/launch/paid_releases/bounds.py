@@ -43,8 +43,7 @@ def private_bounds(
 
     Noisy histograms over powers of two show the smallest and the largest magnitude that enough records have
     (vfl.privacy.magnitudes). Training later clamps the values outside these ranges. This is a separate run, whose ε adds to
-    the
-    training's ε, so charge both runs to one ledger.
+    the training's ε, so charge both runs to one ledger.
 
     job : a draft without bounds: privacy=None, scaling='none'. data : as for `train`.
     columns : the columns whose ranges to learn; None takes all features that have no bounds.

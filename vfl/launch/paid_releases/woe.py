@@ -52,8 +52,7 @@ class Evidence:
 
     value : information value over the bins with a weight. error : standard error of the value, from noise and sampling, to
     first order. floor : mean value for a column without information, from noise and sampling alone. limit : value that at
-    most
-    one of 1,000 such columns exceeds.
+    most one of 1,000 such columns exceeds.
     """
 
     party: str
@@ -96,9 +95,8 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
 
     Each owner counts the positives and the negatives in the bins of its columns, with noise
     (vfl.solvers.releases.labelled_counts derives the sensitivity). Weights of evidence are post-processing. Every record
-    counts
-    once, even if the job has weights. This is a separate run, whose ε adds to the training's ε, so charge both runs to one
-    ledger.
+    counts once, even if the job has weights. This is a separate run, whose ε adds to the training's ε, so charge both runs to
+    one ledger.
 
     Who sees what: the coordinator sends each record's label to the owners of the columns, as the first residuals of training
     do, and receives only noisy counts. No participant sees another party's bins.
@@ -160,10 +158,9 @@ def evidence(
 
     A weight ln((P_b/P)/(N_b/N)) has the variance σ²/P_b² + σ²/N_b² from noise, and 1/P_b + 1/N_b from sampling. For the
     information value with shares p, q, let g = ln(p/q) + 1 − q/p and h = −ln(p/q) + 1 − p/q be its derivatives. Its variance
-    is
-    Σ (σ² + P_b)((g_b − ḡ)/P)² + Σ (σ² + N_b)((h_b − h̄)/N)², with ḡ = Σ pg and h̄ = Σ qh. Without information the derivatives
-    vanish, and the mean of the value is ½ Σ (σ² + P_b)·d²IV/dP_b², plus the same sum for N_b. Both sums together are the
-    floor
+    is Σ (σ² + P_b)((g_b − ḡ)/P)² + Σ (σ² + N_b)((h_b − h̄)/N)², with ḡ = Σ pg and h̄ = Σ qh. Without information the
+    derivatives vanish, and the mean of the value is ½ Σ (σ² + P_b)·d²IV/dP_b², plus the same sum for N_b. Both sums together
+    are the floor
 
         Σ (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b) − 1/P − 1/N.
 
@@ -173,8 +170,7 @@ def evidence(
     value smaller.
 
     Without information the value is at most Q = Σ (e_b²/P² + f_b²/N²)/s_b to second order, with shares s_b and errors e_b,
-    f_b
-    of the counts, whose variances are at most σ² + P_b and σ² + N_b. So Q is at most Σ λ_b Z_b² with normal Z_b and
+    f_b of the counts, whose variances are at most σ² + P_b and σ² + N_b. So Q is at most Σ λ_b Z_b² with normal Z_b and
     λ_b = (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b). This sum exceeds the limit Σλ + 2√(x Σλ²) + 2x·max λ with probability at
     most e^{−x}, here .001 (Laurent & Massart 2000, lemma 1; the negative correlations of multinomial counts only lower Q). A
     hidden count that is replaced by N_b·P/N adds nothing to the value; for such a count, λ_b uses at least 2σ.

@@ -1,13 +1,11 @@
 """Log of a run, from which an interrupted run is resumed. The log holds released values only.
 
 The first line names the job's digest, the run and its ledger. One line states the reservation of the budget. Then there is
-one
-line per query, with the keys under which the query's releases were charged: round, attempt, and parts 0, 1, …. In a run on
-shares, the line of the first query on products of columns holds all of these products. Every line carries a hash of itself
-and
-of the line before it, so that damage is detected. An incomplete last line, which a crash may leave, is dropped: its releases
-stay charged and are not used. A sealed run releases nothing before its final model. The rounds in its log hold no values, so
-each process of the run writes them from round 0 on.
+one line per query, with the keys under which the query's releases were charged: round, attempt, and parts 0, 1, …. In a run
+on shares, the line of the first query on products of columns holds all of these products. Every line carries a hash of itself
+and of the line before it, so that damage is detected. An incomplete last line, which a crash may leave, is dropped: its
+releases stay charged and are not used. A sealed run releases nothing before its final model. The rounds in its log hold no
+values, so each process of the run writes them from round 0 on.
 """
 
 from __future__ import annotations

@@ -55,8 +55,7 @@ class Effect:
     x : (m,) numbers in the column's unit, ascending; or names of categories.
     value : (m,) part of the margin. band : (m,) half-width of a band for the noise; None if it is not known.
     size : number by which curves are sorted. It is √Σ w_j² v_j, with coefficients w_j and released variances v_j of the
-    column's
-    coordinates; without released variances, the root mean square of `value`.
+    column's coordinates; without released variances, the root mean square of `value`.
     """
 
     column: str
@@ -250,12 +249,11 @@ class _Surface:
 
     A product c·a(x)·b(y) has four parts: c (a − ā)(b − b̄), which is drawn here; c (a − ā) b̄, which belongs to the curve of
     the first column; c ā (b − b̄), which belongs to the curve of the second column; and a constant. ā and b̄ are means over
-    the
-    records if the run released such means, else over the points. The drawn part is therefore 0 on average along each column.
+    the records if the run released such means, else over the points. The drawn part is therefore 0 on average along each
+    column.
 
     columns, points : names and points of both columns. names : names of the coordinates. parts : (m, k, len(names)), factors
-    of
-    the scaled coefficients.
+    of the scaled coefficients.
     """
 
     def __init__(
@@ -291,8 +289,7 @@ def _mean(side: Side, main: Any, means: Mapping[str, float], units_of: Mapping[s
     """Return the mean of each coordinate of one multiplied column: over the records if means were released, else over points.
 
     For a column of numbers, the coordinates in the product are linear in the coordinates of the column's curve, since the
-    knots
-    of the curve include all knots in the product.
+    knots of the curve include all knots in the product.
     """
     x, names = _points(side.column, main, POINTS), own_of(main, side.column)
     own = _of_side(side, x)

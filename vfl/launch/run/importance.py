@@ -56,15 +56,11 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
     Training released mean and mean square of the columns, as one Gaussian release that the run's ε includes (see
     vfl.solvers.releases.smoothness). Mean and mean square give a variance v_j with noise N(0, s_j²) of known s_j. So
     [v_j − 1.96 s_j, v_j + 1.96 s_j] contains the variance of the training records with probability 0.95 (to first order where
-    a
-    mean is squared). Without standard errors the interval is about the spread alone: it says nothing about the coefficient
-    that
-    a model without noise or with other records would have. With standard errors, the interval is the product of one interval
-    for
-    the coefficient and one for the spread, each of level 0.975, so that both hold with probability at least 0.95. A level of
-    a
-    full set of indicators has no standard error, and the interval is about the spread alone. Correlated features share their
-    importance arbitrarily.
+    a mean is squared). Without standard errors the interval is about the spread alone: it says nothing about the coefficient
+    that a model without noise or with other records would have. With standard errors, the interval is the product of one
+    interval for the coefficient and one for the spread, each of level 0.975, so that both hold with probability at least
+    0.95. A level of a full set of indicators has no standard error, and the interval is about the spread alone. Correlated
+    features share their importance arbitrarily.
 
     Raises SpecificationError for a run that released no moments, and OutputError for moments that the certificate does not
     name.

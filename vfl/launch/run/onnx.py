@@ -1,11 +1,9 @@
 """Export of a result as an ONNX graph in double precision, for onnxruntime and other servers.
 
 Each column is an input (n, 1). Numbers, booleans (1 and 0), categories that are all numbers, and dates (in seconds since
-1970,
-as written) are doubles, NaN if missing. All other columns are text, empty if missing. The outputs, (n, 1) each, are 'margin',
-'probability' (of the positive class, if margins are log-odds) and, with two classes, 'positive'. A margin is NaN where
-`predict`
-refuses a cell. Hashed columns need onnxruntime, because the graph uses its operator MurmurHash3.
+1970, as written) are doubles, NaN if missing. All other columns are text, empty if missing. The outputs, (n, 1) each, are
+'margin', 'probability' (of the positive class, if margins are log-odds) and, with two classes, 'positive'. A margin is NaN
+where `predict` refuses a cell. Hashed columns need onnxruntime, because the graph uses its operator MurmurHash3.
 """
 
 from __future__ import annotations

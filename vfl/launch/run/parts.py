@@ -48,8 +48,7 @@ def sum_of(result: Result, party: str | None = None) -> Sum:
     """Return the margin of the model, or one party's part of the margin without other parties' coefficients.
 
     The parts of all parties and the intercept on scaled features add up to the margin. Columns have their names in one table
-    of
-    all parties; with `party`, the names in the party's own data.
+    of all parties; with `party`, the names in the party's own data.
 
     Raises SpecificationError for multinomial loss and for a column without formulas.
     """

@@ -150,8 +150,7 @@ class Result:
     findings : values that were released in addition to the model, by name: 'held out', 'class balance', 'diagnostics'.
     moments : released sums of each party's columns, from which their spread follows; () if the run released no sums.
     labels : released histogram of the labels over their declared range; None if the run released no histogram. The
-    certificate
-    does not state the histogram.
+    certificate does not state the histogram.
     inference : covariance of the coefficients, which the certificate's digest of the model includes; None unless requested.
     knots : {column: knots} of curves whose knots the run released. The certificate lists these knots too.
     """
@@ -222,8 +221,7 @@ class Result:
         """Threshold for the positive class: a probability with logistic loss, else a margin; None without two classes.
 
         If the job asked for it, the run chose the threshold on held-out records (vfl.Evaluation). Otherwise the threshold is
-        the
-        probability 0.5 or the margin 0. The findings hold a chosen threshold, so the certificate's digest of the findings
+        the probability 0.5 or the margin 0. The findings hold a chosen threshold, so the certificate's digest of the findings
         covers it.
         """
         return (
@@ -407,8 +405,7 @@ class Result:
         The scorecard is computed from the released model alone, so the model's guarantee includes the scorecard.
 
         points_to_double : number of points that doubles the odds. base : score at which the odds are `odds`, for the class
-        that
-            scores high.
+            that scores high.
         positive_is_high : True if a likelier positive class scores higher. Use False for a positive class such as 'default'.
         digits : decimal places of the points; None keeps all.
         woe : weights of evidence that vfl.woe released, to show beside the points.
@@ -456,8 +453,7 @@ class Result:
         """Return a copy with standard errors, for a run without privacy. Like the model, these errors are not private.
 
         They are computed by the sandwich estimator HC0, so they also hold for misspecified models. This process reads all
-        data.
-        For a private run, train with Privacy(inference=True), which releases standard errors.
+        data. For a private run, train with Privacy(inference=True), which releases standard errors.
 
         data : the training records, as for `train`.
 
@@ -471,9 +467,8 @@ class Result:
         """Return the table of coefficients: standard errors, z, p-values, intervals, and the noise's share of the variances.
 
         Errors include sampling and the noise of privacy. The table uses released values only, so it costs no privacy. Levels
-        of a
-        categorical column are compared with the column's first level. `print` shows the table; `to_frame` returns a pandas
-        frame.
+        of a categorical column are compared with the column's first level. `print` shows the table; `to_frame` returns a
+        pandas frame.
 
         Raises SpecificationError for a run without standard errors; the message names the option.
         """
@@ -496,8 +491,7 @@ class Result:
 
         hypothesis : 'age = 0'; 'age = income'; 'age = 0, income = 0' for both at once; weights {'age': 1, 'income': -1} of a
             sum that is 0; or a list of such forms. If names overlap, text is read with the longest coefficient name that
-            fits.
-            Use weights for names that contain signs such as '=' or '-'.
+            fits. Use weights for names that contain signs such as '=' or '-'.
 
         Raises SpecificationError for any other form, and for a single level of a full set, which has only differences.
         """
@@ -544,8 +538,7 @@ class Result:
         a finished run.
 
         key : file of the signing key. None keeps the certificate's signature; an unsigned certificate is then signed with
-        this
-        user's own key (vfl.security.signatures).
+        this user's own key (vfl.security.signatures).
         """
         certificate = self.certificate
         if certificate.signature is None or key is not None:

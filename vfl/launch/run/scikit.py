@@ -1,14 +1,12 @@
 """Export of a result as a scikit-learn Pipeline, which can be pickled and needs no vfl.
 
 The pipeline takes a pandas frame with the columns of all parties by name. The pipeline reads the cells, computes the
-coordinates
-as one expression of NumPy's functions, then applies `coef_` and `intercept_` in original units. The margins agree with
-`Result.decision_function` up to rounding. A cell that `predict` refuses raises ValueError.
+coordinates as one expression of NumPy's functions, then applies `coef_` and `intercept_` in original units. The margins agree
+with `Result.decision_function` up to rounding. A cell that `predict` refuses raises ValueError.
 
 Like a party, the pipeline accepts cells as pandas reads them: categories as integers, floats, truth values or text with
 surrounding blanks; booleans and dates as text, but no week dates. Numeric columns must hold numbers. The pipeline does not
-join
-parties or ids. It carries no certificate, and a pipeline that is fitted again would have no guarantee.
+join parties or ids. It carries no certificate, and a pipeline that is fitted again would have no guarantee.
 """
 
 from __future__ import annotations
@@ -52,8 +50,7 @@ def pipeline_of(result: Result, party: str | None = None) -> Any:
     TransformedTargetRegressor, as `regressor_`, which applies exp and caps the mean as `predict` does.
 
     party : party whose part of the margin to predict, from the party's own columns, with a LinearRegression; None predicts
-    with
-    the whole model.
+    with the whole model.
 
     A threshold different from 0.5, or from the margin 0, wraps the model in a FixedThresholdClassifier as `estimator_`.
 

@@ -47,8 +47,7 @@ class Scorecard:
     """Points of all categories, and of curves at their knots ('at 30'). Between two knots the points are linear.
 
     A product of two columns (pair) has points for each combination of points of its columns ('at 30, female'). A record's
-    score
-    is the sum of its points, one value per column and pair.
+    score is the sum of its points, one value per column and pair.
 
     score = base + points_to_double/ln 2·(log-odds − ln odds), with the log-odds of the class that scores high.
     """

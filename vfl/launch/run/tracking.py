@@ -1,8 +1,7 @@
 """Export of a finished run to experiment trackers: parameters, metrics and tags, as plain values or in MLflow.
 
 The export holds only public facts and released values: declarations of the job, the certificate's statement, and measures
-that
-were released with noise and charged. Measures without noise, durations and the locations of the data are left out.
+that were released with noise and charged. Measures without noise, durations and the locations of the data are left out.
 """
 
 from __future__ import annotations
@@ -113,8 +112,7 @@ def log_to_mlflow(
 
     Only public facts and released values are logged (`vfl.launch.run.tracking.tracked`), so logging costs no privacy. Readers
     of the tracking server see the statements of the certificate and the findings, but no data and no coefficients. MLflow
-    itself
-    may send usage statistics to its makers, unless MLFLOW_DISABLE_TELEMETRY=true is set.
+    itself may send usage statistics to its makers, unless MLFLOW_DISABLE_TELEMETRY=true is set.
 
     uri : tracking server or store; None takes MLflow's own default. experiment : name of the MLflow experiment, which is
     created if it is missing.

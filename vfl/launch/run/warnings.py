@@ -43,8 +43,7 @@ class RunningTotal:
         """Count a run that is about to start. Runs 2, 4, 8 and so on issue a warning with the total ε at the given δ.
 
         A warning for every fit of a search would hide other warnings. If a warnings filter turns the warning into an error,
-        the
-        run does not start and is not counted.
+        the run does not start and is not counted.
         """
         with self._lock:
             units = self._units + plan_cost(releases, Accounting.GDP)

@@ -133,9 +133,8 @@ def _by_errors(result: Result, plan: Plan) -> str:
     """Return a sentence if the bounds are wide compared with the errors on a hold-out and the margins' spread; else ''.
 
     A label's distance from a constant is at most the label's error plus the margin's distance from that constant. So the
-    labels'
-    mean distance from their median is at most the mean absolute error plus Σ_j abs(w_j)·d_j, where d_j is the standard
-    deviation of column j, or the column's declared reach. The upper ends of 95 % intervals are used.
+    labels' mean distance from their median is at most the mean absolute error plus Σ_j abs(w_j)·d_j, where d_j is the
+    standard deviation of column j, or the column's declared reach. The upper ends of 95 % intervals are used.
     """
     held_out = result.findings.get("held out")
     mae = None if held_out is None else held_out.measures.get("mae")

@@ -47,8 +47,7 @@ class DatasetBook:
         """Reserve the whole plan, durably. Even after a crash, the plan counts in full until the run is settled or refunded.
 
         Raises BudgetExceeded if the plan does not fit. Raises BudgetError for a data set without a cap, and for a run that
-        has
-        already reserved (use `resume`). Raises PrivacyError for an adjacency that is not the data set's.
+        has already reserved (use `resume`). Raises PrivacyError for an adjacency that is not the data set's.
         """
         adjacency_of(plan)
 
@@ -76,8 +75,7 @@ class DatasetBook:
         """Take over a run's reservation. The process that held the reservation before can no longer charge it.
 
         For every key in `charged()` the release may have been made, so repeat that release under a new attempt. For a settled
-        run,
-        `settle` returns the statement again and `charge` raises BudgetError.
+        run, `settle` returns the statement again and `charge` raises BudgetError.
 
         head : head of the hash chain, as noted at the checkpoint.
 

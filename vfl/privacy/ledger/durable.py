@@ -126,8 +126,7 @@ class SqliteLedger:
     """Durable ledger in an SQLite file. All releases charged to a data set are together (ε, δ)-DP at the data set's cap.
 
     The guarantee covers all jobs, processes and restarts. Each call verifies the entries that were added since the last call.
-    A
-    call that writes decides inside one exclusive transaction, and returns when the entry is on disk. If an entry cannot be
+    A call that writes decides inside one exclusive transaction, and returns when the entry is on disk. If an entry cannot be
     written, LedgerError is raised and nothing may be released. All processes of a machine may share the file. Threads and
     forked processes may share an instance. Pickling an instance stores only its path.
 

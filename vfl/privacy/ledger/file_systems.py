@@ -41,8 +41,7 @@ def network_file_system(path: Path) -> str | None:
     """Return type and mount point of the network file system that holds `path`; None if the file system is local.
 
     On Linux and macOS, the list of mounts is read. If the list cannot be read, the file system counts as a network file
-    system
-    of unknown type. On other operating systems, the result is None.
+    system of unknown type. On other operating systems, the result is None.
 
     path : file or folder, which need not exist yet.
     """

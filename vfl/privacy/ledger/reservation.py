@@ -86,8 +86,7 @@ class Reservation(Protocol):
 
         A key that was charged before with the same event is ignored: to repeat a *release*, use a new attempt. Raises
         BudgetExceeded, with nothing recorded, if the sum would exceed the reservation. Raises LedgerError if a key was
-        charged
-        with another event, or if the book cannot be written.
+        charged with another event, or if the book cannot be written.
         """
         ...
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Update(NamedTuple):
-    """One block update e_S ← d(e_S − a(H_S e + ξ)), ξ ~ N(0, σ² I), in units of the scaled columns.
+    """One update of a block S: e_S ← d(e_S − a(H_S e + ξ)), ξ ~ N(0, σ² I), in units of the scaled columns.
 
-    e is the error of the model, H the curvature of the loss.
+    e is the error of the model, H the curvature of the loss, ξ the noise of the release.
 
-    S : coordinates. gain : (s,) a = γ/(βn). kept : (s,) d = 1/(1 + step·λ) of an L2 penalty λ. sigma : σ.
+    S : coordinates. gain : (s,) a = γ/(βn). kept : (s,) d = 1/(1 + step·λ) for an L2 penalty λ. sigma : σ.
     """
 
     S: slice
@@ -32,9 +32,9 @@ class Update(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Observed:
-    """Updates and releases of a finished run that determine the covariance of its model.
+    """Updates and releases of a finished run, which determine the covariance of the run's model.
 
-    scale, centre : (p,) scales and centres of the columns. noises : {of_curvature: (σ of a release, bound R)}.
+    scale, centre : (p,) scales and centres of the columns. noises : {of_curvature: (σ of a release, bound R of the release)}.
     products : {of_curvature: released pieces of the products of the columns}.
     """
 
@@ -45,7 +45,7 @@ class Observed:
     noises: dict[bool, tuple[float, float]] = field(default_factory=dict)
 
     def note(self, query: Any, released: Released) -> None:
-        """Record a query of the run with its releases."""
+        """Record a query of the run with the query's releases."""
         if isinstance(query, Descend):
             if query.push:
                 raise ValueError("a step with momentum is not a function of its own release")
@@ -66,7 +66,7 @@ class Observed:
     def matrix(self, *, of_curvature: bool) -> tuple[Vector, float] | None:
         """Return a released matrix of products, (p, p), and its σ, as sums over records; None if a piece is missing.
 
-        Diagonal entries have noise of standard deviation σ, the others of σ/√2.
+        Diagonal entries have noise of standard deviation σ, other entries σ/√2.
         """
         pieces = self.products[of_curvature]
         if not pieces or pieces[0][0].fold is None or len(pieces) < pieces[0][0].fold.of:

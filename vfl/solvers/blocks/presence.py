@@ -1,4 +1,4 @@
-"""Parties that take part in a run, for solvers that continue after the loss of a party."""
+"""Record of the parties that still take part in a run, for solvers that continue after the loss of a party."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Addressed = TypeVar("Addressed")
 
 
 class Presence:
-    """Filter of a solver's queries. After the loss of a party, it sets the party's coordinates to 0 and rebuilds Xw.
+    """Filter of a solver's queries. After the loss of a party, the filter sets the party's coordinates to 0 and rebuilds Xw.
 
-    known : curvature and centres of the columns; w is a model of the centred columns.
+    known : curvature and centres of the columns. Models w are models of the centred columns.
     mask : (p,) 1 for the coordinates of present parties, 0 for the others.
     """
 
@@ -36,7 +36,7 @@ class Presence:
         self.mask = np.ones(problem.layout.n_coordinates)
 
     def of(self, visit: Mapping[str, Addressed]) -> dict[str, Addressed]:
-        """Return the entries of `visit`, by party, of the parties that are still present."""
+        """Return those entries of `visit`, by party, whose parties are still present."""
         return {party: own for party, own in visit.items() if self.mask[self._whole[party].coordinates].all()}
 
     def parts(self, w: Vector, visit: Mapping[str, object]) -> dict[str, Vector]:
@@ -44,10 +44,10 @@ class Presence:
         return {party: w[self._whole[party].coordinates].copy() for party in visit}
 
     def put(self, query: Query, w: Vector) -> Generator[Query, Released, Released | None]:
-        """Send a query; return the releases, or None if a party was lost during the query.
+        """Send a query. Return the releases, or None if a party was lost during the query.
 
-        w : (p,) the model of the margins Xw. After a loss, the lost party's coordinates are set to 0 in place, and
-            Xw is computed again.
+        w : (p,) the model to which the margins Xw belong. After a loss, the lost party's coordinates are set to 0 in place,
+        and Xw is computed again.
         """
         try:
             return (yield query)
@@ -58,14 +58,15 @@ class Presence:
             return None
 
     def descended(self, query: Descend, w: Vector) -> Generator[Query, Released, Sequence[tuple[Step, Vector]]]:
-        """Send a query; return its steps, each with its release, or no steps if a party was lost. w : as in `put`."""
+        """Send a query. Return its steps, each with its release; no steps if a party was lost. w : as in `put`."""
         released = yield from self.put(query, w)
         return () if released is None else tuple(zip(query.ordered(), released, strict=True))
 
     def norms(self, cap: RecordCap | None, w: Vector) -> Generator[Query, Released, None]:
-        """Have the coordinator compute the record norms that a record cap needs, and again after each loss of a party.
+        """Let the coordinator compute the record norms that a record cap needs, again after each loss of a party.
 
-        The next release after a loss needs a new charge, so one charge never covers releases under norms of different parties.
+        After a loss, the next release needs a new charge. So no charge covers releases whose norms come from different
+        parties.
         w : as in `put`.
         """
         self._rows = None if cap is None else cap.rows
@@ -82,7 +83,7 @@ class Presence:
                 return
 
     def rebuilt(self, w: Vector) -> Generator[Query, Released, Vector]:
-        """Compute Xw again from w, (p,), over the present parties; return w with 0 for the others."""
+        """Compute Xw again over the present parties. Return w, (p,), with 0 for the coordinates of lost parties."""
         while True:
             v = self._known.uncentred(w * self.mask, self._intercept)
             present = self.of({party: (block, v[block.coordinates]) for party, block in self._whole.items()})

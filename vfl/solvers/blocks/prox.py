@@ -1,4 +1,4 @@
-"""Proximal step of a block: it applies a released gradient to the model."""
+"""Proximal step of a block, which applies a released gradient to the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProxStep:
-    """Proximal step: returns Δ = prox_{s ψ}(w_S − s √M u/n) − w_S for a released gradient u.
+    """Proximal step, which returns Δ = prox_{s ψ}(w_S − s √M u/n) − w_S for a released gradient u.
 
     gain : (s,) s_j/(n·scale_j), the factor of u.
     steps : (s,) s_j, 0 for an unpenalised coordinate, where the prox is the identity.
@@ -31,12 +31,12 @@ class ProxStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassesStep(ProxStep):
-    """Prox step for K classes per column, after subtracting the mean of u over the classes.
+    """Proximal step for K classes per column. First the mean of u over the classes is subtracted.
 
-    The derivatives of a record sum to 0 over the classes, so this mean is pure noise. After the subtraction, the variance of
-    the noise is (K − 1)/K of what it was.
+    The derivatives of a record sum to 0 over the classes, so this mean is pure noise. Subtracting the mean multiplies the
+    variance of the noise by (K − 1)/K.
 
-    classes : K; u holds the K sums of the first column, then those of the next.
+    classes : K. u holds the K sums of the first column, then those of the second column, and so on.
     """
 
     classes: int
@@ -50,10 +50,10 @@ class ClassesStep(ProxStep):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnStep(ProxStep):
-    """Prox step with limits and a quadratic term Ω: Δ = clip(prox_{s ψ}(w_S − s √M u/n − s Ω_S w), low, high) − w_S.
+    """Proximal step with limits and a quadratic term Ω: Δ = clip(prox_{s ψ}(w_S − s √M u/n − s Ω_S w), low, high) − w_S.
 
-    Clipping after the prox is exact, since both act coordinate by coordinate: for a convex function of one variable on an
-    interval, the minimiser is the clipped minimiser.
+    Clipping after the prox is exact, since prox and clipping act on each coordinate alone: for a convex function of one
+    variable on an interval, the minimiser is the clipped minimiser without the interval.
 
     low, high : (s,) limits. near : coordinates that Ω couples with the block. pull : (s·m,) rows of Ω over `near`, row by row.
     """

@@ -1,4 +1,4 @@
-"""Division of a run's budget μ² between the one-time releases of SkGD and its passes."""
+"""Division of a run's budget μ² among SkGD's one-time releases and its passes."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Record cap and shares of μ², for studies. Public rules decide those left at None (vfl.solvers.rules.record_defaults).
+    """Record cap and shares of μ², for studies. Public rules decide fields that are None (vfl.solvers.rules.record_defaults).
 
-    record_clip : C/√p for clip='record', in units of √M_j.
+    record_clip : record cap C, divided by √p, in units of √M_j, for clip='record'.
     early_share : share of the passes' μ² for the first 30 % of the passes, under clip='record'. The tail average omits these
-        passes. 0 gives every pass the same share.
+    first passes. 0 gives every pass the same share.
     excess_share : share of the μ² that moments and labels leave. It pays for two sums of the gradient parts that C cuts off,
-        under clip='record' and logistic or squared loss. If these sums show a bias above the noise of a wider cap, C is
-        multiplied by 1.6 or 2.6 (vfl.solvers.releases.excess). 0 releases nothing.
-    label_share : share of the μ² that the moments leave. It pays for label statistics, which decide where the intercept starts
-        (vfl.solvers.releases.start). For squared loss, the cap κ is also multiplied by the released spread of the labels over
-        the typical spread. 0 releases nothing.
+    under clip='record' and logistic or squared loss. If these sums show a bias that exceeds the noise of a wider cap, C is
+    multiplied by 1.6 or 2.6 (vfl.solvers.releases.excess). 0 releases no sums.
+    label_share : share of the μ² that the moments leave. It pays for label statistics, which decide where the intercept
+    starts (vfl.solvers.releases.start). For squared loss, κ (the cap) is also multiplied by the released spread of the labels
+    over the typical spread. 0 releases no statistics.
     """
 
     record_clip: float | None = None
@@ -63,7 +63,7 @@ class Shares:
 
 
 def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
-    """Return the one-time releases of a resolved SkGD, in order. Each takes its share of the μ² that earlier releases leave."""
+    """Return the one-time releases of a resolved SkGD, in order. Each takes a share of the μ² that earlier ones leave."""
     shares = solver.decided
     rows = [smoothness.row(problem)]
     if shares.label_share:
@@ -86,9 +86,9 @@ def _joined(solver: SkGD, problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class Budget:
-    """Budget of a resolved SkGD on a problem. All releases together are μ-GDP under replace-one, with the problem's μ.
+    """Budget of a resolved SkGD for one problem. All releases together are μ-GDP under replace-one, with the problem's μ.
 
-    The one-time releases take their shares of μ² in the order of `table`. The passes share the rest.
+    The one-time releases take their shares of μ² in the order of `table`. The passes get the rest.
     """
 
     solver: SkGD
@@ -110,7 +110,7 @@ class Budget:
         return tuple(rows), left
 
     def spent(self, phase: Phase) -> float:
-        """Return the μ of the one-time releases of a phase."""
+        """Return the μ of all one-time releases of a phase together."""
         return math.sqrt(sum(mu_squared(event) for row, events in self.once if row.phase is phase for event in events))
 
     def made(self, phase: Phase, run: Run) -> Generator[Query, Released, None]:
@@ -124,14 +124,14 @@ class Budget:
         return any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem))
 
     def due(self, number: int, run: Run) -> bool:
-        """Return True if one-time releases are due before pass `number`; they end with the margins of the current model."""
+        """Return True if one-time releases are due before pass `number`. They end with the margins of the current model."""
         early = record_defaults.early_passes(run.walk.n_passes)
         return self._has_between and not run.passed and number >= early and bool(run.present.mask.all())
 
     def between(self, number: int, run: Run, w: Vector) -> Generator[Query, Released, None]:
         """Make the one-time releases that are due between the early and the later passes.
 
-        In the second half of the early passes, record w before each pass, for an average. number : the pass that begins at w.
+        During the second half of the early passes, record w before each pass, for an average. number : pass that begins at w.
         """
         if run.passed or not self._has_between:
             return
@@ -143,14 +143,14 @@ class Budget:
             run.settled[number] = w.copy()
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return the charges of the one-time releases, and of passes or (if charged separately) of every drawn block."""
+        """Return the charges of the one-time releases, and of all passes (or, if charged separately, of every drawn block)."""
         if not self.problem.private:
             return ()
         walk = self.walk(Curvature.flat(self.problem))
         if (cap := walk.cap()) is not None:
             passes = cap.prices
         elif self.solver.adaptive:
-            # Caps depend on the released M, so charge in units of Δ. A σ just below z covers the rounding of σ = zΔ.
+            # Caps depend on the released M, so charge in units of Δ. A σ slightly below z covers the rounding of σ = zΔ.
             largest = max(block.size for block in walk.blocks)
             ((z, _),) = walk.multipliers
             passes = ((Gaussian(Adjacency.REPLACE_ONE, 1.0, math.nextafter(z, 0.0), largest), walk.n_releases),)
@@ -162,7 +162,7 @@ class Budget:
         return (*((event, 1) for _, events in self.once for event in events), *passes)
 
     def walk(self, known: Curvature) -> Walk:
-        """Return the block updates, with noise multipliers that spend the μ² that the one-time releases leave."""
+        """Return the sequence of block updates, with noise multipliers that spend the μ² that the one-time releases leave."""
         walk = Walk(self.solver, self.problem, known)
         if not self.problem.private:
             return walk

@@ -1,4 +1,4 @@
-"""Options of SkGD: their checks, and the public rules that decide options left at None."""
+"""Options of SkGD: checks of options, and the public rules that decide options left at None."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ GEOMETRIES = ("scaled", "isotropic")
 CLIPS = (RECORD, COORDINATE, BOUNDS)
 ONCE_A_PASS = ("shuffled", "cyclic", "full")
 OF_RECORD = ("record_clip", "early_share", "excess_share")
-"""Shares that apply only under a record cap."""
+"""Fields of `Shares` that apply only under a record cap."""
 
 
 def require_options(solver: SkGD) -> None:
-    """Raise SpecificationError for an option that is out of range or contradicts another one."""
+    """Raise SpecificationError for an option that is out of range or contradicts another option."""
     for option in ("block_size", "passes", "outer_rounds", "inner_rounds", "parallel"):
         require_whole(solver.name, option, getattr(solver, option))
     if isinstance(solver.clip, str):
@@ -75,7 +75,7 @@ def require_options(solver: SkGD) -> None:
 
 
 def _require_record_options(solver: SkGD) -> None:
-    """Raise SpecificationError for options of the record cap that are out of range, or given without a record cap."""
+    """Raise SpecificationError for an option of the record cap that is out of range, or given without a record cap."""
     if solver.clip == RECORD and solver.sampling not in ONCE_A_PASS:
         raise SpecificationError(
             f"{solver.name}: clip='record' charges each pass as one release, which needs every block exactly once per pass: "
@@ -89,7 +89,7 @@ def _require_record_options(solver: SkGD) -> None:
 
 
 def resolved(given: Solver, problem: Problem) -> Solver:
-    """Return a copy of the solver with every option decided from public facts (vfl.solvers.rules.defaults, record_defaults)."""
+    """Return a copy of the solver with every option decided from public facts (rules.defaults, rules.record_defaults)."""
     shares = replace(given.decided, label_share=_label_share(given, problem))
     if given.joint is None or (given.joint and declined(given, problem)):
         given = replace(given, joint=False)
@@ -147,7 +147,7 @@ def _clip(solver: SkGD, problem: Problem) -> float | str:
 
 
 def _momentum(solver: SkGD, problem: Problem) -> float:
-    """Return β: the user's value, else the rule's value for runs under a record cap whose number of passes is left open."""
+    """Return β: the user's value, else the rule's. The rule applies under a record cap if the number of passes is left open."""
     if solver.momentum is not None:
         return solver.momentum
     open_ = solver.passes is None and solver.inner_rounds is None
@@ -158,7 +158,7 @@ def _momentum(solver: SkGD, problem: Problem) -> float:
 
 
 def declined(solver: SkGD, problem: Problem) -> str:
-    """Return the reason for which the public rule takes no joint steps, as a clause; '' if they pay."""
+    """Return, as a clause, why the public rule takes no joint steps; '' if joint steps pay."""
     if _clip(solver, problem) != RECORD:
         return "each column has a clip of its own, whose charge is not one per pass"
     noise = correlations.radius(problem.layout.n_coordinates, record_defaults.signal_to_noise(problem))
@@ -179,7 +179,7 @@ def _with_joint_steps(solver: Solver) -> Solver:
 
 
 def _require_joint_options(solver: SkGD) -> None:
-    """Raise SpecificationError for options that joint steps do not have."""
+    """Raise SpecificationError for options that cannot be combined with joint steps."""
     if not isinstance(solver.joint, bool | None):
         raise SpecificationError(f"{solver.name}: joint must be True or False, not {solver.joint!r}")
     usual = {
@@ -200,7 +200,7 @@ def _require_joint_options(solver: SkGD) -> None:
 
 
 def _require_joint_fit(solver: SkGD, problem: Problem) -> None:
-    """Raise SpecificationError for a problem that the joint model does not describe."""
+    """Raise SpecificationError for a problem for which there is no joint model."""
     several = problem.subsamples > 1 or problem.inference is not None
     for fits, what in (
         (

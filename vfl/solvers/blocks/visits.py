@@ -1,6 +1,6 @@
-"""Order of blocks, the step of each block, and the messages that carry the steps to parties.
+"""Order of blocks, the step of each block, and the messages (visits) that carry the steps to parties.
 
-A draw is a set of blocks that move at the same time. A visit is one message to one party, with the steps of several draws.
+A draw is a set of blocks that move at the same time. A visit is one message to one party, with steps from several draws.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ BOUNDS, COORDINATE, RECORD = "bounds", "coordinate", "record"
 
 @dataclass(eq=False)
 class Walk:
-    """Sequence of block updates of a resolved SkGD: draws → visits → steps. It is public, given the released M.
+    """Sequence of block updates of a resolved SkGD: draws → visits → steps. Given the released M, the sequence is public.
 
-    factor : multiplier of the record cap, from released values; it changes only between passes.
-    multipliers : ((z, number of passes), ...): noise multipliers of the block releases, in order; the last z applies until the
-        end of the run. () means no noise.
+    factor : factor on the record cap, computed from released values. It changes only between passes.
+    multipliers : ((z, number of passes), ...), the noise multipliers of the block releases, in order. The last z applies
+    until the end of the run. () means no noise.
     """
 
     solver: SkGD
@@ -68,7 +68,7 @@ class Walk:
 
     @property
     def draws_a_pass(self) -> int:
-        """Number of draws per pass. Together they draw as many blocks as the layout has."""
+        """Number of draws per pass. Together the draws contain as many blocks as the layout has."""
         count = len(self.blocks)
         return -(-count // self.sampler.width(count))
 
@@ -79,19 +79,19 @@ class Walk:
 
     @property
     def n_releases(self) -> int:
-        """Number of block releases of the whole run, which does not depend on the blocks drawn."""
+        """Number of block releases of the whole run. It does not depend on which blocks are drawn."""
         return self.n_draws * self.sampler.width(len(self.blocks))
 
     @property
     def n_passes(self) -> int:
-        """Number of passes of the whole run, including an incomplete last one."""
+        """Number of passes of the whole run, including the last one even if it is incomplete."""
         return -(-self.n_draws // self.draws_a_pass)
 
     def geometry(self, block: Block) -> tuple[Vector, Clip]:
-        """Return the scale of r_i x_{i,S} for the columns S of a block, and the cap on the norm of the scaled product.
+        """Return a scale for the products r_i x_{i,S} of the columns S of a block, and the cap on the norm of a scaled product.
 
-        Under a record cap, the unit of residuals multiplies the cap, since record norms use the same scale. For a block
-        that is clipped separately, the unit divides the scale, so that events are the same for any unit.
+        Under a record cap, the unit of residuals multiplies the cap, since record norms use the same scale. If a block is
+        clipped separately, the unit divides the scale, so that events do not depend on the unit.
         """
         solver, known = self.solver, self.known
         S, M = block.coordinates, known.smoothness[block.coordinates]
@@ -113,8 +113,8 @@ class Walk:
     def cap(self) -> RecordCap | None:
         """Return the record cap that all passes share; None if blocks are clipped separately, or not at all.
 
-        Passes are charged in units of the sensitivity Δ, because the cap may depend on a released unit of residuals. In these
-        units the charged σ is slightly below z, so that the charge covers the rounding of σ = zΔ.
+        Passes are charged in units of the sensitivity Δ, because the cap may depend on a released unit of residuals. In units
+        of Δ the charged σ is slightly below z, so that the charge covers the rounding of σ = zΔ.
         """
         if self.solver.clip != RECORD:
             return None
@@ -131,7 +131,7 @@ class Walk:
         return self._caps[self.factor]
 
     def clips(self, z: float | None) -> dict[Clip, Gaussian | None]:
-        """Return {clip: event of a sum under this clip, with noise of standard deviation zΔ}."""
+        """Return {clip: event of a sum under this clip}. The noise has standard deviation zΔ."""
         return {
             clip: clip.event(z) if z is not None else None
             for clip in dict.fromkeys(self.geometry(block)[1] for block in self.blocks)
@@ -154,7 +154,7 @@ class Walk:
         return block.size // self.problem.layout.width
 
     def rule(self, block: Block, moving: int) -> ProxStep:
-        """Return the update of a block when `moving` columns move at once: s_j = γ/(β M_j) with β = `moving`.
+        """Return the update of a block while `moving` columns move at once: s_j = γ/(β M_j) with β = `moving`.
 
         The correlation between columns of different blocks is unknown, so no smaller β is safe. The K classes of a column
         need no division: M_j bounds them together (vfl.losses.Multinomial).
@@ -177,7 +177,7 @@ class Walk:
         return ProxStep(gain, steps, problem.penalty)
 
     def outer(self) -> Iterator[Iterator[Draws]]:
-        """Yield, for each outer round, an iterator over (pass, draws of one visit). Exhaust each iterator before the next."""
+        """Yield, for each outer round, an iterator over (pass, draws of one visit). Exhaust each one before the next."""
         indices = self._indices()
         for _ in range(self.solver.outer_rounds or 1):
             yield self._visits(self._draws(indices))
@@ -188,7 +188,7 @@ class Walk:
         return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
 
     def _together(self, z: float | None, draw: Draw) -> tuple[Step, ...]:
-        """Return the steps of the blocks in one draw. The blocks move at the same time, so each step is shorter."""
+        """Return the steps of the blocks in one draw. These blocks move at the same time, so each step is shorter."""
         known = self._made.setdefault((z, self.factor), {})
         if (0, 0) not in known:
             known.update({(block, 0): step for block, step in enumerate(self.steps(z))})
@@ -202,9 +202,9 @@ class Walk:
         return tuple(known[b, moving] for b in draw)
 
     def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
-        """In a sweep, join consecutive draws of one party's blocks into a visit; otherwise make one visit per draw.
+        """Return the visits for some draws: in a sweep, one per run of draws from one party's blocks; else one per draw.
 
-        A visit ends with its pass if the run may stop there, if a pass is charged as one release, or with momentum.
+        A visit ends with its pass if the run may stop there, if a pass is charged as one release, or if there is momentum.
         """
         if not self.solver.sweeps:
             yield from ((number, (draw,)) for number, draw in draws)
@@ -222,7 +222,7 @@ class Walk:
         return self.multipliers[-1][0] if self.multipliers else None
 
     def _indices(self) -> Iterator[tuple[int, Draw]]:
-        """Yield pairs (number of the pass, draw of blocks) without end, in the order that the seed determines."""
+        """Yield pairs (number of the pass, draw of blocks) without end, in the order that the public seed determines."""
         rng = np.random.default_rng(self.solver.seed)
         kept = WINDOW if accelerated(self.solver, self.problem) else 1  # passes with the same order
         draws: list[Draw] = []
@@ -234,7 +234,7 @@ class Walk:
             yield from ((number, draw) for draw in draws)
 
     def _draws(self, indices: Iterator[tuple[int, Draw]]) -> Iterator[tuple[int, Draw]]:
-        """Yield the draws of one outer round. If several parties work in parallel, join the draws of a pass into rounds."""
+        """Yield the draws of one outer round. If parties work in parallel, the draws of a pass are joined into rounds."""
         drawn = islice(indices, self.solver.inner_rounds or 0)
         if self.solver.parallel == 1:
             yield from drawn

@@ -1,1 +1,1 @@
-"""Functions of iterates that cost no budget: averages, stopping, extrapolation, and least squares on released sums."""
+"""Functions of iterates, which cost no budget: averages, stopping, extrapolation, and least squares on released sums."""

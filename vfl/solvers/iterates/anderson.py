@@ -1,4 +1,4 @@
-"""Anderson extrapolation of runs without privacy. Whether F rises depends on data, so private runs do not extrapolate."""
+"""Anderson extrapolation, for runs without privacy only: the check that F does not rise depends on data."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 WINDOW = 10
-"""Passes between two extrapolations. These passes take the same steps in the same order, so each pass applies the same map."""
+"""Number of passes between two extrapolations. These passes take the same steps in the same order: each applies one map."""
 ENOUGH = 3
-"""Least number of iterates from which a limit can be estimated."""
+"""Smallest number of iterates from which a limit can be estimated."""
 SINGULAR = 1e-10
-"""Relative threshold of singular values. Directions below it are rounding errors or repetitions, and are ignored."""
+"""Relative threshold of singular values. Directions below the threshold are rounding errors or repetitions, and are ignored."""
 FAR = 1e-6
-"""A converged run continues if extrapolation moves a coordinate by more than this share of the largest one."""
+"""A converged run continues if extrapolation moves a coordinate by more than this share of the largest coordinate."""
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 MESSAGES = 4
-"""Largest number of queries per extrapolation: loss, new margins, loss at the new margins, and return to the old margins."""
+"""Largest number of queries per extrapolation: loss, new margins, loss at the new margins, return to the old margins."""
 
 
 def accelerated(solver: SkGD, problem: Problem) -> bool:
@@ -44,10 +44,11 @@ def accelerated(solver: SkGD, problem: Problem) -> bool:
 def extrapolated(iterates: Vector, unit: Vector) -> Vector:
     """Estimate the limit of a linear iteration, (p,), from its iterates. It is exact once the iterates span the errors.
 
-    Let d_k = w_{k+1} − w_k. Among coefficients with Σ c_k = 1, least squares on the differences of the d_k finds those that
-    minimise ‖Σ c_k d_k‖; the limit is Σ c_k w_{k+1} (Anderson 1965; for coordinate descent Bertrand & Massias 2021, Alg. 1).
+    Let d_k = w_{k+1} − w_k. Among coefficients c_k with Σ c_k = 1, least squares on the differences of the d_k finds those
+    that minimise ‖Σ c_k d_k‖. The limit is Σ c_k w_{k+1} (Anderson 1965; for coordinate descent Bertrand & Massias 2021, Alg.
+    1).
 
-    iterates : (K + 1, p), K ≥ 2. unit : (p,) √M_j, which makes the columns' units irrelevant.
+    iterates : (K + 1, p), K ≥ 2. unit : (p,) √M_j, so that the columns' units do not matter.
     """
     moves = np.diff(iterates, axis=0)
     apart = np.diff(moves, axis=0)
@@ -57,9 +58,9 @@ def extrapolated(iterates: Vector, unit: Vector) -> Vector:
 
 
 class Acceleration:
-    """Extrapolates the iterates after every WINDOW passes and at convergence, unless this raises the objective.
+    """Extrapolates the iterates after every WINDOW passes and at convergence, unless extrapolation raises the objective.
 
-    On columns of condition number κ, coordinate descent needs O(κ) passes, and about √κ with extrapolation.
+    For columns of condition number κ, coordinate descent needs O(κ) passes; with extrapolation it needs about √κ.
     """
 
     def __init__(self, problem: Problem, unit: Vector, present: Presence, *, on: bool) -> None:
@@ -72,7 +73,7 @@ class Acceleration:
         self._jumped = False
 
     def before(self, number: int, θ: Vector) -> Generator[Query, Released, bool]:
-        """Record the iterate before a pass; return True if θ and Xθ were extrapolated, in place."""
+        """Record the iterate before a pass. Return True if θ and Xθ were extrapolated, in place."""
         if not self._on or number == self._pass:
             return False
         self._pass = number
@@ -84,9 +85,9 @@ class Acceleration:
         return self._jumped
 
     def continues(self, θ: Vector) -> Generator[Query, Released, bool]:
-        """Extrapolate a converged run; return True if that moved θ far, so that the run must continue.
+        """Extrapolate a converged run. Return True if extrapolation moved θ far, so that the run must continue.
 
-        This matters for collinear columns, for which moves are small even far from the limit.
+        This matters for collinear columns, where moves are small even far from the limit.
         """
         if self._jumped and len(self._iterates) < ENOUGH:
             return True  # a few more passes show if the last extrapolation reached the limit
@@ -112,6 +113,6 @@ class Acceleration:
         return False
 
     def _objective(self, θ: Vector) -> Generator[Query, Released, float]:
-        """Return the objective F(θ) without noise. The query asks no party, since the coordinator holds Xθ."""
+        """Return the objective F(θ) without noise. The query reaches no party, since the coordinator holds Xθ."""
         ((total,),) = yield Unnoised(Losses(self._problem.loss), None)
         return float(total) / self._problem.n_records + self._problem.penalty_of(θ)

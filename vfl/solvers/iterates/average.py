@@ -1,4 +1,4 @@
-"""Averages of iterates: post-processing of released values, free of charge."""
+"""Averages of iterates: post-processing of released values, which costs no budget."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 
 class Average:
-    """Average of iterates, as the option `iterate` selects.
+    """Average of iterates, of the kind that the option `iterate` names.
 
-    iterate : 'last', 'average' (of each outer round, Maranjyan et al. 2024, Alg. 1) or 'tail' (of the last part of the run).
-    skip : number of updates before the tail begins.
+    iterate : 'last'; 'average' of each outer round (Maranjyan et al. 2024, Alg. 1); or 'tail', average of the last part of
+    the run.
+    skip : number of updates that the average 'tail' leaves out.
     """
 
     def __init__(self, iterate: str, skip: int) -> None:
@@ -22,8 +23,8 @@ class Average:
         self._skip = skip
         self._seen = 0
         self._count = 0
-        # A step moves few of p coordinates. So a value is added to the sum only when it changes, times the number of steps for
-        # which it lasted.
+        # A step moves few of p coordinates. So a value is added to the sum only when the value changes, times the number of
+        # steps for which the value lasted.
         self._value: Vector | None = None
         self._total = np.zeros(0)
         self._since = np.zeros(0)
@@ -31,8 +32,8 @@ class Average:
     def add(self, θ: Vector, *moved: slice) -> None:
         """Record an iterate θ, (p,).
 
-        moved : slices of the coordinates that changed, one per update since the last call. If no slice is given, the call
-            counts as one update of all coordinates.
+        moved : slices of the coordinates that changed, one per update since the last call. Without slices, the call counts as
+        one update of all coordinates.
         """
         self._seen += max(1, len(moved))
         if self._iterate == "last" or (self._iterate == "tail" and self._seen <= self._skip):
@@ -60,6 +61,6 @@ class Average:
         return mean
 
     def final(self, w: Vector) -> Vector:
-        """Return the result of the run, given the result of its last outer round."""
+        """Return the result of the run. w : result of the run's last outer round."""
         mean = self._mean() if self._iterate == "tail" else None
         return np.asarray(w) if mean is None else mean

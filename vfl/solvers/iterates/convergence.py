@@ -1,4 +1,4 @@
-"""Stopping rule: a run stops once no coordinate moves. The rule depends on data, so private runs never use it."""
+"""Stopping rule: a run stops once no coordinate moves any more. The rule depends on data, so private runs never use it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 STILL = 1e-9
-"""Default tolerance of a run without a given number of steps. It leaves about 1/1000 of the distance to the optimum."""
+"""Default tolerance if the number of steps is not given. It leaves about 1/1000 of the distance to the optimum."""
 INTERCEPT_COUNTS = 1e-6
-"""Weight of the intercept in `largest`. The weight is small, so that labels far from 0 do not loosen the tolerance."""
+"""Weight of the intercept in `largest`. The weight is small so that labels far from 0 do not loosen the tolerance."""
 
 
 def require_tolerance(solver: str, tol: float | None) -> None:
@@ -29,11 +29,11 @@ def require_tolerance(solver: str, tol: float | None) -> None:
 
 
 def tolerance(solver: str, problem: Problem, tol: float | None, *, limited: bool) -> float | None:
-    """Return the tolerance of the stopping rule, or None for a run that takes all of its steps.
+    """Return the tolerance of the stopping rule; None for a run that takes all of its steps.
 
-    limited : True if the number of steps was given; the run then stops early only with an explicit tolerance.
+    limited : True if the number of steps was given. Then the run stops early only if a tolerance was given, too.
 
-    Raises PrivacyError for a tolerance in a private run, because the time of the stop would depend on records.
+    Raises PrivacyError for a tolerance in a private run, because the stopping time would depend on records.
     """
     if problem.private:
         if tol is not None:
@@ -61,9 +61,9 @@ def largest(w: Vector, unit: Vector, intercept: Vector) -> float:
 
 
 class Convergence:
-    """Convergence test: since the last move above the tolerance, every coordinate has moved, by less than the tolerance.
+    """Test for convergence: since the last move above the tolerance, every coordinate has moved by less than the tolerance.
 
-    Moves are measured in units of 1/√M_j, as a share of the largest coordinate (`largest`), so the units of columns do not
+    Moves are measured in units of 1/√M_j, as a share of the largest coordinate (`largest`), so that the columns' units do not
     matter.
 
     tol : tolerance; None never stops. unit, intercept : as in `largest`.
@@ -79,11 +79,11 @@ class Convergence:
         self._farthest = 0.0
 
     def after(self, w: Vector, moved: Vector, S: slice = slice(None), *, stretch: float = 1.0) -> bool:
-        """Record an update, and return True if the run has converged.
+        """Record an update. Return True if the run has converged.
 
         w : (p,) after the update. moved : (s,) change of w[S].
-        stretch : upper bound on the ratio (1/M_j)/s of the full step length to the length s of this step. For s ≤ 1/M_j, a
-            prox-gradient step of length s moves at least sM_j times as far as one of length 1/M_j.
+        stretch : upper bound on the ratio of the full step length 1/M_j to the length s of this step. For s ≤ 1/M_j, a
+        prox-gradient step of length s moves at least sM_j times as far as a step of length 1/M_j.
         """
         if self._tol is None:
             return False
@@ -108,5 +108,5 @@ class Convergence:
         return False
 
     def restart(self) -> None:
-        """Forget earlier moves: the test then waits until every coordinate has moved again, by less than the tolerance."""
+        """Forget earlier moves. The test then waits until every coordinate has moved again by less than the tolerance."""
         self._restless, self._quiet, self._farthest = self._clock, 0, 0.0

@@ -1,12 +1,12 @@
-"""Steps in a joint model of all columns: post-processing of released values, free of charge.
+"""Steps of all coordinates in a joint model of the columns: post-processing of released values, which costs no budget.
 
-A pass of SkGD moves one column at a time, so it needs many passes where columns of different parties are nearly parallel. With
-a released matrix of the columns' products, the coordinator makes most of these moves by itself. After each released gradient g
-at w it minimises the model
+A pass of SkGD moves one column at a time, so it needs many passes if columns of different parties are nearly parallel. With a
+released matrix of the columns' products, the coordinator makes most of these moves by itself. After each released gradient g
+at w, the coordinator minimises the model
 
     ⟨g, v − w⟩ + ½‖v − w − β(w − w₋)‖²_C + ψ(v),        w₋ the model one pass ago,
 
-by a few passes of proximal coordinate descent over v, which read no data. C is an upper bound of the curvature, up to noise.
+by a few passes of proximal coordinate descent over v, which read no data. Up to noise, C is an upper bound of the curvature.
 
 Guarantee. Without noise, and with C at least the curvature, exact minimisers never raise F(w) + ½β‖w − w₋‖²_C if β ≤ ½. The
 proof in `vfl.solvers.iterates.momentum` holds with γ = 1 and the norm of C in place of that of M. Errors of C change the speed
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class JointSteps:
-    """Steps of all coordinates at once, from the gradients of one pass.
+    """Steps of all coordinates at once, each computed from the gradients of one pass.
 
     smoothness : (p,) M of the centred columns. curvature : (p, p) C of the columns divided by √M_j, from released values.
-    passes : passes over the model per step, in random orders: a fixed order is far slower where all columns are correlated.
+    passes : passes over the model per step, in random orders. A fixed order is far slower if all columns are correlated.
     momentum : β. seed : public seed for the orders.
     """
 
@@ -47,8 +47,8 @@ class JointSteps:
     def moves(self, released: Sequence[tuple[Step, Vector]], w: Vector, present: Vector) -> Vector:
         """Return the move of every coordinate, (p,).
 
-        released : steps of a pass with their sums at w of r_i x_ij·scale_j; no steps after the loss of a party.
-        present : (p,) 1 for the coordinates that may move, 0 for those of lost parties.
+        released : steps of a pass with their sums at w of r_i x_ij·scale_j. There are no steps after the loss of a party.
+        present : (p,) 1 for coordinates that may move, 0 for coordinates of lost parties.
         """
         if not released:
             return np.zeros(w.size)

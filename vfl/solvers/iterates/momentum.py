@@ -1,4 +1,4 @@
-"""Heavy ball over passes: post-processing of released values, free of charge.
+"""Momentum over passes (heavy ball): post-processing of released values, which costs no budget.
 
 Guarantee. Without noise, steps of γ/M_j with M_j at least the curvature along coordinate j never raise the energy
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Momentum:
     """Heavy-ball term of each pass: β times the move of the model in the previous pass (Polyak 1964).
 
-    strength : β, 0 for none.
+    strength : β; 0 for no momentum.
     """
 
     def __init__(self, strength: float) -> None:
@@ -32,9 +32,9 @@ class Momentum:
         self._push: Vector | None = None
 
     def push(self, number: int, θ: Vector) -> Vector | None:
-        """Return the heavy-ball term of pass `number`, (p,), which all visits of the pass share; None without momentum.
+        """Return the heavy-ball term of pass `number`, (p,). All visits of the pass use this term. None without momentum.
 
-        θ : (p,) the model. Before the first visit of a pass, θ is the result of the previous pass.
+        θ : (p,) the model. Before the first visit of a pass, θ must be the result of the previous pass.
         """
         if self._strength and number != self._pass:
             before, self._begin, self._pass = self._begin, θ.copy(), number

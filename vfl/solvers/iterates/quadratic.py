@@ -1,4 +1,4 @@
-"""Penalised least squares by block coordinate descent on the Gram matrix, without access to records."""
+"""Penalised least squares from the Gram matrix, by block coordinate descent. No records are read."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ ENOUGH = 1e-14
 
 
 def least_squares(problem: Problem, G: Vector, b: Vector) -> Vector:
-    """Return argmin_w ½wᵀGw − bᵀw + ψ(w), (p,); a deterministic function of its arguments.
+    """Return argmin_w ½wᵀGw − bᵀw + ψ(w), (p,). The result is a deterministic function of the arguments.
 
-    The iteration starts at the ridge solution with ψ's modulus of convexity, which is the minimiser for L2 and without a
-    penalty. Then it sweeps over coordinates, or over the partition's blocks if ψ couples coordinates, with steps 1/λ_max(G_SS).
+    The iteration starts at the ridge solution with ψ's modulus of convexity. For L2, and without a penalty, this solution is
+    the minimiser. Then the iteration sweeps over coordinates, or over the partition's blocks if ψ couples coordinates, with
+    steps 1/λ_max(G_SS).
 
     G : (p, p), symmetric and positive semidefinite.
     """

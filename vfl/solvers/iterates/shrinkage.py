@@ -1,4 +1,4 @@
-"""Soft threshold on the moves of a short run, chosen from released values: post-processing, free of charge."""
+"""Soft threshold on the moves of a short run. Post-processing: released values choose the threshold, at no cost."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ MOST = 64
 
 
 class Shrinkage:
-    """Shrinks the move d_j of every feature to d_j (1 − t s_j/|ḡ_j|)₊, with ḡ_j the mean released gradient and s_j its noise.
+    """Shrinks the move d_j of every feature to d_j (1 − t s_j/|ḡ_j|)₊. ḡ_j is the mean released gradient and s_j its noise.
 
-    A short run moves each coordinate along its mean gradient, noise included. Noise adds |d_j| to an L1 penalty, but only d_j²
-    to a smooth objective. So noise in many coordinates can outweigh the gain in a few. The threshold t minimises an
-    estimate of the change of F (Stein's lemma: E[g_j Δ_j] = E[ḡ_j Δ_j] − s_j² E[∂Δ_j/∂ḡ_j])
+    A short run moves each coordinate along its mean gradient, noise included. Noise adds |d_j| to an L1 penalty, but only
+    d_j² to a smooth objective. So noise in many coordinates can outweigh the gain in a few coordinates. The threshold t
+    minimises an estimate of the change of F (Stein's lemma: E[g_j Δ_j] = E[ḡ_j Δ_j] − s_j² E[∂Δ_j/∂ḡ_j])
 
         Σ_j ḡ_j Δ_j + s_j² |d_j/ḡ_j| 1{Δ_j ≠ 0}  +  ψ(w₀ + Δ) − ψ(w₀)  +  ‖s ∘ Δ‖,
 
-    whose last term is one standard deviation of the first. If no threshold makes the estimate negative, the model stays at its
-    start. Thresholds t > 0 drop every coordinate that moved against its mean gradient.
+    whose last term is one standard deviation of the first term. If no threshold makes the estimate negative, the model stays
+    at its start. Thresholds t > 0 drop every coordinate that moved against its mean gradient.
 
-    start : (p,) w₀, the model at the start, with the intercept of the constant model. on : False returns every model unchanged.
+    start : (p,) w₀, the model at the start, with the intercept of the constant model. on : False leaves every model
+    unchanged.
     """
 
     def __init__(self, problem: Problem, start: Vector, *, on: bool) -> None:
@@ -36,7 +37,7 @@ class Shrinkage:
         self._sum, self._variance, self._count = np.zeros(start.size), np.zeros(start.size), np.zeros(start.size)
 
     def saw(self, step: Step, u: Vector) -> None:
-        """Record the release u, (s,), of a step."""
+        """Record the release u, (s,), with which a step was taken."""
         if self._on and step.event is not None:
             S, unit = step.block.coordinates, self._n * step.scale
             self._sum[S] += u / unit

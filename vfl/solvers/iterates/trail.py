@@ -1,4 +1,4 @@
-"""Iterates of SkGD between its releases: momentum, extrapolation, averages, the test for convergence, and shrinkage."""
+"""Iterates of SkGD between releases: momentum, extrapolation, averages, the test for convergence, and shrinkage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Trail:
-    """Post-processing of the released values of a run, free of charge. A resolved solver's options say which parts a run uses.
+    """Post-processing of the released values of a run, at no cost. The options of a resolved solver say which parts are used.
 
     w : (p,) the model at which the passes begin.
     """
@@ -43,12 +43,12 @@ class Trail:
         self._still = False
 
     def before(self, number: int, θ: Vector) -> Generator[Query, Released, None]:
-        """Begin pass `number` at θ, if this is its first visit: extrapolate θ and Xθ in place unless that raises F."""
+        """Begin pass `number` at θ, on the first visit of the pass. Extrapolate θ and Xθ in place unless that raises F."""
         if (yield from self._acceleration.before(number, θ)):
             self._restart()
 
     def push(self, number: int, θ: Vector, visit: Mapping[str, object]) -> dict[str, Vector]:
-        """Return the heavy-ball terms of the visited parties, {party: its coordinates}; {} without momentum."""
+        """Return the heavy-ball terms of the visited parties, {party: terms for its coordinates}; {} without momentum."""
         push = self._momentum.push(number, θ)
         return {} if push is None else self._present.parts(push, visit)
 
@@ -67,7 +67,7 @@ class Trail:
             self._moved, self._size = [], 0
 
     def ends(self, θ: Vector) -> Generator[Query, Released, bool]:
-        """Return True if the run has converged, and extrapolation does not move it far."""
+        """Return True if the run has converged, and extrapolation does not move the model far."""
         if not self._still:
             return False
         if not (yield from self._acceleration.continues(θ)):
@@ -80,11 +80,11 @@ class Trail:
         return self._average.outer(θ)
 
     def final(self, w: Vector, *, shrunk: bool = False) -> Vector:
-        """Return w at the end of the run, given w at the end of its last outer round. shrunk : True shrinks noisy moves."""
+        """Return w at the end of the run. w : result of the last outer round. shrunk : True shrinks moves that may be noise."""
         w = self._average.final(w)
         return self._shrinkage.applied(w) if shrunk else w
 
     def _restart(self) -> None:
-        """Forget all moves after a jump of the model, so that every coordinate must converge again."""
+        """Forget all moves after a jump of the model. Every coordinate must then converge again."""
         self._convergence.restart()
         self._still = False

@@ -1,1 +1,1 @@
-"""One-time releases about columns, labels and the final model. Each is charged a share of the run's budget."""
+"""One-time releases about columns, labels and the final model. Each release is charged a share of the run's budget."""

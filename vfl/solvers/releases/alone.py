@@ -1,11 +1,11 @@
-"""Release of the constant model alone, for solvers whose noise would outweigh any gain from learning.
+"""Release of only the constant model, for solvers whose noise would outweigh any gain from learning.
 
 Guarantee: the run is μ-GDP under replace-one, with the μ of the whole budget.
 
-Proof. The run makes one release, T(y) + N(0, σ²I). T is the statistic of the labels from which the constant model follows: the
-number of positive labels, or the sum of the labels over their declared range. Replacing a record moves T by at most its
-`sensitivity` Δ, and σ ≥ Δ/μ, so the release is a Gaussian mechanism with Δ/σ ≤ μ. The model is post-processing. The decision
-to release it depends on n, p, ε, δ, the loss, the penalty and declared bounds, never on data.
+Proof. The run makes one release, T(y) + N(0, σ²I). T is the statistic of the labels that determines the constant model: the
+number of positive labels, or the sum of the labels over their declared range. Replacing a record moves T by at most the
+statistic's `sensitivity` Δ, and σ ≥ Δ/μ, so the release is a Gaussian mechanism with Δ/σ ≤ μ. The model is post-processing.
+The decision to release only this model depends on n, p, ε, δ, the loss, the penalty and declared bounds, never on data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Schedule
 
 GEOMETRY = "change of a statistic of the labels when one record is replaced"
-"""Description of Δ in the certificate."""
+"""Description of Δ for the certificate."""
 
 
 def fits(problem: Problem) -> bool:
@@ -43,9 +43,10 @@ def require_flag(solver: str, given: bool | None) -> None:
 
 
 def decided(solver: str, problem: Problem, given: bool | None, *, outweighed: bool) -> bool:
-    """Return True if the run releases the constant model alone: as the user chose, else as the solver's data-free rule decides.
+    """Return True if the run releases only the constant model: as the user chose, else as the solver's data-free rule decides.
 
-    given : the solver's option `constant`. outweighed : result of the rule; False if the user gave the solver's other options.
+    given : the solver's option `constant`. outweighed : result of the solver's rule; False if the user gave its other
+    options.
     """
     if given and not fits(problem):
         raise SpecificationError(
@@ -56,22 +57,22 @@ def decided(solver: str, problem: Problem, given: bool | None, *, outweighed: bo
 
 
 def event(problem: Problem) -> Gaussian:
-    """Return the event of releasing the label statistic with the whole budget μ."""
+    """Return the event of releasing the label statistic, which takes the whole budget μ."""
     if problem.mu is None:
         raise PrivacyError("a run without privacy releases no statistic with noise")
     return noised(statistic_of(problem), noise_multiplier(problem.mu, 1))
 
 
 def schedule(problem: Problem) -> Schedule:
-    """Release the statistic; return the constant model, (p,), moved by one proximal step if the intercept is penalised."""
+    """Release the statistic. Return the constant model, (p,), moved by one proximal step if the intercept is penalised."""
     w, _ = yield from ReleasedStart(problem, 1.0).found(((event(problem), 1),))
     return joint.proximal(problem, w, 1.0 / problem.loss.curvature)
 
 
 def explain(solver: str, problem: Problem, remedy: str, *, outweighed: bool) -> tuple[str, ...]:
-    """Return sentences for the plan: the run releases the constant model alone, the reason, and the remedies.
+    """Return sentences for the plan: the run releases only the constant model, the reason, and the remedies.
 
-    remedy : remedies besides more records and a larger ε, in words. outweighed : result of the solver's public rule.
+    remedy : remedies, in words, besides more records and a larger ε. outweighed : result of the solver's public rule.
     """
     if not outweighed:
         return ("the constant model alone, for the whole budget: constant=True.",)

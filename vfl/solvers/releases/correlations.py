@@ -1,20 +1,20 @@
-"""Release of the columns' correlations before the first pass, for steps in a joint model (vfl.solvers.iterates.joint_steps).
+"""Release of the columns' correlations before the first pass, for joint steps (vfl.solvers.iterates.joint_steps).
 
 Guarantee. The release is μ-GDP under replace-one, with μ = Δ/σ and Δ = `ProductClip.sensitivity`.
 
 Proof. The release is one matrix of products with the weighting `Products` of the curvature (vfl.solvers.releases.products).
-That module has the proof for any margins, caps and bounds R. Margins are 0 here, where logistic and squared loss have their
-largest curvature L. So the weights are t_i = min(L/R, 1/max(‖z_i‖², 1)), and the sum is (L/R) Σ z_i z_iᵀ if no row is longer
-than √(R/L). Rows z_i are divided by √M_j, so a typical ‖z_i‖² is p/L.
+The module of that weighting has the proof for any margins, caps and bounds R. Margins are 0 here, where logistic and squared
+loss have their largest curvature L. So the weights are t_i = min(L/R, 1/max(‖z_i‖², 1)), and the sum is (L/R) Σ z_i z_iᵀ if
+no row is longer than √(R/L). Rows z_i are divided by √M_j, so a typical ‖z_i‖² is p/L.
 
-On shares (vfl.secure.gram) no party knows ‖z_i‖. Each party q cuts its own part of a row to norm c_q, with Σ_q c_q² ≤ R/L. The
-cut row u_i then has norm at most √(R/L), whatever the columns, centres and scales are. The sum is (L/R) Σ u_i u_iᵀ, so a record
-again contributes a positive semidefinite matrix of Frobenius norm at most 1, and the proof above holds with Δ = √2. Entries of
-two parties get √1.5 times the charged noise, and the norm of the noise is at most √1.5 times as large.
+On shares (vfl.secure.gram) no party knows ‖z_i‖. Each party q cuts its own part of a row to norm c_q, with Σ_q c_q² ≤ R/L.
+The cut row u_i then has norm at most √(R/L), for all columns, centres and scales. The sum is (L/R) Σ u_i u_iᵀ, so a record
+again contributes a positive semidefinite matrix of Frobenius norm at most 1, and the proof above holds with Δ = √2. Entries
+for columns of two parties get √1.5 times the charged noise, and the norm of the noise is at most √1.5 times as large.
 
-The products determine only the length of steps; the passes determine where the steps lead. The diagonal follows from M_j, so
-the model uses the other entries alone. Noise of standard deviation s on these entries has a spectral norm of about 2s√p.
-Eigenvalues below this norm are raised to it, so that no step is long because of noise.
+The products determine only the length of steps; the passes determine where the steps lead. The diagonal of the matrix follows
+from M_j, so the model uses only the other entries. Noise of standard deviation s on these entries has a spectral norm of
+about 2s√p. Eigenvalues below this norm are raised to this norm, so that no step is long because of noise.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SHARE = 0.05
-"""Share of the μ² that moments and labels leave; it pays for the products of the columns."""
+"""Share of the μ² that moments and labels leave. The share pays for the products of the columns."""
 LONGER = 1.5
-"""Bound R of L‖z_i‖², in units of its typical value p. Longer rows count less."""
+"""Bound R of L‖z_i‖², in units of the typical value p of L‖z_i‖². Longer rows count less."""
 
 
 def event_of(problem: Problem, mu: float) -> Gaussian:
@@ -54,7 +54,7 @@ def event_of(problem: Problem, mu: float) -> Gaussian:
 
 
 def weighting_of(problem: Problem, loss: Loss, cap: float) -> products.Products:
-    """Return the weighting t_i of the rows. cap : record cap C, which affects only the step of the difference quotient."""
+    """Return the weighting t_i of the rows. cap : record cap C, which affects only the step of a difference quotient."""
     of_curvature, _ = products.weightings_of(problem, loss, cap)
     return replace(of_curvature, cap=math.inf, bound=LONGER * problem.layout.n_coordinates)
 
@@ -76,7 +76,7 @@ def row(problem: Problem, share: float) -> OneTime:
 
 
 def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
-    """Release the products. After the loss of a party there is no joint model."""
+    """Release the products. After the loss of a party, the run has no joint model."""
     cap = run.walk.cap()
     if cap is None or not run.present.mask.all():
         return
@@ -87,10 +87,10 @@ def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released
 
 
 def model(found: Vector, bound: float, sigma: float, n_records: int) -> Vector:
-    """Return C, (p, p): released correlations, with eigenvalues at least the norm of their noise.
+    """Return C, (p, p): the released correlations, with eigenvalues raised at least to the norm of the noise.
 
-    found : (p, p) products of the columns, over `bound`. sigma : standard deviation of the noise; off-diagonal entries were
-        released times √2.
+    found : (p, p) products of the columns, divided by `bound`. sigma : standard deviation of the noise; off-diagonal entries
+    were released times √2.
     """
     p = len(found)
     C = found * (bound / n_records)

@@ -1,8 +1,8 @@
-"""Regression with a log link, trained near the mean of its labels, which a released histogram of the labels estimates.
+"""Training of regressions with a log link near the mean of the labels. A released histogram of the labels gives the mean.
 
-The declared `margin` bounds the curvature of Poisson loss by exp(margin), which is 20 by default. For counts of mean 0.3 the
-actual curvature is 0.3, so steps of 1/M_j would be 70 times too short. A private run therefore spends a share of μ² on a
-histogram of its counts, and
+The declared `margin` bounds the curvature of Poisson loss by exp(margin), where `margin` is 20 by default. For counts of mean
+0.3 the actual curvature is 0.3, so steps of 1/M_j would be 70 times too short. A private run therefore spends a share of μ²
+on a histogram of the counts, and
 
     starts the intercept at v₀ = log(mean), the constant model;
     takes steps for the curvature at v₀, which is exp(v₀);
@@ -14,7 +14,7 @@ curvature is exp((2 − p)v₀), the spread of the residuals is exp((1 − p)v�
 on both sides. Poisson loss is p = 1.
 
 With exposure, v₀ = log(mean count / mean exposure) is the log of a rate, and a record's margin is v₀ + log(exposure). The
-histogram then has one more number, the sum of the exposures.
+histogram then has one further number, the sum of the exposures.
 
 All of this is post-processing of the released histogram.
 """
@@ -46,26 +46,28 @@ if TYPE_CHECKING:
 
 BINS = 32
 SEEN = 3.5
-"""Number of standard deviations of the noise that a noisy count must exceed to be used unchanged."""
+"""A noisy count is used unchanged if it exceeds this many standard deviations of the noise."""
 EXPOSURES = 0.5
-"""Weight a of Σ e/e_max, the sum of the exposures, relative to the counts of the bins."""
+"""Weight a of the sum of the exposures, Σ e/e_max, relative to the counts of the bins."""
 STEPS = 10_000.0
 """Number of histogram steps up to the largest amount."""
 FITS = 200
-"""Number of candidate means of the fitted distribution."""
+"""Number of candidates for the mean of the fitted distribution."""
 SHAPES = (1.0, 5.0)
-"""Shapes r of the fitted negative binomial distributions, of variance m + m²/r: geometric, and nearly Poisson. On five kinds of
-counts at μn = 24 and 75, fitting both changed the constant model's excess loss by factors of 0.16 to 1.1, compared with fitting
-only the first."""
+"""Shapes r of the fitted negative binomial distributions, whose variance is m + m²/r: geometric, and nearly Poisson.
+
+On five kinds of counts at μn = 24 and 75, fitting both shapes changed the constant model's excess loss by factors of 0.16 to
+1.1, compared with fitting only the first shape.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CountHistogram:
-    """Histogram of counts in BINS bins over 0, 1, …: single values first, then ranges that widen with the value.
+    """Histogram of counts in BINS bins over 0, 1, …: first single values, then ranges that widen with the value.
 
-    Replacing a record moves one count from one bin to another: Δ = √2. Labels beyond `high` count in the last bin.
-    With exposure, a last number sums a·e/e_max with a = EXPOSURES. For any margin, a record adds between 0 and a to this
-    number: Δ² = 2 + a². Before training the margins are log(e), so the exposures follow from them.
+    Replacing a record moves one count from one bin to another: Δ = √2. Labels above `high` count in the last bin. With
+    exposure, a last number is the sum of a·e/e_max with a = EXPOSURES. For any margin, a record adds between 0 and a to this
+    number: Δ² = 2 + a². Before training the margins are log(e), so the exposures follow from the margins.
 
     high : the largest declared count. exposure : e_max, the largest declared exposure; 0 without exposure.
     unit : step in which the labels are counted.
@@ -89,7 +91,7 @@ class CountHistogram:
 
     @property
     def edges(self) -> tuple[int, ...]:
-        """Return the BINS + 1 edges of the bins. The edges are computed with integers, so all machines agree."""
+        """Return the BINS + 1 edges of the bins. They are computed with integers, so all machines agree."""
         growth, end = 0, math.ceil(self.high) + 1
         while True:
             edges = [0]
@@ -100,7 +102,7 @@ class CountHistogram:
             growth += 1
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return the counts, (BINS,), and the sum of the exposures if there are any, in steps of GRID."""
+        """Return the counts, (BINS,), in steps of GRID; with exposure, also the sum of the exposures."""
         inner = np.array(self.edges[1:-1]) - 0.5
         bins = np.searchsorted(inner, labels if self.unit == 1.0 else labels / self.unit, side="right")
         counts = np.bincount(bins, minlength=BINS).astype(np.int64) * round(1.0 / GRID)
@@ -112,13 +114,13 @@ class CountHistogram:
 
 
 def has_counts(problem: Problem) -> bool:
-    """Return True for private regression with a log link, a declared range of labels, and an intercept without penalty."""
+    """Return True for a private regression with a log link, a declared range of labels, and an unpenalised intercept."""
     most = problem.label_low + problem.label_range
     return problem.private and problem.loss.start == COUNTS and problem.centred and 0.0 < most < 1e9
 
 
 def share(clear: float) -> float:
-    """Return the share of μ² to spend on the histogram, between 1/200 and 1/5. clear : μn.
+    """Return the share of μ² for the histogram, between 1/200 and 1/5. clear : μn.
 
     The share solves √2/(√share·μn) = 0.006, which keeps the noise of a bin at 0.6 % of the records.
     """
@@ -126,7 +128,7 @@ def share(clear: float) -> float:
 
 
 def histogram(problem: Problem) -> CountHistogram:
-    """Return the histogram statistic for the declared range of counts, or of amounts."""
+    """Return the histogram statistic over the declared range of counts or amounts."""
     most = 0.0 if problem.exposure is None else problem.exposure[1]
     high = problem.label_low + problem.label_range
     if problem.loss.power == 1.0:
@@ -137,11 +139,11 @@ def histogram(problem: Problem) -> CountHistogram:
 def near_the_mean(
     problem: Problem, known: Curvature, event: Gaussian, c: float
 ) -> Generator[Query, Released, tuple[Curvature, float, Loss]]:
-    """Release the histogram; return the curvature near the mean, the start of the intercept, and the loss.
+    """Release the histogram. Return the curvature near the mean, the start of the intercept, and the loss.
 
-    Declared smoothness constants do not change. The unit of residuals is the spread of the counts, but at least 1/c, so that a
-    residual of 1, a single count, passes a cap of c units. A smaller unit would cut every record with a nonzero count, and
-    lower the intercept.
+    Declared smoothness constants are used unchanged. The unit of residuals is the spread of the counts, but at least 1/c, so
+    that a residual of 1, a single count, passes a cap of c units. A smaller unit would cut every record with a nonzero count,
+    and so lower the intercept.
     """
     statistic = histogram(problem)
     (noisy,) = yield Tally(statistic, event)
@@ -169,11 +171,11 @@ def near_the_mean(
 
 
 def spread_of(noisy: Vector, statistic: CountHistogram, n_records: int, sigma: float) -> Spread:
-    """Return mean and standard deviation of the counts, from their noisy histogram.
+    """Return mean and standard deviation of the counts, estimated from their noisy histogram.
 
-    Bins above the noise keep their counts. A negative binomial distribution with a shape from SHAPES is fitted to all bins, and
-    distributes the remaining records over the other bins. Otherwise noise in far bins would dominate the mean. The standard
-    deviation is at least that of a Poisson variable.
+    Bins above the noise keep their counts. A negative binomial distribution with a shape from SHAPES is fitted to all bins.
+    The fit distributes the remaining records over the other bins. Otherwise noise in far bins would dominate the mean. The
+    standard deviation is at least that of a Poisson variable.
 
     noisy : (BINS,) counts with noise of standard deviation `sigma`.
     """
@@ -199,7 +201,7 @@ def spread_of(noisy: Vector, statistic: CountHistogram, n_records: int, sigma: f
 
 
 def typical_cap(ρ: float) -> float:
-    """Return c = 0.13 √ρ, between 0.2 and 4: the record cap in units of √(p/L) and of the spread of the counts.
+    """Return c = 0.13 √ρ, between 0.2 and 4: the record cap, in units of √(p/L) times the spread of the counts.
 
     Counts are skewed, so the cap is wider than for squared loss: cutting only the large counts would move the intercept.
     """
@@ -207,9 +209,9 @@ def typical_cap(ρ: float) -> float:
 
 
 def time(ρ: float) -> float:
-    """Return τ, the number of whole steps per coordinate: 0.15 ρ, at most 39; and 0.004 ρ² below ρ = 37.
+    """Return τ, the number of whole steps per coordinate: 0.15 ρ, at most 39; and 0.004 ρ² if ρ < 37.
 
-    Below ρ = 37 the error from noise grows as τ², and the gain of the steps as τ. As ρ falls to 0, τ does too, and the run
+    Below ρ = 37 the error from noise grows as τ², and the gain of the steps as τ. As ρ falls to 0, τ falls to 0, and the run
     stays at its start, the constant model.
     """
     return min(39.0, 0.15 * ρ, 0.004 * ρ**2)

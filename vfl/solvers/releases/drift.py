@@ -1,4 +1,4 @@
-"""Private counts of records per bin of columns and of scores, for `vfl.monitor`."""
+"""Private counts of records per bin of columns and scores, for `vfl.monitor`."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DriftCounts(Solver):
-    """Counts per bin of each party's columns, then histograms of the margins by class: jointly μ-GDP with the whole budget.
+    """Counts per bin of each party's columns, and histograms of the margins by class. Together μ-GDP with the whole budget.
 
     A record is in one bin of each of a party's m columns. The record's contribution therefore has norm at most √m, and `Clip`
-    enforces this norm. Replacing a record moves the counts by at most 2√m, and the histograms by at most √2 (`Scores`). Each of
-    the Q parties with columns makes one Gaussian release, and the coordinator makes one; each has noise z·Δ, z = √(Q + 1)/μ.
+    enforces this norm. Replacing a record moves the counts by at most 2√m, and the histograms by at most √2 (`Scores`). Each
+    of the Q parties with columns makes one Gaussian release, and so does the coordinator. Each release has noise z·Δ,
+    z = √(Q + 1)/μ.
 
-    The schedule returns the counts (p,), 0 for coordinates that are not counted, then the histograms, the negative class first.
+    The schedule returns the counts (p,), with 0 for coordinates that are not counted, then the histograms, the negative class
+    first.
 
-    counted : {party: {coordinate: 1.0}}, the bins to count. squares : {party: m}.
+    counted : {party: {coordinate: 1.0}}, the bins to count. squares : {party: m}, its number of columns.
     w : {coordinate: coefficient} of the released model. edges : public edges of the histograms of margins.
-    private : False if the model's own certificate gives no guarantee. Every party receives w with the job. So this job's
-        certificate then gives no guarantee either, and parties refuse the job unless their policies allow such jobs.
+    private : False if the model's own certificate gives no guarantee. Every party receives w with the job. This job's
+    certificate then gives no guarantee either, and parties refuse the job unless their policies allow such jobs.
     """
 
     counted: Mapping[str, Mapping[str, float]]
@@ -84,7 +86,7 @@ class DriftCounts(Solver):
         return tuple((event, 1) for event in events if event is not None)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Release the counts at margins of 0, then compute the margins and release their histograms."""
+        """Release the counts at margins of 0. Then compute the margins and release their histograms."""
         counts = np.zeros(problem.layout.n_coordinates)
         for block, scales, clip, event in self._asked(problem):
             (released,) = yield Backward(Ones(), (block,), (np.zeros(block.size),), (scales,), clip, event)

@@ -1,11 +1,11 @@
-"""Release, between two passes, of sums of the gradient parts that the record cap cuts off. Large sums justify a wider cap.
+"""Release of sums of the gradient parts that the record cap cuts off, between two passes. Large sums call for a wider cap.
 
-Guarantee. `Excess` bounds the contribution of each record to one sum over all coordinates by norm 1 (docs/mathematics.md has
-the proof). So replacing a record moves the sum by at most 2, and by `Clip(1, p).sensitivity` with rounding to the grid.
+Guarantee. `Excess` bounds each record's contribution to one sum over all coordinates by norm 1 (docs/mathematics.md has the
+proof). So replacing a record moves the sum by at most 2, and by `Clip(1, p).sensitivity` with rounding to the grid.
 
-A cap biases the fixed point of the iteration unless the cut parts cancel. For logistic loss they cancel if the model is
-right. So the sum of the cut parts shows the bias, and the number of cut records does not. Choosing the cap from the released
-sums is post-processing.
+A cap biases the fixed point of the iteration unless the cut parts cancel. For logistic loss the cut parts cancel if the model
+is right. So the sum of the cut parts shows the bias, whereas the number of cut records does not. Choosing the cap from the
+released sums is post-processing.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 FACTORS = (1.0, 1.6, 2.6)
-"""Candidate caps, in units of the current cap."""
+"""Candidates for the cap, in units of the current cap."""
 FIRST = 0.8
-"""Share of the sums' budget for the first sum, between caps of 1 and 1.6. The second sum gets the rest."""
+"""Share of the sums' budget for the first sum, between caps of 1 and 1.6 units. The second sum gets the rest."""
 SURE = 1.0
-"""The threshold on a coordinate is √(2 ln p) + SURE deviations of the noise. √(2 ln p) is the typical maximum of p noises."""
+"""A coordinate's threshold is √(2 ln p) + SURE noise deviations; √(2 ln p) is the typical maximum of p normal variables."""
 RARE = 0.005
-"""Probability that the norm of pure noise exceeds the threshold on norms."""
+"""Probability with which the norm of pure noise exceeds the threshold on norms."""
 GOES_ON = 0.2
-"""Assumed least share of the squared bias that remains with the next wider cap."""
+"""Smallest share of the squared bias that is assumed to remain with the next wider cap."""
 DEARER = 2.0
-"""Weight of the error from noise relative to the squared bias."""
+"""Weight of the error due to noise, relative to the squared bias."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excess(Weighting):
-    """Weighting r_i = (ρ_i(wide) − ρ_i(narrow))/(wide − narrow), with ρ_i the residual under a record cap.
+    """Weights r_i = (ρ_i(wide) − ρ_i(narrow))/(wide − narrow). ρ_i(C) is the residual of record i under the record cap C.
 
     Guarantee. |r_i|·‖x_i‖ ≤ 1 for all margins, labels and records, with the norms ‖x_i‖² that the coordinator keeps.
 
@@ -71,7 +71,7 @@ class Excess(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,), and {}: this weighting keeps no per-record state."""
+        """Return r, (n,), and {}, since this weighting keeps no per-record state."""
         r, norms = self.loss.derivative(margins, labels), kept["norms"]
         within = [capped(r, record_limits(norms, cap), self.loss.kernel) for cap in (self.wide, self.narrow)]
         limits = record_limits(norms, self.cap)
@@ -79,12 +79,12 @@ class Excess(Weighting):
 
 
 def clip_of(dimension: int) -> Clip:
-    """Return the geometry of an `Excess` sum over `dimension` coordinates: its cap is 1."""
+    """Return the geometry of an `Excess` sum over `dimension` coordinates. The cap of the geometry is 1."""
     return Clip(Excess.cap, dimension)
 
 
 def excess_events(mu: float, dimension: int) -> tuple[Gaussian, ...]:
-    """Return the events of the sums, one per pair of neighbours in FACTORS; together they are μ-GDP."""
+    """Return the events of the sums, one per pair of neighbours in FACTORS. Together the events are μ-GDP."""
     clip = clip_of(dimension)
     found = []
     for share in split(mu, FIRST):
@@ -109,9 +109,9 @@ def sums_of(
 
 
 def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
-    """Return the one-time release of the sums, made between two passes. Each pass is charged for its own cap.
+    """Return the one-time release of the sums, made between two passes. Each pass is charged by its own cap.
 
-    joined : True if the run rebuilds the margins before the next pass anyway.
+    joined : True if the run rebuilds the margins before the next pass in any case.
     """
     p, sums, rebuilds = problem.layout.n_coordinates, len(FACTORS) - 1, 2 - joined
     said = f"sums of what C cuts for {share:.2g} of the μ² left: C is widened if their bias exceeds the noise."
@@ -128,9 +128,9 @@ def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
 
 
 def widen(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
-    """Release the sums, and widen the cap if the sums show a bias above the noise of a wider cap.
+    """Release the sums. Widen the cap if the sums show a bias that exceeds the noise of a wider cap.
 
-    The sums are taken at an average of early models, since at a single model they mostly follow the noise of that model. If a
+    The sums are taken at an average of early models, since at a single model the sums mostly follow that model's noise. If a
     party has been lost, the cap is left unchanged.
     """
     walk, present, w, cap = run.walk, run.present, run.w, run.walk.cap()
@@ -152,11 +152,11 @@ def widen(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, 
 
 
 def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) -> float:
-    """Return the entry of FACTORS with the least expected error in the remaining passes.
+    """Return the entry of FACTORS with the smallest expected error in the remaining passes.
 
-    In units of the narrow cap, a cap of factor f has an error of ½p(f·deviation)² from noise, with weight DEARER, and of
-    ½‖b‖² from bias, where b is the part of the gradient that the cap still cuts. ‖b‖² is estimated from below: noise is
-    subtracted from each coordinate, or from the norm.
+    In units of the narrow cap, a cap of factor f has two errors: ½p(f·deviation)² from noise, with weight DEARER, and ½‖b‖²
+    from bias, where b is the part of the gradient that the cap still cuts. ‖b‖² is estimated from below: noise is subtracted
+    from each coordinate, or from the norm.
 
     sums : (p,) released sums, with noise of standard deviation `sigmas`.
     deviation : standard deviation of the noise in the average over the remaining passes, at f = 1.
@@ -177,7 +177,7 @@ def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) ->
 
 
 def _squares_from_below(d: Vector, deviation: float) -> float:
-    """Return a lower estimate of the squared norm of d, a vector with noise of standard deviation `deviation` on each entry."""
+    """Return a lower estimate of the squared norm of d, if each entry of d has noise of standard deviation `deviation`."""
     from scipy.special import chdtri  # every process of a run imports this module, and one calls this
 
     p = d.size

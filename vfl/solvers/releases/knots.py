@@ -1,4 +1,4 @@
-"""Placement of the knots of curves (splines of columns), from one joint release of histograms before training."""
+"""Placement of the knots of curves (splines of columns) by one joint release of histograms before training."""
 
 from __future__ import annotations
 
@@ -28,30 +28,35 @@ if TYPE_CHECKING:
     Placed = Mapping[str, tuple[tuple[float, ...], ...]]
 
 SHARE = 0.08
-"""Share of a run's μ² for the histograms; other shares were not compared. The number of pieces, TAIL and LINE were chosen on
-credit and one simulated set, and checked on four others: adult, electricity, California, simulated."""
+"""Share of a run's μ² for the histograms.
+
+Other shares were not compared. The number of pieces, TAIL and LINE were chosen on credit and one simulated data set, and
+checked on four others: adult, electricity, California, simulated.
+"""
 CELLS = (160, 80, 40)
-"""Candidate numbers of cells per histogram. Many cells place knots finely; with few cells, less noise adds up."""
+"""Candidates for the number of cells per histogram. Many cells place knots finely; with few cells, less noise adds up."""
 BLUR = 0.05
-"""Largest standard error of a quantile due to noise, as a share of the records. Histograms with a larger error get fewer
-cells."""
+"""Largest standard error of a quantile due to noise, as a share of the records. If the error would be larger, histograms get
+fewer cells.
+"""
 TAIL = (1 / 16, 1 / 4, 1 / 64)
 """Positions of knots in a long tail, as shares of the way from the last quantile to the declared bound. Curves of few pieces
-use the first of these positions."""
+use only the first of these positions.
+"""
 LONG, EXTREME = 0.5, 0.1
-"""Share of the bounds' width above which a tail counts as long, and share of the records in each tail."""
+"""A tail is long if it takes up more than LONG of the bounds' width. EXTREME is the share of the records in each tail."""
 LINE = 10.0
-"""μn per column below which curves without declared pieces are straight lines."""
+"""Value of μn per column below which curves without a declared number of pieces become straight lines."""
 
 
 def cells_for(sigma: float, n_records: int) -> int:
-    """Return the number of cells per histogram for noise of this standard deviation, from public facts."""
+    """Return the number of cells per histogram, from public facts, for noise of this standard deviation."""
     fitting = (cells for cells in CELLS if sigma * math.sqrt(cells) / 2.0 <= BLUR * n_records)
     return next(fitting, CELLS[-1])
 
 
 def event_for(columns: int, mu: float, n_records: int) -> Gaussian:
-    """Return the event of the joint histograms of some columns, μ-GDP under replace-one.
+    """Return the event of the joint histograms of this number of columns, μ-GDP under replace-one.
 
     Replacing a record lowers one cell of each column by one and raises another by one: Δ = √(2·columns) over all parties.
     """
@@ -63,18 +68,19 @@ def event_for(columns: int, mu: float, n_records: int) -> Gaussian:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Knots:
-    """Release of the knots of all curves without declared knots, before the first query of the solver.
+    """Release of the knots of all curves whose knots are not declared, before the first query of the solver.
 
-    The number of pieces of each curve follows from public facts. Released histograms decide only where the pieces meet.
-    If two knots fall on one position, one coordinate is always 0.
+    The number of pieces of each curve follows from public facts. Released histograms decide only where the pieces meet. If
+    two knots of a curve fall on one position, one coordinate of the curve is always 0.
 
-    If a curve has a long tail (LONG), one knot in four lies at a quantile and the others in the longer tail. Otherwise all
-    knots lie at quantiles.
+    If a curve has a long tail (LONG), one knot in four lies at a quantile and the other knots in the longer tail. Otherwise
+    all knots lie at quantiles.
 
     curves : {party: ((column, declaration), ...)} in the order of storage.
-    signal : μn per column of the job. Below LINE, curves without declared pieces are straight lines.
+    signal : μn per column of the job. If `signal` is below LINE, curves without a declared number of pieces are straight
+    lines.
     event : event of the joint release; None without privacy, and if nothing is released.
-    pairs : pairs of columns of the job. The curves of a pair use a selection of these knots (`Crossed.placed`).
+    pairs : products of two columns in the job. The curves in a product use a selection of these knots (`Crossed.placed`).
     """
 
     curves: Mapping[str, tuple[tuple[str, Curve], ...]]
@@ -98,7 +104,7 @@ class Knots:
 
     @property
     def unused(self) -> int:
-        """Number of coordinates that are 0 whatever is released, since their curves are straight lines."""
+        """Number of coordinates that are 0 whatever is released, because their curves are straight lines."""
         curves = {column: declared for own in self.curves.values() for column, declared in own}
         used = {column: 1 + self.knots_of(declared) for column, declared in curves.items()}
         found = sum(declared.n_pieces - used[column] for column, declared in curves.items())
@@ -117,11 +123,11 @@ class Knots:
         return Ranges(self.bent, self.cells, self.event, of_curves=True)
 
     def lines(self) -> Placed:
-        """Return an empty tuple of knots for every curve."""
+        """Return an empty tuple of knots for every curve, which makes all curves straight lines."""
         return {party: ((),) * len(own) for party, own in self.curves.items()}
 
     def placed(self, released: Released) -> Placed:
-        """Return the knots of every curve of each party, which is post-processing of the released histograms."""
+        """Return the knots of every curve of each party, by post-processing the released histograms."""
         found = {party: list(own) for party, own in self.lines().items()}
         for (party, indices), counts in zip(self.bent.items(), released, strict=True):
             for k, own in zip(indices, counts.reshape(len(indices), -1), strict=True):
@@ -129,7 +135,7 @@ class Knots:
         return {party: tuple(own) for party, own in found.items()}
 
     def by_column(self, placed: Placed) -> dict[str, tuple[float, ...]]:
-        """Return {column: its knots}."""
+        """Return {column: knots of the column}."""
         return {
             column: knots
             for party, own in self.curves.items()
@@ -168,16 +174,16 @@ class Knots:
 
 
 def shortened(points: Sequence[float], bounds: Bounds) -> tuple[float, ...]:
-    """Return the distinct points inside the bounds, rounded to 6 digits. Further digits come from interpolation and noise."""
+    """Return the distinct points inside the bounds, rounded to 6 digits. Further digits are due to interpolation and noise."""
     rounded = {float(f"{point:.6g}") for point in points}
     return tuple(sorted(point for point in rounded if bounds[0] < point < bounds[1]))
 
 
 def quantiles_of(counts: Vector, edges: Vector, shares: Sequence[float]) -> tuple[float, ...]:
-    """Return ascending points at which the noisy running sum passes share·total, at most one per share.
+    """Return ascending points at which the noisy running sum exceeds share·total, at most one point per share.
 
-    The running sum is made monotone: it is replaced by the mean of its running maximum and its running minimum from above. If
-    several shares fall in one cell, which may hold many equal values, the ends of the cell are returned.
+    The running sum is made monotone: it is replaced by the mean of its running maximum from below and its running minimum
+    from above. If several shares fall in one cell, which may hold many equal values, the ends of the cell are returned.
     """
     noisy = np.cumsum(counts)
     running = (np.maximum.accumulate(noisy) + np.minimum.accumulate(noisy[::-1])[::-1]) / 2.0

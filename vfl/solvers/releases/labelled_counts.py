@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ones(Weighting):
-    """Weighting r_i = 1, for plain sums of columns."""
+    """Weights r_i = 1, for plain sums of columns."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -38,18 +38,18 @@ class Ones(Weighting):
 
 @dataclass(frozen=True, slots=True)
 class LabelledCounts(Solver):
-    """Two releases per party, jointly μ-GDP with the whole budget: per bin, the sum S of y_i/2 and the number C of records.
+    """Two releases per party. For each bin they hold the sum S of y_i/2 and the number C of records. Jointly μ-GDP.
 
     A record is in one bin of each of a party's columns, so its row x_i has ‖x_i‖ ≤ R with R² = `squares[party]`, and
-    ‖y_i x_i/2‖ ≤ R/2. Replacing one record moves S by at most 2·R/2, attained when the label changes and the bins do not. The
-    replacement moves C by at most 2R. Rows are clipped at these norms (`Clip`), so both bounds hold for any data of the party.
-    Q parties make 2Q Gaussian releases, each with noise z·Δ and z = √(2Q)/μ. The count of positives is C/2 + S, that of
-    negatives C/2 − S, and their noise is independent.
+    ‖y_i x_i/2‖ ≤ R/2. Replacing one record moves S by at most 2·R/2, attained if the label changes and the bins do not. The
+    replacement moves C by at most 2R. Rows are clipped at these norms (`Clip`), so both bounds hold for any data of the
+    party. Q parties make 2Q Gaussian releases, each with noise z·Δ and z = √(2Q)/μ, for μ the whole budget. The count of
+    positives is C/2 + S, the count of negatives C/2 − S, and their noise is independent.
 
     S is the negative gradient of logistic loss at w = 0. The owner of a column therefore receives −y_i/2 for each record, and
     so learns every label.
 
-    The schedule returns (2p,): the counts of positives, then those of negatives, in the order of the coordinates.
+    The schedule returns (2p,): the counts of positives, then the counts of negatives, in the order of the coordinates.
 
     squares : {party: largest ‖x_i‖² of the declared columns}.
     """
@@ -77,7 +77,7 @@ class LabelledCounts(Solver):
         return tuple((event, 1) for *_, event in self._asked(problem) if event is not None)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Release the sums at w = 0, and compute the counts by post-processing."""
+        """Release the sums at w = 0. The counts follow by post-processing."""
         p = problem.layout.n_coordinates
         found = np.zeros((2, p))
         for number, (block, weighting, clip, event) in enumerate(self._asked(problem)):
@@ -88,7 +88,7 @@ class LabelledCounts(Solver):
         return np.concatenate([count / 2.0 + half, count / 2.0 - half])
 
     def noise(self, problem: Problem) -> Vector:
-        """Return the noise's standard deviation per count of positives, or of negatives, for each coordinate, (p,)."""
+        """Return the standard deviation of the noise in a count of positives (or of negatives), for each coordinate, (p,)."""
         squares = np.zeros(problem.layout.n_coordinates)
         for number, (block, _, _, event) in enumerate(self._asked(problem)):
             share = 1.0 if number % 2 == 0 else 0.5

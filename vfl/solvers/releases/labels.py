@@ -1,7 +1,7 @@
-"""Private mean and spread of the labels, for a small share of μ²: start of the intercept, and unit of the clip.
+"""Private mean and spread of the labels, for a small share of μ². They give the start of the intercept and the clip's unit.
 
-A declared range bounds the labels but does not describe them. Once the intercept absorbs their mean, residuals are at most
-about as large as the labels' spread, so a clip in units of the spread suits any declared range.
+A declared range bounds the labels but does not describe their distribution. Once the intercept absorbs the labels' mean,
+residuals are at most about as large as the labels' spread. So a clip in units of the spread suits any declared range.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 APART = 0.2
-"""Prior standard deviation of a mean about the middle of its range, as a share of the range. A share of positive labels has
-this deviation about ½."""
+"""Prior standard deviation of a mean from the middle of its range, as a share of the range. A share of positive labels has this
+deviation from ½.
+"""
 BINS = 32
-"""Number of bins of equal width over the declared range."""
+"""Number of bins, of equal width, over the declared range."""
 MOST = 0.95
-"""Share of the labels that the result of `narrow` must hold."""
+"""Share of the labels that a range returned by `narrow` must hold."""
 SURE = 4.0
-"""Number of standard deviations of the noise that are subtracted from a count before a comparison."""
+"""Number of standard deviations of the noise that are subtracted from a count before the count is compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelCounts:
-    """Histogram of the labels over BINS equal parts of the declared range; labels outside count in the outer bins.
+    """Histogram of the labels over BINS equal parts of the declared range. Labels outside count in the first or the last bin.
 
     Replacing a record moves one count from one bin to another: Δ = √2.
 
@@ -66,7 +67,7 @@ class LabelCounts:
 
 @dataclass(frozen=True, slots=True)
 class ClassCounts:
-    """Number of labels of each class. A label that is not a class counts as the nearest class, NaN as the last.
+    """Number of labels of each class. A label that is no class counts as the nearest class, and NaN as the last class.
 
     Replacing a record moves one count from one class to another: Δ = √2.
 
@@ -96,34 +97,34 @@ class ClassCounts:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and standard deviation of the labels, computed from released noisy counts, so public."""
+    """Mean and standard deviation of the labels. They are computed from released noisy counts, so they are public."""
 
     mean: float
     deviation: float
 
 
 def counts_of(problem: Problem) -> LabelCounts:
-    """Return the histogram statistic for the declared range of the label."""
+    """Return the histogram statistic over the declared range of the label."""
     half = problem.label_range / 2.0
     return LabelCounts(problem.label_centre - half, problem.label_centre + half)
 
 
 def noised(statistic: Statistic, z: float) -> Gaussian:
-    """Return the event of releasing a statistic of the labels with σ = zΔ, which is 1/z-GDP."""
+    """Return the event of releasing a label statistic with σ = zΔ. The release is 1/z-GDP."""
     Δ = statistic.sensitivity
     require_bearable(z * Δ)
     return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, statistic.dimension)
 
 
 def mean_and_spread(problem: Problem, event: Gaussian) -> Generator[Query, Released, Spread]:
-    """Release the counts; return mean and deviation, which are post-processing."""
+    """Release the counts. Return mean and standard deviation, which are post-processing."""
     statistic = counts_of(problem)
     (noisy,) = yield Tally(statistic, event)
     return spread_of(noisy, statistic, problem.n_records)
 
 
 def asked_by(query: Tally) -> tuple[LabelCounts, float] | None:
-    """Return the label histogram that a query asks for, and its noise's standard deviation; None for other statistics."""
+    """Return the label histogram that a query asks for, and the standard deviation of its noise; None for other queries."""
     if not isinstance(query.statistic, LabelCounts) or query.event is None:
         return None
     return query.statistic, query.event.sigma
@@ -133,7 +134,7 @@ def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
     """Return mean and standard deviation of the labels, from noisy counts.
 
     Noisy counts are first projected onto nonnegative counts that add up to n. Labels are assumed to be spread evenly within
-    their bins, so the deviation is at least that of one bin.
+    their bins, so the standard deviation is at least that of one bin.
 
     noisy : (BINS,) counts with noise.
     """
@@ -145,10 +146,10 @@ def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
 
 
 def narrow(noisy: Vector, statistic: LabelCounts, n_records: int, sigma: float) -> tuple[float, float] | None:
-    """Return the narrowest range of bins that holds at least MOST of the labels; None if noise could explain every range.
+    """Return the narrowest range of bins that holds at least MOST of the labels; None if noise could explain every such range.
 
-    A sum of m counts has noise of deviation σ√m. SURE deviations are subtracted from the sum, so that smaller noise cannot
-    make a range qualify.
+    The noise of a sum of m counts has standard deviation σ√m. SURE of these deviations are subtracted from the sum, so that
+    noise below this amount cannot make a range qualify.
 
     noisy : (BINS,) counts with noise of deviation sigma.
     """
@@ -163,20 +164,20 @@ def narrow(noisy: Vector, statistic: LabelCounts, n_records: int, sigma: float) 
 
 
 def mean_of(problem: Problem) -> LabelMean:
-    """Return the statistic for the mean of the labels within their declared range."""
+    """Return the statistic for the mean of the labels within the declared range."""
     half = problem.label_range / 2.0
     return LabelMean(problem.label_centre - half, problem.label_centre + half)
 
 
 def mean(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
-    """Release the labels' mean, and shrink it towards the middle of the declared range according to its noise."""
+    """Release the labels' mean. Shrink it towards the middle of the declared range, according to the noise."""
     ((noisy,),) = yield Tally(mean_of(problem), event)
     apart = shrunk(float(noisy) / problem.n_records - 0.5, event.sigma / problem.n_records)
     return problem.label_centre + problem.label_range * min(max(apart, -0.5), 0.5)
 
 
 def shrunk(apart: float, noise: float) -> float:
-    """Shrink a noisy distance from the middle by the factor APART²/(APART² + noise²), the share that is probably signal."""
+    """Shrink a noisy distance from the middle by APART²/(APART² + noise²), the share that is probably signal."""
     return apart * APART**2 / (APART**2 + noise**2)
 
 
@@ -187,9 +188,9 @@ def balance_of(problem: Problem) -> Positives | ClassCounts:
 
 
 def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float | Vector]:
-    """Release the shares of the classes; return the margin of the best constant model, at which a run starts.
+    """Release the shares of the classes. Return the margin of the best constant model, at which a run starts.
 
-    The share of positives is shrunk towards one half according to its noise. With K classes, the K margins of the constant
+    The share of positives is shrunk towards one half, according to the noise. With K classes, the K margins of the constant
     model are repeated for every column, (p·K,).
     """
     if problem.layout.classes:
@@ -203,10 +204,10 @@ def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, fl
 
 
 def class_margins(shares: Vector, noise: float) -> Vector:
-    """Return log(share) of every class, (K,), less their mean: the best constant model of multinomial loss.
+    """Return log(share) of every class, (K,), minus the mean of all: the best constant model of multinomial loss.
 
-    Shares are shrunk towards 1/K according to their noise; their prior distance from 1/K is 2·APART/K. One deviation of the
-    noise is added to each share. Otherwise noise could make a share small, and its logarithm far too low.
+    Shares are shrunk towards 1/K according to their noise; their prior distance from 1/K is 2·APART/K. One standard deviation
+    of the noise is added to each share. Otherwise noise could make a share small, and the logarithm of the share far too low.
 
     shares : (K,) with noise of standard deviation `noise`.
     """

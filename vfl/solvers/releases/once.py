@@ -1,7 +1,7 @@
-"""One-time releases of a run: when each is made, its share of μ², its events, and its messages.
+"""One-time releases of a run: when each release is made, its share of μ², its events, and its messages.
 
 To add a release, build a `OneTime` in a module of its own, and list it in `vfl.solvers.blocks.shares.table`. The division of
-μ², the charges, and the plan's sentences, messages and vectors all follow from that table.
+μ², the charges, and the plan's sentences, messages and vectors all follow from the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """Times at which a run makes one-time releases."""
+    """Phases of a run in which one-time releases are made."""
 
     START = "before the record norms"
     FIRST = "between the record norms and the first pass"
@@ -35,13 +35,14 @@ class Phase(Enum):
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """State of a run that its one-time releases read and change.
+    """State of a run. One-time releases read and change this state.
 
-    known : centres, M and unit of residuals. start : margin at which the intercept starts, (p,) with several classes.
+    known : centres of the columns, M, and unit of residuals. start : margin at which the intercept starts, (p,) with classes.
     loss : training loss. walk, present : block updates and present parties, set once the passes begin.
-    w : (p,) the current model, to which Xw belongs; change it in place. settled : {pass: model before this pass} for the second
-        half of the early passes, for averages. passed : True after the releases between passes.
-    joint : (p, p) released curvature of the scaled columns, for joint steps; None without such steps.
+    w : (p,) the current model, to which Xw belongs; change w in place. settled : {pass: model before this pass} for the
+    second
+    half of the early passes, for averages. passed : True after the releases that are made between passes.
+    joint : (p, p) released curvature of the scaled columns, for joint steps; None without joint steps.
     """
 
     problem: Problem
@@ -58,12 +59,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class OneTime:
-    """A release that a run makes once, besides its passes.
+    """Release that a run makes once, in addition to its passes.
 
     share : share of the μ² that earlier releases leave; 0 for a message that charges nothing.
     events : function from a budget μ to the events, which together are μ-GDP under replace-one.
-    make : generator of the queries for these events; it updates the run with their releases.
-    said : sentence in the plan. messages : number of messages. out, back : number of vectors to and from each party.
+    make : generator of the queries for these events. It updates the run with the queries' releases.
+    said : sentence in the plan. messages : number of messages. out, back : number of vectors sent to and by each party.
     """
 
     phase: Phase

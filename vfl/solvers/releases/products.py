@@ -1,4 +1,4 @@
-"""Release of the curvature and of the residuals' variance at the final model, from which standard errors follow.
+"""Release of the curvature and the residuals' variance at the final model. Standard errors follow from both.
 
 Guarantee. Each of the two releases is μ-GDP under replace-one, with μ = Δ/σ and Δ = `ProductClip.sensitivity`.
 
@@ -6,10 +6,11 @@ Proof. With z_i the record's scaled row over all parties, a release is the lower
 entries times √2. `Products` ensures t_i ≥ 0 and t_i‖z_i‖² ≤ 1 for any margins, labels, caps and steps, so the contribution
 a_i of a record has norm t_i‖z_i z_iᵀ‖_F ≤ 1, and the contributions of two records have an inner product tt'(zᵀz')² ≥ 0.
 Replacing a record moves the sum by ‖a − a'‖ ≤ √(1 + 1) = √2. Weights s_i ∈ [0, 1] of records multiply t_i, by s_i for the
-curvature and s_i² for the residuals' variance, so both facts still hold. Sums are divided by their bound R before the release.
-The events of the releases therefore depend on no released value, and a cap that was widened meanwhile changes no charge.
+curvature and s_i² for the residuals' variance, so both facts still hold. Sums are divided by their bound R before the
+release. The events of the releases therefore depend on no released value, and a cap that was widened during the run changes
+no charge.
 
-Who sees what: the coordinator holds the scaled columns z_ij of every party but the last, and the parties after the owner of a
+Who sees what: the coordinator holds the scaled columns z_ij of every party but the last. The parties after the owner of a
 column receive t_i z_ij as weights. Participants therefore see other parties' columns *before* noise, as with NoisyGram.
 """
 
@@ -41,31 +42,31 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 OF_CURVATURE = 0.6
-"""Share of μ² for the curvature; the residuals' variance gets the rest."""
+"""Share of the release's μ² for the curvature. The residuals' variance gets the rest."""
 LONGER, LONGER_OF_COUNTS = 1.69, 4.0
-"""Bounds of h_i‖z_i‖², with h_i a record's curvature, in units of its typical value. 97 % of the curvature of correlated normal
-columns lies below the first bound.
+"""Bounds of h_i‖z_i‖², with h_i a record's curvature, in units of the typical value: in general, and for a log link.
 
-With a log link h_i depends on the mean, the exposure, and for amounts the label. Between 84 and 99.7 % of the curvature of such
-columns lies below the second bound, with margins of standard deviation 0.3 to 0.7. Underestimated curvature makes intervals
-wider."""
+97 % of the curvature of correlated normal columns lies below the first bound. With a log link h_i depends on the mean, on the
+exposure and, for amounts, on the label. Between 84 and 99.7 % of the curvature of such columns lies below the second bound,
+for margins of standard deviation 0.3 to 0.7. Underestimated curvature makes intervals wider.
+"""
 FARTHEST = 2.0**26
-"""Largest |scale·centre| of a column. It bounds the rounding error when the coordinator centres the column."""
+"""Largest |scale·centre| of a column. It bounds the rounding error that occurs when the coordinator centres the column."""
 SHOWN = (
     "Under trust='trusted', margins hold the scaled columns of all parties but the last, and later parties receive them as "
     "weights."
 )
 DIFFERENCE = 1e-4
-"""Half a step of the difference quotient of residuals, in units of a margin, or of a typical residual if labels are numbers."""
+"""Half the step of a difference quotient of residuals, in units of a margin, or of a typical residual for numeric labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProductClip(GramClip):
-    """Geometry of sums of the lower triangles of t_i z_i z_iᵀ, t_i‖z_i‖² ≤ 1, off-diagonal entries times √2, on a grid.
+    """Geometry of sums of the lower triangles of t_i z_i z_iᵀ, t_i‖z_i‖² ≤ 1, off-diagonal entries times √2, on a grid g.
 
-    A computed contribution differs from its exact value by three errors: at most (p + 16)·2⁻⁵² relatively, since norms are
-    sums of p terms and a few operations follow; at most 2⁻²⁴√p, since the margins actor computes s·x − s·c and the party
-    (x − c)·s, with |s·c| ≤ 2²⁶; and at most g√d/2 from rounding to the grid:
+    A computed contribution differs from its exact value by three errors. The first is at most (p + 16)·2⁻⁵² relatively, since
+    norms are sums of p terms and a few operations follow. The second is at most 2⁻²⁴√p, since the coordinator computes
+    s·x − s·c and the party (x − c)·s, with |s·c| ≤ 2²⁶. The third is at most g√d/2, from rounding to the grid:
 
         Δ = √2 + 2((p + 16)·2⁻⁵² + 2⁻²⁴√p) + g√d.
 
@@ -80,7 +81,7 @@ class ProductClip(GramClip):
         return self.cap * (math.nextafter(OFF_DIAGONAL, 2.0) + 2.0 * floating) + self.grid * math.sqrt(self.dimension)
 
     def sensitivity_of(self, query: Query, size: int) -> float:
-        """Return Δ of all pieces together, for a query of one piece. Raise PrivacyError for other sums.
+        """Return Δ of all pieces together, for a query of one piece. Raise PrivacyError for any other sum.
 
         As with the clip 'gram', a party must trust the coordinator that the weights follow `Products`.
         """
@@ -98,14 +99,14 @@ class ProductClip(GramClip):
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Weights t_i, then t_i z_ij for every scaled column j that the margins actor holds.
+    """Weights t_i, then t_i z_ij for every scaled column j that the margins actor (in the coordinator) holds.
 
-    t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. m_i ≥ 0 is ρ_i², with ρ_i the residual under
-    the record cap, or the derivative of ρ_i along the margin. This observed derivative is the record's share of the slope of
-    the released gradients, so it is also right for a misspecified model. The margins actor multiplies t_i by the weight s_i of
-    the record, as in every sum, and by s_i again for ρ_i².
+    t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. m_i ≥ 0 is ρ_i², with ρ_i the residual
+    under the record cap, or the derivative of ρ_i along the margin. This derivative is the record's share of the slope of the
+    released gradients, so it is also right for a misspecified model. The margins actor multiplies t_i by the weight s_i of
+    the record, as in every sum; for ρ_i² it multiplies t_i by s_i once more.
 
-    cap : C, inf for no cap. bound : R > 0. half : half the step of the difference quotient.
+    cap : C; inf for no cap. bound : R > 0. half : half the step of the difference quotient.
     of_curvature : True for the derivative, False for ρ_i².
     """
 
@@ -116,7 +117,7 @@ class Products:
     of_curvature: bool
 
     kernel: ClassVar[str] = ""
-    """No fused kernel, because only the margins actor holds the norms and the columns."""
+    """Name of a fused kernel: none, because only the margins actor holds the norms and the columns."""
 
     @property
     def squares_weights(self) -> bool:
@@ -126,7 +127,7 @@ class Products:
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return the weights, ((1 + h)·n,), and free the columns that the margins actor held."""
+        """Return the weights, ((1 + h)·n,). Free the columns that the margins actor held."""
         norms = kept["norms"]
         with np.errstate(over="ignore", invalid="ignore"):
             if self.of_curvature:
@@ -144,11 +145,12 @@ class Products:
 
 
 def bounds_of(problem: Problem, cap: float) -> tuple[float, float]:
-    """Return R of the curvature and of the residuals' variance, given the record cap C.
+    """Return the bounds R of the curvature and of the residuals' variance, given the record cap C.
 
     Rows have a typical ‖z_i‖² of p/L, and curvature is at most L. For logistic loss a cap below a typical residual lowers the
-    curvature to C/‖z_i‖·½. Runs with a log link scale columns by the curvature at their start (vfl.solvers.releases.counts), so
-    a typical h_i‖z_i‖² is p for them too, but no constant bounds h_i. The cap bounds the residuals' variance, ρ_i²‖z_i‖² ≤ C².
+    curvature to C/‖z_i‖·½. Runs with a log link scale columns by the curvature at their start (vfl.solvers.releases.counts),
+    so a typical h_i‖z_i‖² is p for such runs too, but no constant bounds h_i. The cap bounds the residuals' variance:
+    ρ_i²‖z_i‖² ≤ C².
     """
     p = problem.layout.n_coordinates
     narrow = min(1.0, cap / math.sqrt(p)) if problem.loss.log_odds else 1.0
@@ -156,7 +158,7 @@ def bounds_of(problem: Problem, cap: float) -> tuple[float, float]:
 
 
 def longer(problem: Problem) -> float:
-    """Return the bound of h_i‖z_i‖², with h_i a record's curvature, in units of the typical value."""
+    """Return the bound of h_i‖z_i‖², with h_i a record's curvature, in units of the typical h_i‖z_i‖²."""
     return LONGER if problem.loss.power is None else LONGER_OF_COUNTS
 
 
@@ -189,14 +191,14 @@ def pieces_of(problem: Problem, rows: Rows, weighting: Products, event: Gaussian
 
 
 def planned(problem: Problem) -> tuple[Gram, ...]:
-    """Return the pieces as the plan knows them, without the centres and scales, which the run releases only later."""
+    """Return the pieces that the plan knows, without the centres and scales, which the run releases only later."""
     whole = problem.layout.whole()
     rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}
     return pieces_of(problem, rows, Products(problem.loss, 1.0, 1.0, 1.0, True), None)
 
 
 def messages_of(problem: Problem, matrices: int) -> dict[str, int]:
-    """Return {field of `OneTime`: number of messages, or of vectors per party}, for so many matrices of products."""
+    """Return {field of `OneTime`: number of messages, or of vectors per party}, for this number of matrices of products."""
     found, parties = planned(problem), len(problem.layout.whole())
     held = sum(piece.held.size for piece in found if piece.held is not None)
     sent = sum(piece.width * len(piece.blocks) for piece in found)
@@ -217,7 +219,7 @@ def row(problem: Problem, share: float) -> OneTime:
 
 
 def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
-    """Release both matrices at the final model. After the loss of a party, release nothing more."""
+    """Release both matrices at the final model. After the loss of a party, release nothing further."""
     cap = run.walk.cap()
     if cap is None or not run.present.mask.all():
         return
@@ -228,7 +230,7 @@ def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released
 
 
 def matrix(run: Run, rows: Rows, weighting: Products, event: Gaussian) -> Generator[Query, Released, Vector | None]:
-    """Release a matrix of products, (p, p), in units of its bound. If a party is lost, stop and return None."""
+    """Release a matrix of products, (p, p), in units of the bound. If a party is lost, stop and return None."""
     M = np.zeros((run.problem.layout.n_coordinates,) * 2)
     for query in asked(pieces_of(run.problem, rows, weighting, event), rows):
         if not run.present.mask.all() or (released := (yield from run.present.put(query, run.w))) is None:

@@ -1,4 +1,4 @@
-"""Private ranges of columns: one joint release, no model. Called by `vfl.private_bounds`, not from a job file."""
+"""Private ranges of columns by one joint release, without a model. Called by `vfl.private_bounds`, not from a job file."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 FAILURE = 0.01
-"""Probability that noise alone widens any bound."""
+"""Probability with which noise alone widens at least one bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRanges(Solver):
     """One release of histograms of the columns over powers of two, μ-GDP with the whole budget (vfl.privacy.magnitudes).
 
-    The schedule returns (2m,): the low ends, then the high ends; NaN if no range was found.
+    The schedule returns (2m,): the low ends, then the high ends. NaN stands for a column without a range.
 
-    columns : coordinates whose range is released.
+    columns : coordinates whose ranges are released.
     """
 
     columns: tuple[str, ...]
@@ -51,14 +51,14 @@ class ColumnRanges(Solver):
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Release the histograms; return the bounds, which are post-processing."""
+        """Release the histograms. Return the bounds, which are post-processing."""
         by_name = yield from self._counts(problem)
         least = self.least(problem)
         found = {name: magnitudes.bounds_of(noisy, least) or (math.nan, math.nan) for name, noisy in by_name.items()}
         return np.array([found[name][end] for end in (0, 1) for name in self.columns])
 
     def _counts(self, problem: Problem) -> Generator[Any, Any, dict[str, Vector]]:
-        """Release the histograms and return {column: its noisy counts (CELLS,)}."""
+        """Release the histograms. Return {column: noisy counts of its cells, (CELLS,)}."""
         event = self._event(problem)
         asked = {
             party: tuple(j for j, name in enumerate(names) if name in self.columns)
@@ -72,7 +72,7 @@ class ColumnRanges(Solver):
         return dict(zip(order, counts, strict=True))
 
     def least(self, problem: Problem) -> float:
-        """Return the noisy count from which a cell counts as occupied. Values in cells with fewer records are clamped."""
+        """Return the noisy count above which a cell counts as occupied. Values in cells with fewer records will be clamped."""
         event = self._event(problem)
         cells = len(self.columns) * magnitudes.CELLS
         return 0.5 if event is None else magnitudes.threshold(event.sigma, cells, FAILURE)
@@ -84,7 +84,7 @@ class ColumnRanges(Solver):
         )
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages, 1."""
+        """Return the number of messages, which is 1."""
         return 1
 
     def _event(self, problem: Problem) -> Gaussian | None:
@@ -98,11 +98,11 @@ class ColumnRanges(Solver):
 
 @dataclass(frozen=True, slots=True)
 class ColumnCounts(ColumnRanges):
-    """Release like ColumnRanges, over the public grids of curves (vfl.features.grid). Called by `private_quantiles`.
+    """One release of histograms over the public grids of curves (vfl.features.grid). Called by `private_quantiles`.
 
     The schedule returns (m·cells,): the noisy counts of each column in the order of `columns`.
 
-    columns : first coordinate of each curve without declared knots; it stands for the curve's column.
+    columns : first coordinate of each curve without declared knots. The coordinate stands for the curve's column.
     """
 
     of_curves: ClassVar[bool] = True

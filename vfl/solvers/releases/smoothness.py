@@ -1,8 +1,8 @@
-"""Means of the columns and their smoothness constants M_j: declared, implied by bounds, released for a share of μ², or exact.
+"""Means of the columns and smoothness constants M_j. The M_j are declared, implied by bounds, released, or exact.
 
-If an intercept can absorb the shift, columns are centred at their released means c_j. F does not change, the columns become
-nearly orthogonal to the intercept, and M_j = L·Var(x_j) replaces L·E(x_j²). For prices in one corner of their declared
-range, the error at the same ε falls by a factor of 100.
+If an intercept can absorb the shift, columns are centred at their released means c_j. Centring does not change F, makes the
+columns nearly orthogonal to the intercept, and replaces M_j = L·E(x_j²) by L·Var(x_j). For prices in one corner of their
+declared range, the error at the same ε falls by a factor of 100. M_j are released for a share of μ².
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ OVERFLOW = "the squares of a column's values overflow: declare bounds with scali
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curvature:
-    """Centres and smoothness of the columns before the first step; public once released.
+    """Centres and smoothness constants of the columns before the first step. Released values are public.
 
     centre : (p,) c_j, 0 where columns are not centred.
     smoothness : (p,) M_j > 0 of the centred columns.
-    unit : unit of the residuals; 1 unless their spread was released (vfl.solvers.releases.labels).
+    unit : unit of the residuals; 1 unless the spread of the labels was released (vfl.solvers.releases.labels).
     """
 
     centre: Vector
@@ -46,20 +46,20 @@ class Curvature:
 
     @classmethod
     def flat(cls, problem: Problem) -> Curvature:
-        """Return a curvature with M = 1 and no centres, for counts of visits and releases, which do not depend on M."""
+        """Return a curvature with M = 1 and no centres. It serves counts of visits and releases, which do not depend on M."""
         p = problem.layout.n_coordinates
         return cls(np.zeros(p), np.ones(p))
 
     def uncentred(self, w: Vector, intercept: Vector) -> Vector:
-        """Return w for the uncentred columns; the intercept absorbs the shift by the centres. intercept : (p,) mask."""
+        """Return w for the uncentred columns. The intercept absorbs the shift by the centres. intercept : (p,) mask."""
         return w - intercept * self._shift(w, intercept)
 
     def centred(self, w: Vector, intercept: Vector) -> Vector:
-        """Return w for the centred columns: the inverse of `uncentred`."""
+        """Return w for the centred columns. This is the inverse of `uncentred`."""
         return w + intercept * self._shift(w, intercept)
 
     def _shift(self, w: Vector, intercept: Vector) -> float | Vector:
-        """Return c·w. With K classes, return (p·K,): at each coordinate, c·w of its class."""
+        """Return c·w. With K classes, return (p·K,): each coordinate gets c·w of its class."""
         classes = int(intercept.sum())
         if classes > 1:
             shifts: Vector = np.tile((self.centre * w).reshape(-1, classes).sum(axis=0), w.size // classes)
@@ -68,7 +68,7 @@ class Curvature:
 
 
 def features(problem: Problem) -> Vector:
-    """Return (p,) booleans: True for features, False for the intercept, whose moments are public."""
+    """Return (p,) booleans: True for features; False for the intercept, whose moments are public."""
     kept: Vector = problem.intercept == 0.0
     return kept
 
@@ -76,8 +76,8 @@ def features(problem: Problem) -> Vector:
 def require_bearable(deviation: float) -> None:
     """Raise PrivacyError if noise of this standard deviation, in units of the cap, would overflow the exact integer sums.
 
-    The check reads public values only and runs at planning. vfl.privacy.rounded_gaussian draws noise of a standard deviation of
-    up to 2⁴⁸ grid steps, and a grid step is more than 2⁻²¹ of the cap.
+    The check reads only public values and runs during planning. vfl.privacy.rounded_gaussian draws noise of a standard
+    deviation of up to 2⁴⁸ grid steps, and a grid step is more than 2⁻²¹ of the cap.
     """
     if not deviation <= 2.0**26:
         raise PrivacyError(
@@ -96,7 +96,7 @@ def require_curvature(solver: str, problem: Problem) -> None:
 
 
 def require_representable(problem: Problem) -> None:
-    """Raise SpecificationError for declared bounds whose squares, and so M_j, are not normal doubles."""
+    """Raise SpecificationError for declared bounds whose squares (and so M_j) are not normal doubles."""
     for name, B in zip(problem.layout.names, problem.reach, strict=True):
         if math.isfinite(B) and not 1e-140 <= B <= 1e140:
             raise SpecificationError(
@@ -112,12 +112,12 @@ def releases_moments(problem: Problem) -> bool:
 
 
 def asks_moments(problem: Problem) -> bool:
-    """Return True if the run queries moments of columns, private or exact."""
+    """Return True if the run asks for moments of columns, private or exact."""
     return isinstance(problem.smoothness, str) and problem.smoothness != "bounds" and bool(features(problem).any())
 
 
 def moments_event(problem: Problem, mu: float | None = None) -> Gaussian | None:
-    """Return the event of the moments, μ-GDP; None if they are not released. mu=None takes `smoothness_share` of μ²."""
+    """Return the event of the moments, μ-GDP; None if no moments are released. mu=None takes `smoothness_share` of μ²."""
     if problem.mu is None or not releases_moments(problem):
         return None
     columns = int(features(problem).sum()) // problem.layout.width
@@ -145,16 +145,17 @@ def row(problem: Problem) -> OneTime:
 
 
 def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Released, Curvature]:
-    """Determine centres and M. Private moments are released under their event; exact ones are flagged in the certificate.
+    """Determine centres and M. Private moments are released under their event; exact moments are flagged in the certificate.
 
     The private means and variances, as shares of B_j and B_j², are shrunk towards their common means according to their
-    noise (`pooled`). Let c = m_j + e be a centre, an estimate of the mean m_j with error e. The mean square about c exceeds the
-    estimate `square − c²` by 2ce. On average this is 2e² for a released mean, whose error does not depend on m_j, and 0 for the
-    posterior mean of m_j. Underestimated values make steps too long, and greedy selection prefers such columns.
+    noise (`pooled`). Let c = m_j + e be a centre, an estimate of the mean m_j with error e. The mean square about c exceeds
+    the estimate `square − c²` by 2ce. On average this excess is 2e² for a released mean, whose error does not depend on m_j,
+    and 0 for the posterior mean of m_j. Underestimated variances make steps too long, and greedy selection prefers such
+    columns.
 
-    Negative variances are then set to 0, and one standard deviation of the noise is added to all. Otherwise a coordinate that
-    looks flat by chance would get a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps,
-    centres and importance sampling are post-processing, free of charge.
+    Negative variances are then set to 0, and one standard deviation of the noise is added to all variances. Otherwise a
+    coordinate that looks flat by chance would get a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian
+    vector). Steps, centres and importance sampling are post-processing, which costs no budget.
     """
     K = problem.layout.width
     feature, reach, centred = features(problem)[::K], problem.reach[::K], problem.centred_coordinates[::K]
@@ -188,11 +189,11 @@ def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Rele
 
 
 def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
-    """Return each coordinate's column variance, (p,), and the standard deviation of its noise, (p,), from the released moments.
+    """Return the variance of each coordinate's column, (p,), and the standard deviation of its noise, (p,).
 
-    Post-processing. Unlike the M_j of `curvature`, a variance here is neither shrunk nor raised. Its noise is therefore
-    N(0, s_j²), s_j = s·B_j²·√(1 + 16 (c_j/B_j)²), to first order in the noise of the mean c_j; s is the noise of a
-    mean square in units of B_j². Without centring, the variance is about 0 instead of the mean.
+    Post-processing of released moments. Unlike the M_j of `curvature`, a variance here is neither shrunk nor raised. So its
+    noise is N(0, s_j²) with s_j = s·B_j²·√(1 + 16 (c_j/B_j)²), to first order in the noise of the mean c_j. Here s is the
+    noise of a mean square in units of B_j². The variance is taken about 0 instead of the mean if columns are not centred.
     """
     mean, square, noise = _read(problem, released)
     centre = np.where(problem.centred_coordinates[:: problem.layout.width], mean, 0.0)
@@ -204,7 +205,7 @@ def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
 def places(problem: Problem, released: Released) -> tuple[Vector, float]:
     """Return each coordinate's released mean in units of B_j, (p,), and its noise; 0 for columns that are not centred.
 
-    Post-processing. −1 and 1 are the ends of the declared bounds.
+    Post-processing of released moments. −1 and 1 are the ends of the declared bounds.
     """
     mean, _, noise = _read(problem, released)
     B = problem.reach[:: problem.layout.width]
@@ -214,7 +215,7 @@ def places(problem: Problem, released: Released) -> tuple[Vector, float]:
 
 
 def _read(problem: Problem, released: Released) -> tuple[Vector, Vector, float]:
-    """Return the result of `_moments`, computed from moments that were already released."""
+    """Return what `_moments` returns, computed from moments that were already released."""
     asking = _moments(problem, features(problem)[:: problem.layout.width], moments_event(problem))
     next(asking)
     try:
@@ -225,11 +226,12 @@ def _read(problem: Problem, released: Released) -> tuple[Vector, Vector, float]:
 
 
 def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
-    """Shrink noisy values towards their common mean according to their noise; return them and their errors.
+    """Shrink noisy values towards their common mean, according to their noise. Return the shrunk values and their errors.
 
-    Post-processing of released values. The variance of the true values, τ², is estimated by moments (DerSimonian & Laird 1986,
-    eq. 8). Each value keeps the share τ²/(τ² + σ_j²) of its distance from the mean: the posterior mean of normal values.
-    Values that differ by more than their noise hardly move. If noise dominates many values, their mean is still accurate.
+    Post-processing of released values. The variance of the true values, τ², is estimated by moments (DerSimonian & Laird
+    1986, eq. 8). Each value keeps the share τ²/(τ² + σ_j²) of its distance from the mean: the posterior mean of normal
+    values. Values that differ by more than their noise hardly move. If noise dominates each of many values, their mean is
+    still accurate.
 
     found : (m,) with noise of standard deviation `deviation`, (m,) > 0.
     """

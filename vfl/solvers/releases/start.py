@@ -1,8 +1,7 @@
-"""Start of the intercept at the best constant model, which one Gaussian release of label statistics determines.
+"""Start of the intercept at the best constant model, which one Gaussian release of a label statistic determines.
 
-The statistics are the share of positive labels, a histogram of counts, or the mean of the labels. The charge for the statistics
-is separate from the charges for the solver's passes. A run whose steps learn nothing then ends at the constant model instead of
-at 0.
+The statistic is the share of positive labels, a histogram of counts, or the mean of the labels. The statistic is charged
+separately from the solver's passes. A run whose steps learn nothing then ends at the constant model instead of at 0.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedStart:
-    """Release of a label statistic, μ-GDP with μ = Δ/σ under replace-one; `planned` includes the statistic's charge.
+    """Release of a label statistic, μ-GDP with μ = Δ/σ under replace-one. `planned` includes the charge of the statistic.
 
-    share : approximate share of μ². With 0 nothing is released, and the run starts at `Problem.begin`.
+    share : approximate share of μ². With 0 no statistic is released, and the run starts at `Problem.begin`.
     """
 
     problem: Problem
     share: float
 
     def planned(self, *charges: Charge, cost: float) -> tuple[Charge, ...]:
-        """Return the given charges with σ scaled to the problem's (ε, δ), after the charge of the label statistic, if any.
+        """Return the given charges, with σ scaled to the problem's (ε, δ); first the charge of the label statistic, if any.
 
-        cost : Σ Δ²/σ² of the given charges before scaling, which sets the statistic's share. A release on a batch sampled at
-            rate q counts q² times.
+        cost : Σ Δ²/σ² of the given charges before scaling, which decides the statistic's share. A release on a batch that is
+        sampled at rate q counts q² times.
         """
         problem = self.problem
         if problem.epsilon is None or problem.delta is None:
@@ -66,7 +65,7 @@ class ReleasedStart:
         return scaled_to_budget((*first, *charges), ε, problem.delta)
 
     def found(self, charges: tuple[Charge, ...]) -> Generator[Query, Released, tuple[Vector, Loss]]:
-        """Return the first iterate, (p,), and the training loss. For counts, the loss is linear far from the mean count."""
+        """Return the first iterate, (p,), and the training loss. For counts the loss is made linear far from the mean count."""
         problem = self.problem
         if not self.share:
             return problem.begin, problem.loss
@@ -78,7 +77,7 @@ class ReleasedStart:
 
 
 def statistic_of(problem: Problem, *, spread: bool = False) -> Statistic:
-    """Return the label statistic that determines the constant model and, with `spread`, the spread of numeric labels."""
+    """Return the label statistic that determines the constant model; with `spread`, also the spread of numeric labels."""
     if counts.has_counts(problem):
         return counts.histogram(problem)
     if problem.loss.classification:
@@ -89,7 +88,7 @@ def statistic_of(problem: Problem, *, spread: bool = False) -> Statistic:
 def started(
     problem: Problem, known: Curvature, event: Gaussian, *, cap: float = 1.0, spread: bool = False
 ) -> Generator[Query, Released, tuple[Curvature, float | Vector, Loss]]:
-    """Release the label statistic; return centres and curvature, the intercept's start, and the training loss.
+    """Release the label statistic. Return centres and curvature, the start of the intercept, and the training loss.
 
     cap : record cap in units of the spread of counts. spread : as in `statistic_of`.
     """
@@ -107,7 +106,7 @@ def started(
 
 
 def row(problem: Problem, share: float, *, by_pass: bool) -> OneTime:
-    """Return SkGD's one-time release for the start of the intercept, and for the label spread in the cap of squared loss."""
+    """Return SkGD's one-time release for the start of the intercept and, for squared loss, for the label spread in the cap."""
     mean_alone = by_pass and record_defaults.releases_mean(problem)
     spread = not (counts.has_counts(problem) or problem.loss.classification or mean_alone)
 
@@ -134,7 +133,7 @@ def _said(problem: Problem, share: float, *, spread: bool) -> str:
 
 
 def share_of(solver: str, problem: Problem, given: float | None, clip: float | None) -> float:
-    """Return the budget share for the starting intercept: the user's, else the rule's; 0 if a clip is given."""
+    """Return the budget share for the start of the intercept: the user's, else the rule's; 0 if a clip is given."""
     fits = problem.private and problem.start is None and record_defaults.has_constant(problem)
     if given and not fits:
         raise SpecificationError(
@@ -148,10 +147,10 @@ def share_of(solver: str, problem: Problem, given: float | None, clip: float | N
 
 
 def explain(share: float) -> tuple[str, ...]:
-    """Return a sentence about the value at which the intercept starts; () if nothing is released to choose it."""
+    """Return a sentence about the value at which the intercept starts; () if no release determines that value."""
     return (f"the constant model for {share:.2g} of μ²: the intercept starts there.",) if share else ()
 
 
 def begins(problem: Problem, share: float) -> bool:
-    """Return True if the first step may begin at a nonzero model: a public fact."""
+    """Return True if, by public facts, the first step may begin at a nonzero model."""
     return bool(share) or bool(np.any(problem.begin))

@@ -1,1 +1,1 @@
-"""Public rules for options left at None, and predictions from public facts. No rule and no prediction reads data."""
+"""Public rules for options left at None, and predictions from public facts. No rule or prediction reads data."""

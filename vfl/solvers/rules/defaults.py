@@ -1,13 +1,13 @@
 """Public rules for options left at None: functions of n, p, ε, δ, loss and declared ranges, never of data.
 
-The rules use one number, the signal-to-noise ratio ρ = μn/p. In units where every column has M_j = 1, a run that spends μ
-on P passes adds noise of standard deviation 2κ√(Pp)/(μn) to every coordinate's gradient, for any block size. With
-step γ and averaging over the tail, the remaining noise in F is about κ²p²/(μn)² = (κ/ρ)² for a well-conditioned problem.
-It grows with P·γ along directions that have not converged. With a higher ρ, the bias of clipping matters more than noise,
-so κ and γ rise with ρ.
+The rules use one number, the signal-to-noise ratio ρ = μn/p. In units in which every column has M_j = 1, a run that spends μ
+on P passes adds noise of standard deviation 2κ√(Pp)/(μn) to every coordinate's gradient, for any block size. With step γ and
+averaging over the tail, the remaining error in F due to noise is about κ²p²/(μn)² = (κ/ρ)² for a well-conditioned problem.
+This error grows with P·γ along directions that have not converged. With a higher ρ, the bias of clipping matters more than
+noise, so κ and γ rise with ρ.
 
-The constants were fitted by simulation to 69 problems on public and synthetic data, without any user's data;
-tests/benchmarks/defaults.py compares them with an oracle.
+The constants were fitted by simulation to 69 problems on public and synthetic data, without any user's data.
+tests/benchmarks/defaults.py compares the constants with an oracle.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from vfl.solvers.skgd import SkGD
 
 REBUILD_EVERY = 10
-"""Largest number of passes between rebuilds of Xw. A resumed run repeats at most so many passes."""
+"""Largest number of passes between rebuilds of Xw. A resumed run repeats at most this many passes."""
 
 PRIVATE_PASSES = 50
 CONVERGING_PASSES = 100
 COLLINEAR_PASSES = 200
 PUBLIC_PASSES = 1000
-"""Largest number of passes without privacy. Most runs converge after 10 to 200 (vfl.solvers.iterates.convergence)."""
+"""Largest number of passes without privacy. Most runs converge after 10 to 200 passes (vfl.solvers.iterates.convergence)."""
 
 
 SPREAD_FROM = 100.0
-"""μn from which the spread of the labels is released. Below this value, the noise of a bin is at least 6 % of the records."""
+"""Value of μn from which the labels' spread is released. Below it, the noise of a bin is at least 6 % of the records."""
 
 
 def signal_to_noise(problem: Problem) -> float:
@@ -51,24 +51,24 @@ def nearly_parallel(problem: Problem) -> bool:
 
 
 def has_spread(problem: Problem) -> bool:
-    """Return True if residuals are about as large as the labels' spread: squared loss with an intercept."""
+    """Return True if residuals are probably as large as the labels' spread: squared loss with an intercept."""
     return problem.loss.quadratic and problem.centred and math.isfinite(problem.label_range)
 
 
 def typical_spread(problem: Problem) -> float:
-    """Return a typical standard deviation of labels: a seventh of their declared range.
+    """Return a typical standard deviation of labels, assumed to be a seventh of their declared range.
 
-    `clip` uses a third of the range, which is 2.4 times this value.
+    `clip` uses a third of the declared range, which is 2.4 times this value.
     """
     return problem.label_range / 7.2
 
 
 def label_share(problem: Problem) -> float:
-    """Return the share of the μ² left by the moments that pays for the spread of the labels; 0 releases nothing.
+    """Return the share of the μ² left by the moments that pays for the labels' spread; 0 releases no spread.
 
-    The release serves squared loss with an intercept, which then starts at the released mean (vfl.solvers.releases.labels).
-    Otherwise κ and the start would depend on the declared range, which is 3 to 20 spreads wide. The share is between 1/500 and
-    1/20, and keeps the noise of a bin at 1.5 % of the records: √2/(√share μ) = 0.015 n. Below μn = SPREAD_FROM, noise would
+    The release is for squared loss with an intercept, which then starts at the released mean (vfl.solvers.releases.labels).
+    Otherwise κ and the start would depend on the declared range, which is 3 to 20 spreads wide. The share is between 1/500
+    and 1/20, and keeps the noise of a bin at 1.5 % of the records: √2/(√share μ) = 0.015 n. If μn < SPREAD_FROM, noise would
     dominate the histogram.
     """
     clear = (problem.mu or 0.0) * problem.n_records
@@ -78,16 +78,16 @@ def label_share(problem: Problem) -> float:
 
 
 def spread_share(clear: float) -> float:
-    """Return the share of μ² for the mean and the spread of the labels, given μn. The fewer records, the larger the share."""
+    """Return the share of μ² for mean and spread of the labels, given μn (`clear`). Fewer records need a larger share."""
     return min(max((94.0 / clear) ** 2, 0.002), 0.05)
 
 
 def clip(problem: Problem) -> float:
-    """Return κ, or inf without privacy.
+    """Return κ; inf without privacy.
 
-    κ is a factor times a typical scaled gradient |r x_j|/√M_j, which is r/√L, with a typical residual r of ½ for logistic loss,
-    and of a third of the declared label range for squared loss (where the labels' spread is released, 7.2 spreads replace the
-    range). Factors:
+    κ is a factor times a typical scaled gradient |r x_j|/√M_j, which is r/√L. The typical residual r is ½ for logistic loss,
+    and a third of the declared label range for squared loss (7.2 spreads replace the range if the labels' spread is
+    released). Factors:
 
         logistic                       0.45 ρ^0.3, between 0.4 and 8
         squared                        0.06 ρ^0.35, rising faster beyond ρ = 1000, between 0.13 and 3
@@ -95,9 +95,9 @@ def clip(problem: Problem) -> float:
 
     Logistic: with little noise, the bias of clipping dominates. With much noise, a cap below the typical gradient loses a
     third of the signal but most of the noise. Squared: the range is many residuals wide. Without an intercept, residuals as
-    large as the labels must pass unclipped, unless the noise of so large a cap exceeds them. Noise adds up along nearly
-    parallel columns. For them, the factor is multiplied by 0.7 for squared loss, and by (300/ρ)^0.3, between 0.7 and 1, for
-    logistic loss.
+    large as the labels must pass unclipped, unless the noise of so large a cap exceeds these residuals. Noise adds up along
+    nearly parallel columns. For such columns, the factor is multiplied by 0.7 for squared loss, and by (300/ρ)^0.3, between
+    0.7 and 1, for logistic loss.
     """
     if not problem.private:
         return math.inf
@@ -115,18 +115,18 @@ def clip(problem: Problem) -> float:
 
 
 def block_size(problem: Problem) -> int:
-    """Return |S|: 1 for logistic loss, 8 for squared loss.
+    """Return |S|, the number of columns per block: 1 for logistic loss, 8 for squared loss.
 
     The noise of a coordinate's gradient does not depend on |S|, and only |S| = 1 needs no bound on β for steps of 1/M_j. For
     squared loss, a joint clip keeps the direction of a block's gradient: it lowers the weight of large residuals and columns
-    instead of biasing them. On 22 problems the largest ratio of the error to an oracle's fell from 16 with blocks of two
-    columns to 4.5. Steps are shorter by |S|; more passes compensate.
+    instead of biasing their ratios. On 22 problems the largest ratio of the error to an oracle's error fell from 16 with
+    blocks of two columns to 4.5. Steps are shorter by the factor |S|; more passes compensate.
     """
     return 1 if not problem.private or problem.loss.classification else 8
 
 
 def step_size(problem: Problem) -> float:
-    """Return γ: 1 for logistic loss, 1.8 for squared loss (1.5 without an intercept), less where noise outweighs progress.
+    """Return γ: 1 for logistic loss, 1.8 for squared loss (1.5 without an intercept); less if noise outweighs progress.
 
     Below a threshold ρ₁, γ is multiplied by √(ρ/ρ₁): ρ₁ is 1000 for logistic loss, 300 for squared loss, and 30 for squared
     loss without an intercept. Many passes of small steps act like early stopping and average the noise. γ < 2 converges for any
@@ -142,7 +142,7 @@ def step_size(problem: Problem) -> float:
 
 
 def iterate(problem: Problem) -> str:
-    """Return 'tail' with privacy, because averaging the last half lowers the noise and costs no budget; else 'last'."""
+    """Return 'tail' with privacy, because averaging the last half lowers the noise at no cost in budget; else 'last'."""
     return "tail" if problem.private else "last"
 
 
@@ -152,9 +152,9 @@ def passes(problem: Problem) -> int:
     With a tail average, the remaining noise hardly depends on the number of passes (squared loss, 30,000 × 8, 20 seeds: 3.3e-4
     after 50, 3.5e-4 after 200), while more passes lower the bias along nearly collinear columns.
 
-        logistic                       100 where ρ ≥ 300, else 50, which with small steps acts like early stopping
-        squared                        200 where ρ ≥ 30, since its blocks take short steps, else 100
-        nearly parallel columns        200 from the same ρ, 300 or 30; else 100
+        logistic                       100 if ρ ≥ 300, else 50, which with small steps acts like early stopping
+        squared                        200 if ρ ≥ 30, since blocks take short steps, else 100
+        nearly parallel columns        200 from the same ρ on (300 or 30), else 100
         squared without an intercept   50 otherwise, since the residuals' mean moves with the noise of every column
     """
     if not problem.private:
@@ -168,7 +168,7 @@ def passes(problem: Problem) -> int:
 
 
 def in_equal_parts(n_passes: int) -> int:
-    """Return the number of passes, at least n_passes, that takes the fewest messages of two parties.
+    """Return the number of passes, at least n_passes, that needs the fewest messages to two parties.
 
     Xw is rebuilt before each of the equal parts into which `outer_rounds` divides the passes, and a part has at most
     REBUILD_EVERY passes. A large prime number of passes divides only into parts of one pass, so Xw would be rebuilt before
@@ -178,13 +178,13 @@ def in_equal_parts(n_passes: int) -> int:
 
 
 def outer_rounds(n_passes: int) -> int:
-    """Return T, the number of outer rounds: the passes are divided into equal parts of at most REBUILD_EVERY."""
+    """Return T, the number of outer rounds. The rounds are equal parts of the passes, of at most REBUILD_EVERY passes each."""
     part = next(d for d in range(min(REBUILD_EVERY, n_passes), 0, -1) if n_passes % d == 0)
     return n_passes // part
 
 
 def explain(problem: Problem, solver: SkGD, once: Sequence[str]) -> tuple[str, ...]:
-    """Return one sentence for every option that a rule decided. once : sentences of the one-time releases."""
+    """Return one sentence for every option that a rule decided. once : sentences about the one-time releases."""
     noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
     κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"
     said = [f"clip κ = {κ}, for {problem.loss.name} loss at {noise}."]

@@ -1,4 +1,4 @@
-"""Public rules for standard errors: which runs may have them, and how much noise their curvature may have.
+"""Public rules for standard errors: which runs may have them, and how noisy the released curvature may be.
 
 All rules use n, p, ε, δ, loss, penalty and options only, never data or released values: a refusal that depended on a noisy
 standard error would lower the coverage of the remaining intervals.
@@ -22,22 +22,24 @@ if TYPE_CHECKING:
     from vfl.solvers.skgd import SkGD
 
 LEAST, CLEAR = 1.5, 5.0
-"""Ratios of curvature to its noise: below LEAST, intervals are refused; below CLEAR, they are marked conservative."""
+"""Ratios of the curvature to its noise. Below LEAST, intervals are refused; below CLEAR, they are marked conservative."""
 SETTLED = 20.0
-"""Least ρ = μn/p. Runs with a lower ρ stop early, which biases coefficients by more than a standard error."""
+"""Smallest ρ = μn/p for intervals. Runs with a lower ρ stop early, which biases coefficients by more than a standard error."""
 SETTLED_CURVED = 50.0
-"""Least ρ of a subsample unless the loss is squared. Below this ρ, the longest run that noise allows does not converge."""
+"""Smallest ρ of a subsample if the loss is not squared. Below it, the longest run that noise allows does not converge."""
 LARGEST_RIDGE = 1.0
-"""Largest nλ of an L2 penalty: scikit-learn's default C = 1. A larger penalty would bias coefficients by a part of a standard
-error."""
+"""Largest nλ of an L2 penalty for intervals: scikit-learn's default C = 1.
+
+A larger penalty would bias coefficients by a notable part of a standard error.
+"""
 TYPICAL = 0.8
-"""Curvature of logistic loss in units of ¼, at shares of positive labels between a quarter and three quarters."""
+"""Assumed curvature of logistic loss in units of ¼, for shares of positive labels between a quarter and three quarters."""
 
 
 def clearness(solver: SkGD, problem: Problem) -> float:
-    """Return P = n·h̄/(σ√(2p)): a typical curvature, summed over records, over its noise matrix's norm.
+    """Return P = n·h̄/(σ√(2p)): a typical curvature, summed over records, divided by the norm of its noise matrix.
 
-    Below CLEAR, the intervals of a resolved solver are marked conservative.
+    If P is below CLEAR, the intervals of a resolved solver are marked conservative.
     """
     mu = Budget(solver, problem).spent(Phase.END)
     p = problem.layout.n_coordinates
@@ -46,7 +48,7 @@ def clearness(solver: SkGD, problem: Problem) -> float:
 
 
 def require(solver: SkGD, problem: Problem) -> None:
-    """Raise SpecificationError, with the remedy, if the standard errors of a resolved solver would mislead."""
+    """Raise SpecificationError, which names the remedy, if the standard errors of a resolved solver would mislead."""
     unfit = _unfit(solver, problem)
     if unfit:
         what, remedy = unfit
@@ -55,7 +57,7 @@ def require(solver: SkGD, problem: Problem) -> None:
 
 
 def _require_signal(solver: SkGD, problem: Problem) -> None:
-    """Raise SpecificationError, with sufficient n, ε or p, if noise would outweigh gradients or curvature."""
+    """Raise SpecificationError if noise would outweigh gradients or curvature. The message has an n, ε or p that would do."""
     ρ, P = record_defaults.signal_to_noise(problem), math.inf
     if problem.inference is not None:
         P = clearness(solver, problem)

@@ -1,4 +1,4 @@
-"""Expected error of each solver, from public facts, with a range and with the papers' quantities as reasons.
+"""Expected error of each solver, from public facts, with a range of errors and with reasons in terms of the papers.
 
 `left` is the share (F(w) − F*)/(F(0) − F*) of the loss that remains after a run: 0 at the optimum, 1 if nothing was learnt.
 Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs. `low` to `high` are factors of min(1, left):
@@ -13,24 +13,24 @@ Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs. `low` to `hi
 | SGD, GD, SVRG | 3 times SkGD's, at least 0.02 | the DP-CD paper; simulations with steps of 1/(LΣB_j²) | 0.01 … 15 |
 | OutputPerturbation | ½(LB²/3 + λp)σ², σ = 2Λ/(λnμ), or SkGD's if that is more | not fitted | 0.1 … 10 |
 
-The factors of SkGD cover nine of ten runs on the problems of `tests/benchmarks/forecast_problems.py`, n from 300 to 10,000 and
-ε from 0.3 to 10. For logistic loss they cover 91 % of 78 runs, and 98 % of 85 runs on further problems. For squared loss they
-cover 95 % of 41, and 90 % of 50. For some candidate factors, the coverage on further problems was seen before the choice. The
-factor 20 was set after four of the 50 runs were seen above 7. The curves, and earlier factors meant for eight of ten runs, came
-from simulations. The earlier factors covered 74, 79, 27 and 34 %; most runs outside of them left less. Factors of other solvers
-were not measured this way.
+The factors of SkGD contain nine of ten runs on the problems of `tests/benchmarks/forecast_problems.py`, n from 300 to 10,000
+and ε from 0.3 to 10. For logistic loss they contain 91 % of 78 runs, and 98 % of 85 runs on further problems. For squared
+loss they contain 95 % of 41, and 90 % of 50. For some candidate factors, the coverage on further problems was seen before the
+choice. The factor 20 was set after four of the 50 runs were seen above 7. The curves, and earlier factors meant for eight of
+ten runs, came from simulations. The earlier factors contained 74, 79, 27 and 34 %; most of the other runs left less than
+`low`. Factors of other solvers were not measured this way.
 
-The noise term of SkGD and CD follows from the plan: tail averaging of passes with the cap C = c√(p/L) leaves 2.35c²u²/(Lhρ²) in
-F, where u is the unit of residuals and hL the mean curvature. The factors 90 and 12 assume h = 0.7, and signals of 0.15 and of
-¼ of the labels' variance. The other term comes from too few or too short steps and from the bias of the cap. It depends on
-correlations, which are not public.
+The noise term of SkGD and CD follows from the plan: tail averaging of passes with the cap C = c√(p/L) leaves 2.35c²u²/(Lhρ²)
+in F, where u is the unit of residuals and hL the mean curvature. The factors 90 and 12 assume h = 0.7, and signals of 0.15
+and of ¼ of the labels' variance. The other term comes from too few or too short steps and from the bias of the cap. This term
+depends on correlations, which are not public.
 
-The recommendation. Where ρ ≥ 7, no solver beats untuned SkGD in any measured row by more than the runs' deviation, so SkGD is
-recommended. Below ρ = 7, passes over all coordinates cost more than they gain, and GCD is recommended if the penalty declares a
-sparse signal (L1 or an elastic net). This rule rests on simulations at ρ from 0.1 to 6, with 500 to 3,000 records and 30 to 300
-columns (mean loss of 3 seeds, logistic and squared loss alike). Under L1, GCD left at most 1.02 times SkGD's loss in 27 of 28
-cases, and 0.66 to 0.91 times in 14. Under a slight L2 penalty it left 0.82 to 1.14 times SkGD's loss in 17 cases, depending on
-how many coefficients matter, which is not public.
+The recommendation. If ρ ≥ 7, no solver beats untuned SkGD in any measured row by more than the runs' deviation, so SkGD is
+recommended. Below ρ = 7, passes over all coordinates cost more than they gain, and GCD is recommended if the penalty declares
+a sparse signal (L1 or an elastic net). This rule rests on simulations at ρ from 0.1 to 6, with 500 to 3,000 records and 30 to
+300 columns (mean loss of 3 seeds, logistic and squared loss alike). Under L1, GCD left at most 1.02 times SkGD's loss in 27
+of 28 cases, and 0.66 to 0.91 times in 14 cases. Under a slight L2 penalty GCD left 0.82 to 1.14 times SkGD's loss in 17
+cases, depending on how many coefficients matter, which is not public.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
 
 BOUNDED, CENTRED = (90.0, 10.0, 1.35), (12.0, 6.0, 1.6)
-"""(noise factor, a, b) of noise·c²/ρ² + a·ρ^−b, for losses with a bounded derivative and for others with an intercept."""
+"""Constants (noise factor, a, b) of noise·c²/ρ² + a·ρ^−b: for a bounded derivative, and for other losses with an intercept."""
 OFF_CENTRE = (0.25, 0.85)
 GRAM = (20.0, 1.35)
-"""(a, b) of a·ρ^−b."""
+"""Constants (a, b) of a·ρ^−b for NoisyGram."""
 GREEDY = (70.0, 1.7)
 ENOUGH = 7.0
-"""ρ from which no solver beats SkGD in any measured row."""
+"""Value of ρ from which no solver beats SkGD in any measured row."""
 RANGES = {
     "bounded": (0.06, 3.0),
     "centred": (0.003, 20.0),
@@ -69,20 +69,20 @@ RANGES = {
 }
 UNFITTED = (0.1, 10.0)
 UNBALANCED = 3.0
-"""Smallest ratio, in the tables of the DP-CD paper, of the error of joint clipping to that of coordinate descent."""
+"""Smallest ratio, in the tables of the DP-CD paper, of the error with joint clipping to the error of coordinate descent."""
 SHORT = 0.02
-"""Typical share of the loss left by steps of 1/(LΣB_j²) when noise is low; 0.0002 to 0.25 in simulations."""
+"""Typical share of the loss that steps of 1/(LΣB_j²) leave when noise is low. Simulations gave 0.0002 to 0.25."""
 UNWEIGHED = ("NoisyGram", "SCD")
-"""Solvers that train without weights of records (`Solver.weighs`)."""
+"""Solvers that cannot use weights of records (`Solver.weighs`)."""
 PRODUCTS = 500
-"""Largest p at which p² products are cheap to collect."""
+"""Largest p for which collecting p² products is cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Share of the loss that one solver is expected to leave (1: it learns nothing), and the reason.
+    """Share of the loss that one solver is expected to leave (1 if it learns nothing), and the reason.
 
-    low, high : range that covers nine of ten runs of SkGD; a guess for other solvers (see the module's table).
+    low, high : range that contains nine of ten runs of SkGD; for other solvers a guess (see the module's table).
     """
 
     solver: str
@@ -93,24 +93,24 @@ class Candidate:
 
     @property
     def range(self) -> str:
-        """Return the range in words."""
+        """Return the range, in words."""
         return f"{self.low:.2g} to {self.high:.2g}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Recommendation:
-    """Solvers that the job can run, the best expected one first."""
+    """Solvers that can run the job, ordered by expected error. The best comes first."""
 
     candidates: tuple[Candidate, ...]
 
     @property
     def solver(self) -> str:
-        """Name of the solver with the least expected error."""
+        """Name of the solver with the smallest expected error."""
         return self.candidates[0].solver
 
     @property
     def reason(self) -> str:
-        """Reason for the first choice."""
+        """Reason why the first solver is recommended."""
         return self.candidates[0].reason
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class Recommendation:
 
 
 def recommendation(problem: Problem) -> Recommendation:
-    """Rank the solvers that can run this problem, from public facts only. Reads no data and spends no budget."""
+    """Rank the solvers that can run this problem. Uses public facts only: reads no data and spends no budget."""
     able = (each for each in _candidates(problem) if not (problem.weighted and each.solver in UNWEIGHED))
     ranked = sorted(able, key=lambda candidate: candidate.left)  # stable: SkGD is ahead of equals
     return Recommendation(tuple(ranked))
@@ -181,19 +181,19 @@ def _candidates(problem: Problem) -> Iterator[Candidate]:
 
 
 def _descent(problem: Problem, ρ: float) -> tuple[float, float, tuple[float, float]]:
-    """Return the expected shares of the loss left by untuned coordinate descent: by noise, by steps and bias; and the range."""
+    """Return shares of the loss that untuned coordinate descent leaves: by noise, and by steps and bias; and the range."""
     if off_centre(problem):
         a, b = OFF_CENTRE
         return 0.0, a * ρ**-b, RANGES["off centre"]
     bounded = math.isfinite(problem.loss.slope)
     factor, a, b = BOUNDED if bounded else CENTRED
     c = cap_of("bounded" if bounded else "centred", ρ)
-    # A run stops early where noise would outweigh the gain, so noise leaves at most the whole loss.
+    # A run stops early if noise would outweigh the gain, so noise leaves at most the whole loss.
     return min(1.0, factor * c**2 / ρ**2), a * ρ**-b, RANGES["bounded" if bounded else "centred"]
 
 
 def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
-    """Yield the solvers whose noise is proportional to Λ, a bound on the norm of one record's whole gradient."""
+    """Yield the solvers whose noise is proportional to Λ, a bound on the norm of a record's whole gradient."""
     p, nμ = problem.layout.n_coordinates, problem.n_records * (problem.mu or math.inf)
     B = float(np.linalg.norm(problem.reach))
     yield _candidate(
@@ -212,7 +212,7 @@ def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
 
 
 def _without_curvature(problem: Problem, left: float) -> Iterator[Candidate]:
-    """Yield SGD, then SCD, for losses without M_j. On adult (ε = 1), SGD left less of the loss (tests/benchmarks/dual.py)."""
+    """Yield SGD, then SCD, for losses without M_j. On adult at ε = 1, SGD left less of the loss (tests/benchmarks/dual.py)."""
     yield _candidate("SGD", left, f"{problem.loss.name} loss has no M_j; shrinking steps need none")
     if problem.penalty.convexity > 0:
         why = f"{problem.loss.name} loss has no M_j; a closed dual step under strong convexity, with the larger noise"
@@ -220,7 +220,7 @@ def _without_curvature(problem: Problem, left: float) -> Iterator[Candidate]:
 
 
 def _typical_slope(problem: Problem) -> float:
-    """Return R: half of the largest |ℓ'|, or a third of the declared label range; 1 if neither is declared."""
+    """Return R, a typical slope: half of the largest |ℓ'|, or a third of the declared label range; 1 without either."""
     if math.isfinite(problem.loss.slope):
         return problem.loss.slope / 2
     return problem.label_range / 3 if math.isfinite(problem.label_range) else 1.0

@@ -1,11 +1,11 @@
 """Public rules for the options of a record cap: functions of n, p, ε, δ, loss and declared ranges only, never of data.
 
-The rules choose the cap C = c·√(p/L) and the time τ = γP, for P passes with step γ, from the signal-to-noise ratio ρ = μn/p.
-μ is the budget that remains after the release of moments. In units where every column has M_j = L, noise adds an error to F
-that grows as c²τ²/ρ² along directions that have not converged, and as c²/ρ² along those that have.
+The rules choose the cap C = c·√(p/L), and the time τ = γP of P passes with step γ, from the signal-to-noise ratio ρ = μn/p.
+μ is the budget that remains after the release of moments. In units in which every column has M_j = L, noise adds an error to
+F. This error grows as c²τ²/ρ² along directions that have not converged, and as c²/ρ² along the others.
 
-Unless stated otherwise, constants were fitted by simulation to 35 problems and checked once on 20 others, 6 of them made after
-the rules were fixed. Few of these problems had blocks of several columns, or squared loss without an intercept.
+Unless stated otherwise, constants were fitted by simulation to 35 problems and checked once on 20 other problems, 6 of them
+made after the rules were fixed. Few of these problems had blocks of several columns, or squared loss without an intercept.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
 
 PARALLEL_CLEAR, OFF_CENTRE_CLEAR = 100.0, 1000.0
-"""Least ρ at which squared loss without an intercept has a clip per coordinate: for nearly parallel columns, and for others."""
+"""Smallest ρ for a clip per coordinate, under squared loss without intercept: for nearly parallel columns, and for others."""
 CAPS = {
     "bounded": (0.065, 0.4, 0.3, 1.5),  # 35 problems; a cap above 1.5 cuts no typical record
     "centred": (0.07, 0.4, 0.12, 2.5),  # 35 problems
     "off centre": (0.075, 1.0, 0.3, 3.0),  # California raw and standardised, ε = 1; two simulated problems
 }
-"""{kind: (a, b, least, most)}: c = a·ρ^b, clamped to [least, most], in units of a typical residual."""
+"""{kind of problem: (a, b, least, most)} for c = a·ρ^b, clamped to [least, most], in units of a typical residual."""
 WIDER = (100.0, OFF_CENTRE_CLEAR, 0.45)
-"""(from, to, power): without an intercept, c is multiplied by (ρ/from)^power, unless columns are nearly parallel.
+"""Constants (from, to, power): without an intercept, c is multiplied by (ρ/from)^power, unless columns are nearly parallel.
 
 ρ is clamped to [from, to]. Chosen on California standardised at ε = 1, after the rules had been checked on the test problems
-without this factor."""
+without this factor.
+"""
 TIMES = {
     "bounded": ((0.3, 1.2), (0.1, 2)),  # 35 problems
     "centred": ((0.5, 1.4), (0.3, 2)),  # 35 problems
     "off centre": ((0.5, 1), (0.3, 2), (0.3, 3)),  # simulated problems at low ρ
 }
-"""{kind: ((a, b), ...)}: τ is the least of all a·ρ^b."""
+"""{kind of problem: ((a, b), ...)}. τ is the smallest of all a·ρ^b."""
 LONGEST = {
     "bounded": ((1000.0, 200.0), (0.0, 100.0)),
     "bounded, parallel": ((2000.0, 400.0), (100.0, 200.0), (0.0, 100.0)),  # 400: Electricity raw, ε = 10
@@ -54,66 +55,76 @@ LONGEST = {
     "centred, parallel": ((100.0, 200.0), (0.0, 100.0)),
     "off centre": ((0.0, 30.0),),
 }
-"""{kind: ((least ρ, longest τ), ...)}; the first row that ρ reaches applies. Nearly parallel columns converge slowly, so
-they are allowed a longer τ."""
-CURVED = (0.2, 0.13)
-"""Longest τ/ρ of a run on a subsample with steps of 1/2 and of 1, unless the loss is squared.
+"""{kind of problem: ((least ρ, longest τ), ...)}.
 
-Noise moves iterates along a curved gradient, which biases their mean by an amount that grows as τ/ρ². The mean over subsamples
-keeps this bias while its standard error falls. With τ = 0.8ρ the bias was 2.6 standard errors, with 0.2ρ about 0.4 (simulated
-logistic problems at ρ = 75, correlations 0 to 0.5)."""
+The first row whose least ρ is reached applies. Nearly parallel columns converge slowly, so such problems are allowed a longer
+τ.
+"""
+CURVED = (0.2, 0.13)
+"""Largest τ/ρ of a run on a subsample, for steps of 1/2 and for steps of 1, if the loss is not squared.
+
+Noise moves iterates along a curved gradient, which biases their mean by an amount that grows as τ/ρ². The mean over
+subsamples keeps this bias while the standard error of the mean falls. With τ = 0.8ρ the bias was 2.6 standard errors, with
+0.2ρ about 0.4 (simulated logistic problems at ρ = 75, correlations 0 to 0.5).
+"""
 EARLY = 0.3
-"""Share of the passes that count as early. The returned average omits their iterates."""
+"""Share of the passes that count as early. The returned average omits the iterates of these passes."""
 EARLY_SHARE = 0.15
-"""Share of μ² that the early passes spend: half of what equal spending would give them."""
+"""Share of μ² that the early passes spend. It is half of what equal spending would give these passes."""
 GROWS = 20.0
-"""ρ below which all passes spend equally, because the noise of the first passes hardly decays in short runs."""
+"""Value of ρ below which all passes spend equally, because the noise of the first passes hardly decays in short runs."""
 FAINT = 2.0
-"""ρ below which runs without an intercept use the record cap, except for squared loss. Such runs take few steps."""
+"""Value of ρ below which runs without an intercept use the record cap (except squared loss). Such runs take few steps."""
 STILL = 0.3
 """Time τ below which a run stays near the model at which it starts."""
 SHRINKS = 1.5
-"""Time τ below which a run shrinks its moves if the penalty has an L1 part."""
+"""Time τ below which a run shrinks its moves, if the penalty has an L1 part."""
 UNSURE = 10.0
-"""ρ below which smoothed hinge starts at its best constant model.
+"""Value of ρ below which smoothed hinge loss starts at its best constant model.
 
-Above this value, starting at 0 gave 1 to 9 % less error on three problems."""
+Above this value, starting at 0 gave 1 to 9 % less error on three problems.
+"""
 WIDENS = 300.0
-"""Least ρ at which a run releases the sums of the parts that the record cap cuts off."""
+"""Smallest ρ at which a run releases sums of the parts that the record cap cuts off."""
 WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0, "counts": 4.0}
-"""{kind: least c} for runs that release standard errors.
+"""{kind of problem: smallest c} for runs that release standard errors.
 
-Standard errors describe the capped regression, and a lower cap adds more bias than it saves noise."""
+Standard errors are about the capped regression, and a lower cap adds more bias than it saves noise.
+"""
 MOMENTUM = 0.5
 """Largest default momentum. With γ = 1, a run with a larger momentum can diverge (vfl.solvers.iterates.momentum)."""
 FEW = 36
-"""Least number of passes to which `momentum` shortens a run, and number of joint steps. With two parties, that is at most 80
-messages."""
-MOVES_ON = 100.0
-"""ρ below which runs use momentum by default (docs/studies/dp-skgd.md).
+"""Smallest number of passes to which `momentum` shortens a run, and number of joint steps.
 
-Above this value, half as many passes led to up to 1.4 times the error on test problems."""
+With two parties, this number takes at most 80 messages.
+"""
+MOVES_ON = 100.0
+"""Value of ρ below which runs use momentum by default (docs/studies/dp-skgd.md).
+
+Above this value, half as many passes led to up to 1.4 times the error on test problems.
+"""
 LONG = 100
-"""Least number of passes, by the rule without momentum, for which steps in a joint model pay.
+"""Smallest number of passes, by the rule without momentum, for which joint steps pay.
 
 Shorter runs stop early to keep noise or bias low. Joint steps left twice the error of 60 passes on California standardised at
-ε = 1, and 1.7 times that of 96 passes on Electricity standardised at ε = 0.1."""
+ε = 1, and 1.7 times that of 96 passes on Electricity standardised at ε = 0.1.
+"""
 UNCLEAR = 0.5
-"""Largest spectral norm of the noise of correlations with which a run takes joint steps."""
+"""Largest spectral norm of the noise of the correlations at which a run takes joint steps."""
 OF_MODEL = 0.75
-"""Passes over the joint model in a whole run, as a share of the rule's passes; momentum makes up for the rest."""
+"""Passes over the joint model in a whole run, as a share of the rule's number of passes. Momentum makes up for the rest."""
 FEWEST = 3
 MOST = 400
-"""Limits on the number of passes. MOST also holds where long blocks need short steps."""
+"""Limits on the number of passes. MOST is also the limit if long blocks need short steps."""
 
 
 def signal_to_noise(problem: Problem) -> float:
-    """Return ρ = μn/p for the budget that remains after the moments; inf without privacy."""
+    """Return ρ = μn/p, for the budget μ that remains after the moments; inf without privacy."""
     return clear(problem) / problem.layout.n_used
 
 
 def clear(problem: Problem) -> float:
-    """Return μn for the budget that remains after the moments; inf without privacy."""
+    """Return μn, for the budget μ that remains after the moments; inf without privacy."""
     if problem.mu is None:
         return math.inf
     spent = problem.smoothness_share if isinstance(problem.smoothness, str) and problem.smoothness == "private" else 0.0
@@ -121,11 +132,11 @@ def clear(problem: Problem) -> float:
 
 
 def serves(problem: Problem) -> bool:
-    """Return True if the record cap is the default.
+    """Return True if the record cap is the default clip for this problem.
 
-    Private runs use it if an intercept absorbs the residuals' mean. Without such an intercept, squared loss uses it until noise
-    is so low that the cap's bias would be most of the error (`_clear_off_centre`). Other losses use it below ρ = FAINT,
-    because a run with a clip per coordinate would not stop early there.
+    Private runs use the record cap if an intercept absorbs the residuals' mean. Without such an intercept, squared loss uses
+    the cap until noise is so low that the cap's bias would be most of the error (`_clear_off_centre`). Other losses use the
+    cap below ρ = FAINT, because a run with a clip per coordinate would not stop early there.
     """
     if not problem.private or not off_centre(problem):
         return problem.private
@@ -133,15 +144,15 @@ def serves(problem: Problem) -> bool:
 
 
 def _clear_off_centre(problem: Problem) -> float:
-    """Return the least ρ at which squared loss without an intercept has a clip per coordinate."""
+    """Return the smallest ρ at which squared loss without an intercept has a clip per coordinate."""
     return PARALLEL_CLEAR if nearly_parallel(problem) else OFF_CENTRE_CLEAR
 
 
 def releases_mean(problem: Problem) -> bool:
     """Return True if a run releases the labels' mean without their spread.
 
-    Squared loss does so where noise would dominate a histogram of the labels. Huber loss, whose residuals are measured in units
-    of its width, does so wherever an intercept can start at the mean.
+    Squared loss does so if noise would dominate a histogram of the labels. Huber loss, whose residuals are measured in units
+    of its width, does so whenever an intercept can start at the mean.
     """
     if math.isfinite(problem.loss.slope):
         return problem.loss.start == MEAN and problem.centred and math.isfinite(problem.label_range)
@@ -149,12 +160,12 @@ def releases_mean(problem: Problem) -> bool:
 
 
 def standing_still(problem: Problem) -> str:
-    """Return a warning if the run stays near the constant model, at which it starts; '' otherwise."""
+    """Return a warning if the run stays near the constant model at which it starts; '' otherwise."""
     return still(problem) if problem.private and time(problem) < STILL else ""
 
 
 def still(problem: Problem) -> str:
-    """Return the warning that a run's steps cannot learn anything."""
+    """Return the warning for a run whose steps cannot learn anything."""
     return (
         f"μn/p = {signal_to_noise(problem):.2g}: noise at this ε outweighs what steps along all columns can learn from these "
         "records, so the run stays near the constant model. Fewer columns, more records or a larger ε let it learn; GCD looks "
@@ -168,12 +179,12 @@ def has_balance(problem: Problem) -> bool:
 
 
 def label_share(problem: Problem) -> float:
-    """Return the share of μ², after the moments, to spend on label statistics; 0 if the intercept starts at 0.
+    """Return the share of the μ² left by the moments to spend on label statistics; 0 if the intercept starts at 0.
 
-    Squared loss releases mean and spread of the labels, or the mean alone below μn = 100 (`_mean_share`); Huber loss the mean.
-    Logistic loss, and smoothed hinge where ρ < UNSURE, release the share of positive labels (`_balance_share`).
-    The run starts at the constant model of these values. If steps can learn nothing (`standing_still`), the run also ends
-    there, and the statistics get 90 % of μ².
+    Squared loss releases mean and spread of the labels; if μn < 100, only the mean (`_mean_share`). Huber loss releases the
+    mean. Logistic loss, and smoothed hinge if ρ < UNSURE, release the share of positive labels (`_balance_share`). The run
+    starts at the constant model for these values. If steps can learn nothing (`standing_still`), the run also ends there, and
+    the statistics get 90 % of μ².
     """
     if counts.has_counts(problem):
         return _nearly_all(problem) or counts.share(clear(problem))
@@ -189,7 +200,7 @@ def label_share(problem: Problem) -> float:
 
 
 def has_constant(problem: Problem) -> bool:
-    """Return True if label statistics determine the best constant model, and an intercept can start there, penalised or not."""
+    """Return True if label statistics determine the best constant model and an intercept, penalised or not, can start at it."""
     if counts.has_counts(problem):
         return problem.loss.power == 1.0 and problem.exposure is None
     start = problem.loss.start
@@ -198,11 +209,11 @@ def has_constant(problem: Problem) -> bool:
 
 
 def start_share(problem: Problem) -> float:
-    """Return the share of μ² for label statistics in solvers of joint gradients, the counterpart of `label_share`.
+    """Return the share of μ² for label statistics, like `label_share`, for solvers that use joint gradients.
 
     Joint gradients move all coordinates by short steps, which repair little of the noise in the starting intercept. Label
-    statistics therefore get more budget: classification releases the share of positive labels at any ρ, and squared loss the
-    mean alone. Huber loss repairs least, so the noise of its mean is 1.2 % of the declared range instead of 3 %.
+    statistics therefore get more budget. Classification releases the share of positive labels at any ρ, and squared loss only
+    the mean. Huber loss repairs least, so the noise of its mean is 1.2 % of the declared range instead of 3 %.
     """
     clear = (problem.mu or math.inf) * problem.n_records
     if counts.has_counts(problem):
@@ -213,14 +224,14 @@ def start_share(problem: Problem) -> float:
 
 
 def _nearly_all(problem: Problem) -> float:
-    """Return 0.9, the share for the constant model, if steps learn nothing; else 0."""
+    """Return 0.9, the budget share of the constant model, if steps learn nothing; else 0."""
     return 0.9 if time(problem) < STILL else 0.0
 
 
 def _balance_share(problem: Problem, clear: float, noise: float) -> float:
     """Return the share of μ², from 1 % to 50 %, at which counts of labels have noise of `noise`·n.
 
-    If steps learn nothing, the share is 0.9. Multinomial loss and the hinges use 1/30 for `noise`. The best constant model of
+    If steps learn nothing, the share is 0.9. Multinomial loss and the hinges use 1/30 for `noise`: the best constant model of
     the hinges jumps where half of the labels are positive.
     """
     noise = noise if problem.loss.log_odds else 1.0 / 30.0
@@ -238,27 +249,27 @@ def _mean_share(problem: Problem, clear: float, parts: float, most: float) -> fl
 def excess_share(problem: Problem) -> float:
     """Return the share of the passes' μ² to spend on sums of the parts that the record cap cuts off.
 
-    The share is 0 where noise would hide these sums. It is also 0 without an intercept: such runs converge slowly, and sums far
+    The share is 0 if noise would hide these sums. It is also 0 without an intercept: such runs converge slowly, and sums far
     from the minimum say little about the bias.
     """
     return 0.03 if problem.centred and signal_to_noise(problem) >= WIDENS else 0.0
 
 
 def kind(problem: Problem) -> str:
-    """Return the problem's kind, a key of the tables. Counts have their own rules (vfl.solvers.releases.counts)."""
+    """Return the kind of the problem, a key of the tables. Counts have rules of their own (vfl.solvers.releases.counts)."""
     if math.isfinite(problem.loss.slope):
         return "bounded"
     return "off centre" if off_centre(problem) else "centred"
 
 
 def cap_of(row: str, ρ: float) -> float:
-    """Return c, the record cap in units of a typical residual, by a row of CAPS."""
+    """Return c, the record cap in units of a typical residual, computed from a row of CAPS."""
     a, b, least, most = CAPS[row]
     return float(min(most, max(least, a * ρ**b)))
 
 
 def _typical(problem: Problem) -> float:
-    """Return c, the record cap in units of √(p/L) and a typical residual; at least WIDE for standard errors."""
+    """Return c, the record cap in units of √(p/L) times a typical residual; at least WIDE if standard errors are released."""
     row = "counts" if counts.has_counts(problem) else kind(problem)
     return max(_by_rule(problem), WIDE[row] if problem.inferred else 0.0)
 
@@ -275,12 +286,12 @@ def _by_rule(problem: Problem) -> float:
 
 
 def record_clip(problem: Problem) -> float:
-    """Return C/√p in units of √M_j, inf without privacy.
+    """Return C/√p in units of √M_j; inf without privacy.
 
-    A typical residual is the loss's largest derivative if that is finite. Otherwise it is the spread of labels that is typical
-    for the declared range, until a run that releases the spread replaces it (`label_share`). CAPS holds the factors. The cap of
-    logistic loss causes no bias at the true probabilities. Without an intercept residuals keep a nonzero mean, so caps grow
-    faster with ρ.
+    A typical residual is the loss's largest derivative, if that is finite. Otherwise it is the spread of labels that is
+    typical for the declared range; a run that releases the spread uses the released one (`label_share`). CAPS holds the
+    factors. The cap of logistic loss causes no bias at the true probabilities. Without an intercept residuals keep a nonzero
+    mean, so caps grow faster with ρ.
     """
     if not problem.private:
         return math.inf
@@ -293,9 +304,10 @@ def time(problem: Problem) -> float:
     """Return τ, the number of whole steps per coordinate.
 
     A short run acts like early stopping: in the first steps the error from noise grows as τ², and the gain as τ. Below ρ of
-    about 2 the run stays at its start. A cap below half of a residual shortens logistic steps, so the time rises by the inverse
-    factor. Nearly parallel columns converge slowly. 400 steps instead of 200 lowered the error on Electricity raw at ε = 10
-    from 1.7e-4 to 1.6e-5. On three simulated problems to which no rule was fitted, 400 steps left 0.67 to 1.00 times the error.
+    about 2 the run stays at its start. A cap below half of a residual shortens logistic steps, so the time rises by the
+    inverse factor. Nearly parallel columns converge slowly. 400 steps instead of 200 lowered the error on Electricity raw at
+    ε = 10 from 1.7e-4 to 1.6e-5. On three simulated problems to which no rule was fitted, 400 steps left 0.67 to 1.00 times
+    the error of 200 steps.
     """
     ρ, row, parallel = signal_to_noise(problem), kind(problem), nearly_parallel(problem)
     if counts.has_counts(problem):
@@ -312,16 +324,16 @@ def time(problem: Problem) -> float:
 
 
 def shrinks(problem: Problem) -> bool:
-    """Return True if the run is so short that released noise shrinks its moves (vfl.solvers.iterates.shrinkage).
+    """Return True if the run is so short that its moves are shrunk by released noise (vfl.solvers.iterates.shrinkage).
 
-    The penalty must have an L1 part, because other penalties charge little for small moves in all coordinates.
+    The penalty must have an L1 part, because other penalties charge little for small moves of all coordinates.
     """
     short = problem.private and not counts.has_counts(problem) and time(problem) < SHRINKS
     return short and declares_sparse(problem.penalty)
 
 
 def shrinking(problem: Problem) -> str:
-    """Return a sentence for the plan if the run shrinks its moves; else ''."""
+    """Return a sentence for the plan if the run shrinks its moves; '' otherwise."""
     if not shrinks(problem):
         return ""
     return (
@@ -331,10 +343,10 @@ def shrinking(problem: Problem) -> str:
 
 
 def passes(problem: Problem, step: float | None = None, momentum: float = 0.0) -> int:
-    """Return the number of passes, τ(1 − β)/γ, at least 3.
+    """Return the number of passes, τ(1 − β)/γ, but at least 3.
 
-    step : γ. None takes 1/2 for τ < 40, where short steps average the noise, and 1 otherwise.
-    momentum : β. Moves are then 1/(1 − β) times as long, so 1 − β times the passes are enough.
+    step : γ. None takes 1/2 if τ < 40, since short steps average the noise, and 1 otherwise.
+    momentum : β. Moves are then 1/(1 − β) times as long, so the passes are multiplied by 1 − β.
     """
     τ = time(problem)
     count = min(MOST, τ / (step or (0.5 if τ < 40.0 else 1.0)) * _stretch(problem))
@@ -342,9 +354,9 @@ def passes(problem: Problem, step: float | None = None, momentum: float = 0.0) -
 
 
 def momentum(problem: Problem, step: float | None = None) -> float:
-    """Return β, which shortens a run to FEW passes, or to half of its passes if that is more.
+    """Return the momentum β that shortens a run to FEW passes, or to half of its passes if that is more.
 
-    β is 0 for runs of at most FEW passes, from ρ = MOVES_ON on, and for counts, whose rules were chosen without momentum.
+    β is 0 for runs of at most FEW passes, for ρ ≥ MOVES_ON, and for counts, whose rules were chosen without momentum.
     """
     if counts.has_counts(problem) or signal_to_noise(problem) >= MOVES_ON:
         return 0.0
@@ -352,11 +364,11 @@ def momentum(problem: Problem, step: float | None = None) -> float:
 
 
 def declines_joint_steps(problem: Problem, noise: float, messages: int) -> str:
-    """Return why a run that may show columns takes no steps in a joint model, as a clause; '' if FEW such steps pay.
+    """Return, as a clause, why a run that may show columns takes no joint steps; '' if FEW joint steps pay.
 
     noise : spectral norm of the noise of correlations (vfl.solvers.releases.correlations). messages : number of messages that
-    release them. Every joint step takes two messages, for any number of parties. Runs without joint steps take one message per
-    party and pass.
+    release the correlations. Every joint step takes two messages, for any number of parties. Runs without joint steps take
+    one message per party and pass.
     """
     count, parties = passes(problem), len(problem.layout.whole())
     if signal_to_noise(problem) < MOVES_ON:
@@ -369,17 +381,17 @@ def declines_joint_steps(problem: Problem, noise: float, messages: int) -> str:
 
 
 def model_passes(problem: Problem, steps: int) -> int:
-    """Return the number of passes over the joint model per step, for a run of so many steps."""
+    """Return the number of passes over the joint model per step, for a run of this number of steps."""
     return max(1, math.ceil(OF_MODEL * passes(problem) / steps))
 
 
 def step_size(problem: Problem, n_passes: int, momentum: float = 0.0) -> float:
-    """Return γ, at most 1, with which `n_passes` passes add up to the time τ."""
+    """Return γ, at most 1, at which `n_passes` passes add up to the time τ."""
     return min(1.0, time(problem) * _stretch(problem) * (1.0 - momentum) / n_passes)
 
 
 def longest_step(momentum: float) -> float:
-    """Return 2(1 − β), the largest γ proved not to diverge with momentum β (vfl.solvers.iterates.momentum)."""
+    """Return 2(1 − β), the largest γ that is proved not to diverge with momentum β (vfl.solvers.iterates.momentum)."""
     return 2.0 * (1.0 - momentum)
 
 
@@ -391,11 +403,11 @@ def _stretch(problem: Problem) -> float:
 
 
 def early_share(problem: Problem) -> float:
-    """Return the share of the passes' μ² that the early passes spend; 0 means even spending.
+    """Return the share of the passes' μ² that the early passes spend; 0 means that all passes spend equally.
 
-    Runs below ρ = GROWS are short and spend evenly. On 15 simulated problems with ρ from 3 to 18 even spending gave 0.93 times
-    the error (0.78 to 1.03), and 1.00 times at ρ of 30 and 40. Counts use EARLY_SHARE at any ρ, as their rules were chosen with
-    it.
+    Runs below ρ = GROWS are short and spend equally. On 15 simulated problems with ρ from 3 to 18 equal spending gave 0.93
+    times the error (0.78 to 1.03), and 1.00 times at ρ of 30 and 40. Counts use EARLY_SHARE at any ρ, as their rules were
+    chosen with that share.
     """
     return 0.0 if signal_to_noise(problem) < GROWS and not counts.has_counts(problem) else EARLY_SHARE
 
