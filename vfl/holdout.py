@@ -131,6 +131,6 @@ class Split:
         (held_out,) = self.counts([n_records])
         if not 0 < held_out < n_records:
             raise SpecificationError(
-                f"holdout={self.share!r} of {n_records} records leaves one part empty: choose another, or leave holdout out"
+                f"holdout={self.share!r} of {n_records} records leaves one part empty: change the share, or leave holdout out"
             )
         return n_records - held_out, held_out

@@ -335,7 +335,7 @@ class FeaturePartition:
         def bearer(column: str, remedy: str) -> str:
             fitting = [party for party, prefix in prefixes.items() if column.startswith(prefix)]
             if not fitting:
-                raise PartitionError(f"column {column!r} carries none of the prefixes; {remedy}")
+                raise PartitionError(f"column {column!r} begins with none of the prefixes; {remedy}")
             return max(fitting, key=lambda party: len(prefixes[party]))
 
         if isinstance(label, str):
@@ -346,7 +346,7 @@ class FeaturePartition:
                 owned[bearer(column, "leave it out, or name its owner in FeaturePartition(...)")].append(column)
         for party, kept in owned.items():
             if not kept and party != label[0]:
-                raise PartitionError(f"no column carries the prefix {prefixes[party]!r} of party {party!r}")
+                raise PartitionError(f"no column begins with the prefix {prefixes[party]!r} of party {party!r}")
         return cls(owned, label)
 
     def __repr__(self) -> str:
@@ -484,7 +484,9 @@ def _check_ownership(owned: Blocks, label: tuple[str, str], groups: Blocks) -> N
         )
     for party, columns in owned:
         if not columns and party != label[0] and party not in dict(groups):
-            raise PartitionError(f"party {party!r} owns no column and does not hold the label: leave it out")
+            raise PartitionError(
+                f"party {party!r} owns no column and does not hold the label: leave it out of the partition"
+            )
 
 
 def _factors(
@@ -501,7 +503,7 @@ def _factors(
             raise PartitionError(f"{key} is the name of a column of the label's owner {party!r}, not {column!r}")
         if column in uses:
             raise PartitionError(
-                f"column {column!r} is {uses[column]} and also {key} of {party!r}: leave it out of one of the two"
+                f"column {column!r} is {uses[column]} and also {key} of {party!r}: a column has one use, so name it once"
             )
         uses[column] = key
         held.append((party, column))

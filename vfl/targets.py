@@ -21,7 +21,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Which per-record vectors a job has besides the labels, and the form of the job's margins.
+    """Per-record vectors that a job has besides the labels, and the form of the job's margins.
 
     exposure : True if records have offsets, which are the first margins. weights : True if records have weights between 0 and
     1.

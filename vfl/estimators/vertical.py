@@ -277,7 +277,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         changes: dict[str, Any] = {}
         if self.max_iter is not None:
             if "passes" not in options:
-                raise SpecificationError(f"{solver.name} makes no passes that max_iter could limit: leave it out")
+                raise SpecificationError(f"{solver.name} makes no passes that max_iter could limit: leave max_iter out")
             if solver.passes is not None or getattr(solver, "inner_rounds", None) is not None:
                 raise SpecificationError("max_iter and the passes of the solver are one option: give one of them")
             changes["passes"] = operator.index(self.max_iter)

@@ -211,7 +211,7 @@ class Job:
             )
         if self.privacy is not None and self.privacy.class_balance is not None:
             raise SpecificationError(
-                "class_balance counts the labels of two classes: leave it out with multinomial loss"
+                "class_balance counts the labels of two classes: leave class_balance out with multinomial loss"
             )
 
     def _check_amounts(self, loss: Loss) -> None:
@@ -310,20 +310,22 @@ class Job:
         asked, privacy = self.evaluation or Evaluation(), self.privacy
         unused = "error_cap" if loss.classification else "loss_cap"
         if getattr(asked, unused) is not None:
-            raise SpecificationError(f"evaluation: {unused} has no use under {loss.name} loss: leave it out")
+            raise SpecificationError(f"evaluation: {unused} has no use under {loss.name} loss: leave {unused} out")
         for threshold in asked.thresholds or ((0.5,) if asked.cost is not None else ()):
             margin_of(threshold, loss)
         if asked.decides and self.fairness is not None and self.fairness.thresholds:
             raise SpecificationError(
-                "fairness.thresholds chooses thresholds per group in place of the evaluation's one: leave it out, or leave out "
+                "fairness.thresholds chooses a threshold per group, instead of one for all records: leave it out, or leave out "
                 "thresholds and cost of the evaluation"
             )
         if asked.deviance_cap is not None and loss.power is None:
-            raise SpecificationError(f"evaluation: deviance_cap has no use under {loss.name} loss: leave it out")
+            raise SpecificationError(
+                f"evaluation: deviance_cap has no use under {loss.name} loss: leave deviance_cap out"
+            )
         if asked.epsilon is not None and (privacy is None or asked.epsilon > privacy.epsilon):
             raise PrivacyError(
                 f"evaluation: epsilon = {asked.epsilon:g} exceeds the job's budget: a run costs the larger of training "
-                "and evaluation; raise privacy.epsilon, or leave evaluation.epsilon out for all of it"
+                "and evaluation; raise privacy.epsilon, or leave evaluation.epsilon out to use the job's epsilon"
             )
         if asked.score is not None:
             fitting = scores_of(loss)
@@ -334,14 +336,16 @@ class Job:
                 )
             if privacy is None:
                 raise SpecificationError(
-                    "evaluation: score names the one measure to release, and without privacy all are exact: leave score out"
+                    "evaluation: score names the only measure to release, and without privacy all are exact: leave score out"
                 )
             if self.fairness is not None:
                 raise SpecificationError(
-                    "evaluation: a score takes the whole budget: leave it out, or leave fairness out"
+                    "evaluation: a score takes the whole budget: leave score out, or leave fairness out"
                 )
         if privacy is not None and privacy.class_balance is not None and not loss.classification:
-            raise SpecificationError("class_balance counts the labels of two classes: leave it out of a regression")
+            raise SpecificationError(
+                "class_balance counts labels of classes, and a regression has none: leave class_balance out"
+            )
         self._check_fairness(loss)
 
     def _check_fairness(self, loss: Loss) -> None:
@@ -361,7 +365,7 @@ class Job:
         listed = self.partition.group_columns
         if self.holdout is None:
             raise SpecificationError(
-                "fairness is measured on records that are held out: set holdout=0.2, or leave it out"
+                "fairness is measured on records that are held out: set holdout=0.2, or leave fairness out"
             )
         if not loss.classification:
             raise SpecificationError(

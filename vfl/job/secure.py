@@ -38,7 +38,7 @@ def require_offered(job: Job) -> None:
     for party in parties:
         if not partition.columns(party) and not (job.intercept and party == partition.label_party):
             raise SpecificationError(
-                f"trust='secure' needs at least one column at every party, and party {party!r} has none: leave it out"
+                f"trust='secure' needs at least one column at every party, and party {party!r} has none: leave the party out"
             )
     loss = loss_of(job.loss)
     if why := why_not(job.solver, loss):

@@ -99,7 +99,9 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
             "one-vs-rest needs a classification loss, and no classes in the job: it names them, one against the rest"
         )
     if job.start is not None:
-        raise SpecificationError("one-vs-rest trains a model for each class, and start holds one model: leave it out")
+        raise SpecificationError(
+            "one-vs-rest trains a model for each class, and start holds one model: leave start out"
+        )
     single = tuple(
         replace(job, name=f"{job.name}-{k}", classes=((*listed[:k], *listed[k + 1 :]), positive))
         for k, positive in enumerate(listed)

@@ -163,7 +163,7 @@ def forecast(
     if positives is not None and share is None:
         name = problem.loss.name
         raise SpecificationError(
-            f"positives is the share of positive labels, and {name} loss has no classes: leave it out"
+            f"positives is the share of positive labels, and {name} loss has no classes: leave positives out"
         )
     signals = _signals(problem.loss, signal)
     open_ = (("positives", share is not None and positives is None), ("signal", signal is None))
@@ -216,7 +216,7 @@ def _signals(loss: Loss, signal: float | tuple[float, float] | None) -> tuple[fl
     if measure is None:
         if signal is not None:
             raise SpecificationError(
-                f"signal is the AUC or R² of the best model; {loss.name} loss has no rule for it: leave it out"
+                f"signal is the AUC or R² of the best model, and {loss.name} loss has no forecast: leave signal out"
             )
         return None
     values = SIGNALS[measure] if signal is None else tuple(signal) if isinstance(signal, Sequence) else (signal, signal)

@@ -606,7 +606,7 @@ class Scoring:
             raise Refusal(
                 409,
                 "stale_model",
-                "the model in use is not the one that `model` states: see /v1/models, or leave it out",
+                "the model in use is not the one that `model` states: see /v1/models, or leave `model` out",
             )
         return found
 

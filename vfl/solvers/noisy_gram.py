@@ -181,7 +181,7 @@ def pieces(
 
 
 def asked(found: tuple[Gram, ...], rows: Rows) -> Iterator[Columns | Gram]:
-    """Yield the pieces of a release in order. Before a piece, yield the query that sends it columns to hold, if any."""
+    """Yield the pieces of a release in order, each after the query, if any, that sends columns to the margins actor."""
     for piece in found:
         if piece.held is not None:
             _, centre, scale = rows[piece.held.party]

@@ -288,10 +288,12 @@ def _check_job(job: Job) -> None:
             "evaluation.public out"
         )
     if job.diagnostics:
-        raise SpecificationError("diagnostics releases exact values of every candidate: leave it out of a tune")
+        raise SpecificationError(
+            "diagnostics releases exact values of every candidate: leave diagnostics out of a tune"
+        )
     if job.fairness is not None:
         raise SpecificationError(
-            "fairness takes a share of the scores' budget in every trial: leave it out, and check it in a run of its own"
+            "fairness takes a share of the scores' budget in every trial: leave fairness out, and check it in a run of its own"
         )
     if job.privacy.inference:
         raise SpecificationError(
@@ -304,7 +306,7 @@ def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
     """Refuse a candidate that differs from the first candidate in an option that all candidates must share."""
     if job.privacy is None:
         raise SpecificationError(
-            f"candidate {number} has no privacy: give it the privacy of the first, since one budget covers all candidates"
+            f"candidate {number} has no privacy: give it the privacy of the first candidate, since one budget covers all"
         )
     for field in dataclasses.fields(Job):
         if not field.init or field.name in (*CHANGES, "privacy", "name"):

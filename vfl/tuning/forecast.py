@@ -70,7 +70,7 @@ class TunePlan:
 
     @property
     def forecast(self) -> str:
-        """Forecast, in words: can a candidate beat the default options, and which losses are to be expected."""
+        """Forecast in words: the prospects of a candidate against the default options, and the losses to expect."""
         alone, trial = self.left
         cost = f"a run alone is expected to leave {alone:.2g} of the loss, a trial {trial:.2g}"
         if self.default_probably_wins:

@@ -1,4 +1,4 @@
-"""Commands of `vfl ledger` for the data owner, who sets and checks the budgets of data sets in a ledger."""
+"""`vfl ledger`: commands for the data owner, who sets and checks the budgets of data sets in a ledger."""
 
 from __future__ import annotations
 

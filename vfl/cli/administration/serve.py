@@ -1,4 +1,4 @@
-"""Command `vfl serve FILE`: answer scoring requests over HTTP, at the party that adds up the parts of the margins."""
+"""`vfl serve FILE`: answer scoring requests over HTTP, at the party that adds up the parts of the margins."""
 
 from __future__ import annotations
 

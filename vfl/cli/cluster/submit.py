@@ -1,4 +1,4 @@
-"""Command `vfl submit JOB`: send a job to a cluster, and return without waiting for the end of the job."""
+"""`vfl submit JOB`: send a job to a cluster, and return without waiting for the end of the job."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Where:
             check_address(ray.address)
             return ray
         if ray.address is not None:
-            raise SpecificationError("an address names a Ray cluster: leave it out, or use --engine ray")
+            raise SpecificationError("an address names a Ray cluster: leave --address out, or use --engine ray")
         return InProcess(cores=ray.cores, shards=ray.shards)
 
     def resumed(self, own: Site, job: Job, run: Path, *, only: Mapping[str, object] | None = None) -> Site:

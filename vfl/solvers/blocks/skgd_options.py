@@ -85,7 +85,7 @@ def _require_record_options(solver: SkGD) -> None:
     asked = [f"shares.{name}" for name in OF_RECORD if getattr(solver.decided, name) is not None]
     if solver.clip not in (None, RECORD) and (asked or solver.reserve_passes):
         option = (asked or ["reserve_passes"])[0]
-        raise SpecificationError(f"{solver.name}: {option} is for clip='record' alone: leave it out")
+        raise SpecificationError(f"{solver.name}: {option} has an effect only with clip='record': leave {option} out")
 
 
 def resolved(given: Solver, problem: Problem) -> Solver:
@@ -195,7 +195,7 @@ def _require_joint_options(solver: SkGD) -> None:
     for option, values in usual.items():
         if solver.joint and getattr(solver, option) not in values:
             raise SpecificationError(
-                f"{solver.name}: joint=True takes steps in a model of all columns and decides {option} itself: leave it out"
+                f"{solver.name}: joint=True moves all columns at once and decides {option} itself: leave {option} out"
             )
 
 
@@ -236,7 +236,7 @@ def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:
     if given and not fits:
         raise SpecificationError(
             f"{solver.name}: shares.excess_share={given!r} spends budget on sums of the parts that the record cap cuts, which "
-            "needs logistic or squared loss, privacy and at least 3 passes: leave it out"
+            "needs logistic or squared loss, privacy and at least 3 passes: leave excess_share out"
         )
     return given
 
@@ -264,7 +264,7 @@ def _label_share(solver: SkGD, problem: Problem) -> float:
     if given and not (problem.private and fits):
         raise SpecificationError(
             f"{solver.name}: shares.label_share={given!r} spends budget on the spread of labels, which needs "
-            "squared loss, an intercept, declared bounds for the label, and privacy: leave it out"
+            "squared loss, an intercept, declared bounds for the label, and privacy: leave label_share out"
         )
     return given
 
