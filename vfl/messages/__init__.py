@@ -1,4 +1,4 @@
-"""Messages between coordinator and parties: frozen queries, replies, and the greetings and notices around a run."""
+"""Messages between coordinator and parties: frozen queries, replies, greetings, and notices of a run's phases."""
 
 from vfl.messages.batches import Fold as Fold
 from vfl.messages.batches import Piece as Piece

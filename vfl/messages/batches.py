@@ -1,4 +1,4 @@
-"""Disjoint public batches of records in a pass, and pieces of one joint release."""
+"""Disjoint public batches of records in a pass, and parts of one release that are sent one after another."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Fold:
     """One of `of` disjoint public batches that together contain every record once. A pass makes one release per batch.
 
     A record takes part in only one release of a pass. The pass therefore costs as much as one release (parallel composition:
-    given the earlier releases, the release of every other batch is the same function of the other records). The charge of
-    batch 0 pays for the whole pass.
+    given the earlier releases, the release of every other batch is the same function of the other records). The whole pass is
+    charged with batch 0.
 
     number : 0 … of − 1, in the order of the releases. seed : public seed that identifies the pass.
     """
@@ -52,12 +52,12 @@ def _order(seed: tuple[int, ...], n_records: int) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class Piece(Fold):
-    """One of `of` pieces of a single joint release of all records. The release is charged as a whole, with piece 0.
+    """One of `of` parts of a single release from all records. The release is charged as a whole, with part 0.
 
-    All pieces are fixed before the first release, and their noise is independent. Releasing them one after another is
-    therefore the same as releasing them at once. The event has the sensitivity of all pieces together.
+    All parts are fixed before the first one is released, and their noise is independent. Releasing the parts one after another
+    is therefore the same as releasing them at once. The event has the sensitivity of all parts together.
     """
 
     def members(self, n_records: int) -> Vector:
-        """Return (n,) ones, since every record is in every piece."""
+        """Return (n,) ones, since every part uses every record."""
         return np.ones(n_records)

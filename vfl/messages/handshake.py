@@ -1,4 +1,4 @@
-"""Messages around a run: greetings of the parties, and notices to the parties' books."""
+"""Messages around a run: greetings of the parties, and notices of its phases to the parties' release logs (books)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Greeting:
     """Facts about a party, which the party sends before training.
 
     version : version of the vfl code at the party.
-    n_records : number of the party's records. The guarantee is conditional on this number.
-    keeps_book : True if the party's owner keeps a release log (a book), which needs notices of the run.
+    n_records : number of the party's records. The privacy guarantee is among data sets with this number of records.
+    keeps_book : True if the party's owner keeps a release log (a book), which the coordinator tells of the run's phases.
     alignment : hash of the records' ids in their order, equal for all parties; '' without an alignment.
     """
 
@@ -27,7 +27,7 @@ class Greeting:
 
 
 class Phase(enum.Enum):
-    """Reason for a notice to the parties' books."""
+    """Phase of a run that the coordinator reports to the parties' release logs (books)."""
 
     COMPARE = "before anything is reserved: is a book, or the ledger, older than what the other has noted"
     OPEN = "the ledger has set the plan aside"
@@ -37,7 +37,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Notice of the coordinator to a party that keeps a book (release log). It is public.
+    """Report of a run's phase to a party that keeps a release log (book). The report is public.
 
     run : id of the run. account : name of the account in the coordinator's ledger.
     ledger : head (last hash) of the ledger's chain; None for a budget in memory.
@@ -53,7 +53,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class BookHeads:
-    """Answer of a party's book: heads (last hashes) of two chains.
+    """Answer of a party's release log (book): the last hashes, called heads, of two hash chains.
 
     own : head of the book's chain; None before the book's first run.
     noted : head of the ledger's chain that this book recorded last; None if there is none.

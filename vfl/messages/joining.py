@@ -1,4 +1,4 @@
-"""Calls from a coordinator to a party of another organisation, and the answers. Queries and notices are not among them.
+"""Calls from a coordinator to a party of another organisation, and the answers; without queries and notices of a run.
 
 Every call of a run follows an `Offer` to which the party's owner has agreed. No call names a path or an address.
 """
@@ -18,7 +18,7 @@ TRAIN, ALIGN, PREDICT, EVALUATE, SERVE = PURPOSES = ("train", "align", "predict"
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Offer of a job or another piece of work. The owner's policy judges it before any data are opened.
+    """Offer of a training, a prediction or other work to a party. The owner's policy judges it before any data are opened.
 
     purpose : one of PURPOSES. run : id of the run. job : the public job as JSON, which the party parses itself; for a
         prediction or a service, the party's part of the model instead (parties.prediction.ModelPart).
@@ -151,7 +151,7 @@ class BeginAligning:
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """Call to blind the set of `owner`, which `holder` has sealed. The party's own set is made from its ids."""
+    """Call to blind the id set of `owner`, sealed by the party `holder`; or the receiver's own set, made from its ids."""
 
     owner: str
     holder: str

@@ -1,4 +1,4 @@
-"""Registered kinds of objects. Messages, and functions in messages, travel as a name and plain parameters, never as code.
+"""Registered kinds of objects. Messages, and functions in messages, are sent as a name and plain parameters, never as code.
 
 A kind is a frozen dataclass with a name in a family: the penalty 'l1', the clip 'norm', the query 'backward'. Its plain
 form is the tuple (name, parameter, ...), with the parameters in the order of the class's fields:
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
 Plain: TypeAlias = tuple[Any, ...]
-"""The plain form of an object: the name of its kind, then its parameters."""
+"""The plain form of an object, a tuple: the name of its kind, then its parameters."""
 
 GROUP = "vfl.kinds"
 """Group of entry points by which other packages register kinds. Each entry point names a function without arguments."""
 
 SMALL = frozenset({"loss", "penalty", "clip", "weighting", "event", "batch"})
-"""Families with few, small objects. Their plain forms are cached, since a run sends the same objects in every message."""
+"""Families with few, small objects. Their plain forms (tuples) are cached: a run sends the same objects in every message."""
 
 
 class Parameter(NamedTuple):
-    """One parameter of a kind. text : description of the plain form. encode, decode : conversion to the plain form and back."""
+    """One parameter of a kind. text : description of the values that are sent. encode, decode : conversion to them and back."""
 
     text: str
     encode: Callable[[Any], Any]
@@ -162,7 +162,7 @@ def row(*parts: Parameter) -> Parameter:
 
 
 def choice(of: type[enum.Enum]) -> Parameter:
-    """Return a parameter whose value is a member of an enumeration. Its plain form is the member's name in lower case."""
+    """Return a parameter whose value is a member of an enumeration, sent as the member's name in lower case."""
     members = {member.name.lower(): member for member in of}
 
     def decode(plain: Any) -> Any:
@@ -226,7 +226,7 @@ def register(family: str, name: str, cls: type, **parameters: Parameter) -> None
 
     parameters : {field: parameter}, for fields whose annotation does not determine the parameter (`parameter_of`).
 
-    Raises PrivacyError if another class has this name, or if a field has no plain form.
+    Raises PrivacyError if another class has this name, or if a field cannot be converted to plain values.
     """
     described = _described(cls, parameters)
     table = _families.setdefault(family, {})
@@ -238,7 +238,7 @@ def register(family: str, name: str, cls: type, **parameters: Parameter) -> None
 
 
 def registered() -> Mapping[str, Mapping[str, tuple[tuple[str, str], ...]]]:
-    """Return {family: {name: ((parameter, description of its plain form), ...)}} of all kinds known in this process."""
+    """Return {family: {name: ((parameter, description of its values), ...)}} of all kinds known in this process."""
     return {
         family: {name: tuple((field, of.text) for field, of in _fields(cls)) for name, cls in sorted(table.items())}
         for family, table in sorted(_families.items())
@@ -251,12 +251,12 @@ def vectors_of(value: Any) -> list[Any]:
 
 
 def encode(family: str, value: Any) -> tuple[Any, ...]:
-    """Return the plain form of an object of a registered class. Raises PrivacyError for any other object."""
+    """Return an object of a registered class as nested tuples (its plain form). Raises PrivacyError for any other object."""
     return _encoded_small(family, value) if family in SMALL else _encoded(family, value)
 
 
 def decode(family: str, plain: Any) -> Any:
-    """Return the object for a plain form, built from the kinds that are registered in this process.
+    """Return the object that nested tuples (its plain form) describe, built from the kinds registered in this process.
 
     Raises PrivacyError for an unknown kind, and for parameters that do not match the kind.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """The one charge that pays for the releases of a pass.
+    """The single charge of a pass. It covers all releases of the pass.
 
     key : key of the charge in the coordinator's ledger, and in the book of every participating party.
     event : the charged event.
@@ -35,17 +35,17 @@ class Paid:
 class RecordCap:
     """Cap C on a record's total contribution: |ρ_i|·‖z_i‖ ≤ C for its residual ρ_i and its scaled row z_i over all columns.
 
-    Guarantee. All releases under one charge of a Gaussian event are jointly μ-GDP under replace-one, with μ = Δ/σ of that
+    Guarantee. All releases under one charge of a Gaussian event are together μ-GDP under replace-one, with μ = Δ/σ of that
     event. The conditions: one charge covers each coordinate at most once, and no release under the charge has a larger Δ/σ
-    (docs/mathematics.md has the proof). A pass over disjoint blocks therefore costs as much as one joint release of all
-    coordinates.
+    (docs/mathematics.md has the proof). A pass over disjoint blocks therefore costs as much as releasing all coordinates at
+    once.
 
     cap : C.
     rows : {party: (block of all its columns, their centres, their scales)}, from which the party's part of z_i follows.
     prices : ((event, count), ...), events of successive charges; the last event applies to all later charges. Δ/σ never falls
         from one event to the next.
-    paid : the charge that pays for this query; the executor sets it. A query whose releases have noise has either `prices`,
-        at which the releases will be charged, or `paid`. Messages to parties contain no prices.
+    paid : the charge that covers this query; the executor sets it. A query with noise has `prices` before it is charged, and
+        `paid` afterwards. Messages to parties contain no prices.
     """
 
     cap: float
@@ -58,7 +58,7 @@ class RecordCap:
             raise PrivacyError(f"a record cap must be positive, not {self.cap!r}")
 
     def require_charge(self, events: Iterable[Event | None], *, later: bool) -> None:
-        """Raise PrivacyError for a query with noise that no charge pays for.
+        """Raise PrivacyError for a query with noise that was not charged.
 
         later : True if a charge at `prices` will follow.
         """
@@ -66,7 +66,7 @@ class RecordCap:
         if len(carried) > 1:
             raise PrivacyError("a query of a pass carries noise in all of its releases, or in none")
         if True in carried and self.paid is None and not (later and self.prices):
-            raise PrivacyError("a block of a pass would be released with noise that nothing was charged for")
+            raise PrivacyError("a block of a pass would be released with noise but was not charged")
 
     def price(self, number: int) -> Gaussian:
         """Return the event of charge `number`, counted from 0."""
@@ -83,25 +83,23 @@ class RecordCap:
         return replace(self, rows={party: self.rows[party]})
 
     def require_covered(self, releases: Iterable[tuple[Clip, Noise]]) -> None:
-        """Raise PrivacyError unless `paid` pays for these releases. They need one cap, one grid, and enough noise each."""
+        """Raise PrivacyError unless the charge `paid` covers these releases: one cap, one grid, and enough noise in each."""
         known: set[tuple[Clip, Noise]] = set()
         for clip, event in releases:
             if (clip, event) in known:
                 continue
             known.add((clip, event))
             if self.paid is None or event is None:
-                raise PrivacyError("a block of a pass would be released without a charge that pays for it")
+                raise PrivacyError("a block of a pass would be released without having been charged")
             if clip.cap != self.cap or clip.dimension < sum(block.size for block, _, _ in self.rows.values()):
-                raise PrivacyError(
-                    "a block of a pass has a cap or grid different from that of the pass it is charged with"
-                )
+                raise PrivacyError("a block of a pass has a cap or grid different from that of its pass")
             if not event.sensitivity >= clip.sensitivity:
                 raise PrivacyError(
-                    "a block of a pass claims a smaller sensitivity than all its coordinates have together"
+                    "a block of a pass claims a smaller sensitivity than all of its coordinates have together"
                 )
             whole = self.paid.event
             if event != whole and (
                 Fraction(event.sensitivity) * Fraction(whole.sigma)
                 > Fraction(whole.sensitivity) * Fraction(event.sigma)
             ):
-                raise PrivacyError("a block of a pass would carry less noise than the charge that pays for it allows")
+                raise PrivacyError("a block of a pass would carry less noise than was charged")

@@ -1,15 +1,15 @@
 """Queries from the coordinator to the parties.
 
 A query is public: it names blocks, clips, events and released coordinates, so it can be logged, hashed and replayed. The
-per-record vectors that it uses (`Records`) travel separately and are never part of the query. A query to several parties is
-split into one share per party. A share is a query of the same type.
+per-record vectors that it uses (`Records`) are sent separately and are never part of the query. A query to several parties is
+split into one query of the same type per party, called the party's share of the query.
 
 | query | a party computes | released | to `Margins` only | charged as |
 |---|---|---|---|---|
 | Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one joint Gaussian |
 | Ranges | histograms over powers of two, or over the grids of curves, + noise | yes | | one joint Gaussian |
 | Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one joint Gaussian |
-| Gram | products of columns, Σ_i t_i z_ij z_ik + noise | yes | | one joint Gaussian for all pieces |
+| Gram | products of columns, Σ_i t_i z_ij z_ik + noise | yes | | one joint Gaussian for all queries of the release |
 | Columns | scale_j (x_ij − c_j) of some columns | | an n-vector per column | |
 | Forward | X_k w_k, of the training or the held-out part | | n-vector | |
 | Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian per step |
@@ -132,7 +132,7 @@ class Reweigh(Unasked, Weighted):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments(Joint, Query):
-    """Sums of first and second moments over the first `widths[party]` columns of each addressed party, as one joint release.
+    """Sums of first and second moments over the first `widths[party]` columns of each party, released under one event.
 
     Each share releases (2m,): Σ_i x_ij/(2B_j), then Σ_i x_ij²/B_j². Without `means`, or for a party in `uncentred`, a share
     releases only the second sum, (m,).
@@ -160,7 +160,7 @@ class Moments(Joint, Query):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges(Joint, Query):
-    """Histograms of some columns of each addressed party, as one joint release.
+    """Histograms of some columns of each addressed party, released under one event.
 
     Each share releases (m·cells,), the histograms of its m columns one after another. The cells are powers of two
     (vfl.privacy.magnitudes.histogram), or for curves a public grid between their bounds (vfl.features.grid.edges_of).
@@ -184,14 +184,14 @@ class Ranges(Joint, Query):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backward(Joint, Weighted):
-    """Release of Σ_i clip(scale ∘ r_i x_{i,S}) over one block per party, as one joint release.
+    """Release of Σ_i clip(scale ∘ r_i x_{i,S}) over one block per party, under one event for all blocks.
 
     centres, scales : one (s,) vector per block, as in `Step`.
     clip : cap on each party's share of a record's contribution. If several parties are addressed, the weighting must bound
         the joint contribution, and `event` has the joint sensitivity.
     capped : as in `Descend`; in a query with noise, it names the charge. The executor turns steps of a visit into `Backward`
         queries.
-    fold : disjoint public batch of the query; `Margins` sets the weights of all other records to 0. Or the query's piece of a
+    fold : disjoint public batch of the query; `Margins` sets the weights of all other records to 0. Or the query's part of a
         larger release (`Gram`).
     """
 
@@ -210,7 +210,7 @@ class Backward(Joint, Weighted):
 
     @property
     def batch(self) -> Fold | None:
-        """Return the batch of records or the piece of a release, or None."""
+        """Return the query's batch of records, or its part of a larger release; None if it has neither."""
         return self.fold
 
     def sizes(self) -> tuple[int, ...]:
@@ -239,7 +239,7 @@ class Backward(Joint, Weighted):
 
 
 OFF_DIAGONAL = math.sqrt(2.0)
-"""Factor of off-diagonal entries in a released triangle. The triangle's Euclidean norm is then the matrix's Frobenius norm."""
+"""Factor of off-diagonal entries when a triangle of a symmetric matrix is released: its norm is the matrix's Frobenius norm."""
 MOST_HELD_BYTES = 1 << 26
 """Largest size, in bytes, of the columns that the coordinator's `Margins` (coordinator.states) holds at once.
 
@@ -253,7 +253,7 @@ def held_at_once(n_records: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gram(Backward):
-    """Products of columns, Σ_i t_i z_ij z_ik with z_ij = scale_j (x_ij − c_j): one piece of a joint release.
+    """Products of columns, Σ_i t_i z_ij z_ik with z_ij = scale_j (x_ij − c_j): one part of a release under one event.
 
     A party receives one vector: t, then t∘y for the label if the weighting is `of_label`, then t∘z_j for each column in
     `held`. The party releases the products of its own columns with the label and with these columns of another party. If
@@ -284,7 +284,7 @@ class Gram(Backward):
         return [*([-1] * self.of_label), *columns]
 
     def sizes(self) -> tuple[int, ...]:
-        """Return the length of each block's vector: products with the received vectors, then the block's own triangle."""
+        """Return the number of products released per block: with received vectors, and (if `own`) among the block's columns."""
         return tuple(
             block.size * len(self.rows_for(block.party)) + block.size * (block.size + 1) // 2 * self.own
             for block in self.blocks
@@ -312,7 +312,7 @@ class Gram(Backward):
 
 
 def _triangle(size: int) -> tuple[tuple[Any, Any], Vector]:
-    """Return the indices of an upper triangle, row by row, and the factor of each entry in a release."""
+    """Return the indices of a matrix's upper triangle, row by row, and the factor of each entry in a release (1 or √2)."""
     first, second = np.triu_indices(size)
     return (first, second), np.where(first == second, 1.0, OFF_DIAGONAL)
 
@@ -385,8 +385,8 @@ class Descend(Weighted):
     replayed : earlier releases of these steps, to repeat their updates without a new release.
     sweep : True if the party receives margins and labels and recomputes r after every step; else it receives r, and all steps
         of the query use the same r.
-    capped : record cap of the pass to which the steps belong; one charge of the pass pays for them. None to clip and charge
-        every step separately.
+    capped : record cap of the pass to which the steps belong. The pass is charged once, for all of its steps. None to clip and
+        charge every step separately.
     push : {party: (p_k,) momentum of its coordinates}, from earlier releases. A party that is left out has no momentum.
     """
 

@@ -78,7 +78,7 @@ class Weighting(Protocol):
     ) -> tuple[Vector, Mapping[str, Vector]]:
         """Return r, (n,), and the per-record state to replace, {name: (n,)}. No argument is changed.
 
-        kept : {name: per-record state}. This state never leaves `Margins`; it is empty if a party evaluates the weighting.
+        kept : {name: per-record state}. Only `Margins` sees this state. It is empty if a party evaluates the weighting.
         """
         ...
 
@@ -192,7 +192,7 @@ class Query:
 
     @property
     def batch(self) -> Fold | None:
-        """Return the query's disjoint public batch of records, or its piece of a larger release; None for neither."""
+        """Return the query's public batch of records, or its part (`Piece`) of a larger release; None if it has neither."""
         return None
 
     @property
@@ -246,13 +246,13 @@ def _by_party(kind: Any) -> tuple[str, ...]:
 
 
 class Joint:
-    """Mixin of queries with one joint release."""
+    """Mixin for queries whose results are released together, under one privacy event."""
 
     __slots__ = ()
     event: Any
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return the event of the joint release."""
+        """Return the one event that covers all results of the query."""
         return (self.event,)
 
 
@@ -273,9 +273,9 @@ class Local(Unasked, Query):
     def answer(
         self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
     ) -> tuple[tuple[Vector, ...], Iterable[Vector]]:
-        """Return the query's releases, and the pieces of the per-record vector that `Margins` keeps under `target`, if any.
+        """Return the query's releases, and the per-record vector to keep under `target`, one array per shard (or none).
 
-        counts : number of records of each shard, in order. The vector has one piece per shard.
+        counts : number of records of each shard, in order.
         """
         raise TypeError(f"{type(self).__name__} does not implement its answer")
 

@@ -42,8 +42,8 @@ class Stored:
 class Reply:
     """Reply of a party.
 
-    released : one vector per release, with noise, so the vectors may leave the federation.
-    vector : (n,), for the coordinator's `Margins` only; of the type of the margins that came with the query.
+    released : one vector per release, with noise, so the vectors may be published.
+    vector : (n,), for the coordinator's `Margins` only, in the floating-point type of the margins that came with the query.
     selected : the party's best coordinate in w with its noisy score, for the executor only. The executor discards all
         scores and all losing coordinates.
     seconds : time that the party took for computing, in seconds.

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 CHECK_ROWS = 128
-"""S, the number of rows that are opened for each version. A version stands for one model at which residuals are shared."""
+"""S, the number of the dealer's rows that are opened and checked for each version of the model."""
 
 
 class Chosen:
-    """Rows to open for one version (one model at which residuals are shared), and replacements for them as masks.
+    """Rows of the dealer to open and check for one version of the model, and replacements for them as masks.
 
     opened : (S,) positions of the opened rows among the n + S rows, ascending.
     moved, to : (s,) records whose own row is opened; rows after the first n that mask the `moved` records instead.
@@ -48,7 +48,7 @@ class Chosen:
 
 
 class Kept:
-    """Collector of two kinds of rows: opened rows, and rows that mask `moved` records. width : words per row, 2K."""
+    """Collector of two kinds of rows: opened rows, and rows that mask `moved` records. width : integers per row, 2K."""
 
     def __init__(self, chosen: Chosen, width: int) -> None:
         n = chosen.n_records
@@ -67,7 +67,7 @@ class Kept:
 
 
 def chosen_rows(coin: bytes | None, version: Version, n_records: int) -> Chosen:
-    """Return the rows to open for a version. coin : 32 bytes, or None to open the last S rows, which the dealer can guess."""
+    """Return the rows to open and check. coin : 32 random bytes, or None for the last S rows, which the dealer can guess."""
     total = n_records + CHECK_ROWS
     if coin is None:
         return Chosen(np.arange(n_records, total), n_records)

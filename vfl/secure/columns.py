@@ -1,4 +1,4 @@
-"""One party's columns as integers: rows with capped norms for sums, and columns divided by their bounds for angles."""
+"""One party's columns as integers: rows with capped norms for sums, and columns divided by their bounds for margins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST_SUM = 2.0**13
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnColumns:
-    """One party's columns as integers, for one set-up: one choice of cap, centres and scales. They never leave the party.
+    """One party's columns as integers, for one choice of cap, centres and scales (a set-up). The columns are never sent.
 
     Guarantee. For any X and any record i, Σ_j rows[j, i]² ≤ 4^FX, exactly; j runs over all columns of the party.
 
@@ -48,9 +48,9 @@ class OwnColumns:
 
 
 class OwnAngles:
-    """One party's part of the margins as integers, updated for each new model.
+    """One party's part of the margins as angles: integers, 2^16 to one period of the sigmoid's series. Updated for each model.
 
-    Sums of integers are exact. The part therefore depends only on the current model: a repeated model gives the same bits.
+    Sums of integers are exact, so the part depends only on the current model: a repeated model gives identical angles.
     """
 
     def __init__(self, columns: OwnColumns) -> None:
@@ -59,7 +59,7 @@ class OwnAngles:
         self._parts = np.zeros(columns.units.shape[1], dtype=np.int64)
 
     def at(self, w: Vector, period: float, clamp: float | None) -> Angles:
-        """Return Σ_j (x_ij − c_j)·w_j, clamped to ±clamp, in 2^−16 of the period and rounded: (n,) uint16."""
+        """Return the party's part of the margins, Σ_j (x_ij − c_j)·w_j, clamped to ±clamp, in 2^−16 `period`: (n,) uint16."""
         columns, w = self._columns, np.asarray(w, dtype=np.float64)
         if w.shape != columns.bounds.shape or not np.isfinite(w).all():
             raise SpecificationError("training on shares needs one finite coefficient per column")

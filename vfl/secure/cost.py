@@ -1,6 +1,6 @@
 """Bytes that participants send one another in a run on shares, computed from public numbers alone.
 
-Guarantee. A run without lost messages sends at most these bytes of sealed parcels, commitments and words. If two consecutive
+Guarantee. A run without lost messages sends at most these bytes of sealed parcels, commitments and shares. If two consecutive
 models are equal, their residuals are shared only once, and the run sends fewer bytes. The requests that carry the parcels are
 not counted.
 """
@@ -27,9 +27,9 @@ COMMITMENT = 64
 class Models:
     """Public numbers of a run of logistic regression on shares.
 
-    count : T, the number of models at which residuals are shared.
-    opened : {party: number of models at which sums over the party's columns are opened}.
-    queries : number of requests that open sums. sums : Σs, the coordinates over all openings.
+    count : T, the number of versions of the model at which residuals are shared.
+    opened : {party: number of versions of the model at which sums over the party's columns are opened (revealed)}.
+    queries : number of requests that open sums. sums : Σs, the coordinates of all opened sums.
     """
 
     count: int

@@ -1,7 +1,7 @@
-"""The dealer: it sends correlated random words to the holders and adds noise of its own. It has no data and receives none.
+"""The dealer: it sends correlated random integers to the parties and adds noise of its own. It has no data, receives none.
 
-Guarantee. The dealer receives only public facts, so it learns at most the opened sums. To each receiver alone, the words that
-the dealer sends are uniform.
+Guarantee. The dealer receives only public facts, so it learns at most the opened (revealed) sums. For each single receiver, the
+integers modulo 2^64 that the dealer sends are uniform.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vfl.secure.version import Opening, Version
 
 PANEL = 1 << 15
-"""Number of words of a column's mask that are generated at a time."""
+"""Number of 64-bit integers of a column's mask that are generated at a time."""
 
 
 class Dealer:
@@ -68,9 +68,10 @@ class Dealer:
             yield kernels.last_shares(table, rho[start:stop], part)
 
     def sum(self, opening: Opening, deviations: Deviations) -> Words:
-        """Return the dealer's words of an opening for the owner of its block, (s,) uint64.
+        """Return the dealer's share of a noised sum, for the owner of the summed block of columns, (s,) uint64.
 
-        These words and those of the other holders add up to Uᵀ Σ_h b_h plus the dealer's noise. Alone they are uniform.
+        This share and those of the other parties in `Roles.summed` add up to Uᵀ Σ_h b_h plus the dealer's noise. By itself the
+        share is uniform.
         """
         size, name = opening.size, opening.name
         noise = distributed.drawn(self._noise, opening.key, DEALER, deviations.dealer, size)

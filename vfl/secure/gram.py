@@ -1,8 +1,9 @@
-"""Products of columns of two parties on shares: the cross blocks of a Gram matrix, each opened once with noise.
+"""Products of two parties' columns on secret shares: the cross blocks of a Gram matrix, each revealed once, with noise.
 
-Guarantee. A product between two parties' columns is opened with noise. At least the charged noise stays unknown to the dealer.
-It also stays unknown to parties that pool what they saw, unless both owners are among these parties. Messages are uniform for
-everyone who lacks the seeds of two participants. Each party computes the block of its own columns locally and adds noise to it.
+Guarantee. A product between two parties' columns is revealed with noise. At least the charged noise stays unknown to the
+dealer. It also stays unknown to parties that pool what they saw, unless both owners are among these parties. Messages are
+uniform for everyone who lacks the seeds of two participants. Each party computes the block of its own columns locally and adds
+noise to it.
 
     Q_aᵀQ_b  =  Q_aᵀD_b [at a]  +  D_aᵀU_b [at b]  +  U_aᵀU_b [dealt],       D = Q − U
 
@@ -112,7 +113,7 @@ class Pair:
     """Block of products between the columns of two parties, or among the columns of one party.
 
     first, second : names of the two parties, in the order of `Roles.parties`; equal for a block within one party.
-    key : key of the release. sigma : σ of the event. step : g_ab.
+    key : ledger key of the release. sigma : σ of the event. step : g_ab, the value of one step of an integer entry.
     """
 
     first: str
@@ -175,11 +176,11 @@ class GramMember:
         self._masked[owner] = words
 
     def take_product(self, pair: Pair, words: Words) -> None:
-        """Take the dealer's words for the products of two parties' columns, (p_a, p_b), as the second of these parties."""
+        """Take the dealer's share of the products of two parties' columns, (p_a, p_b) uint64, as the second of the two."""
         self._products[pair] = words
 
     def cross(self, pair: Pair) -> Words:
-        """Return this party's words of a block between two parties, (p_a, p_b) uint64. The caller books the release first."""
+        """Return this party's share of a block between two parties, (p_a, p_b) uint64. The caller charges the release first."""
         first = self.name == pair.first
         other = pair.second if first else pair.first
         if other not in self._masked or pair.first == pair.second or self.name not in (pair.first, pair.second):
@@ -202,7 +203,7 @@ class GramMember:
     def own(self, pair: Pair) -> Integers:
         """Return the products of this party's own columns with noise, (p, p) int64, symmetric, in steps.
 
-        The caller books the release first. The noise has deviation σ on the diagonal and σ/√2 off the diagonal. A second
+        The caller charges the release first. The noise has deviation σ on the diagonal and σ/√2 off the diagonal. A second
         request for the same release is refused, because its receiver could average the two noises.
         """
         if pair in self._released or pair.first != pair.second or pair.first != self.name:
@@ -252,7 +253,8 @@ class GramDealer:
 def opened_cross(first: Words, second: Words, largest: int) -> Integers:
     """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab.
 
-    first, second : words from `cross`. largest : `largest_sum` of an entry; PrivacyError if an entry is larger in magnitude.
+    first, second : the two parties' shares, from `cross`. largest : `largest_sum` of an entry; PrivacyError if an entry is
+        larger in magnitude.
     """
     if first.shape != second.shape or first.dtype != np.uint64 or second.dtype != np.uint64:
         raise FederationError("the two parties' messages for a block of products have different shapes")

@@ -1,10 +1,12 @@
-"""One party's part in training on shares: owner of columns, holder of residuals, or both. It performs no transport.
+"""One party's part in training on secret shares: owner of columns, holder of residual shares, or both. It sends nothing.
 
-Guarantee. The messages that a method returns are uniform words for everyone who lacks the seeds that `Roles` keeps apart. Only
-their sum at an opening carries information: an integer sum with noise. vfl.secure.version names every message. Each message is
-masked by a stream that is used once. A version stands for one model; s, S and K count columns, check rows and Fourier terms.
+Guarantee. The messages that a method returns are uniform integers modulo 2^64 for everyone who lacks the seeds that `Roles`
+keeps apart. Only their sum carries information: an integer sum with noise, which is *opened*, that is, revealed. Each message
+is masked by a stream that is used once, and named by vfl.secure.version. The table lists messages: what, from whom to whom, the
+methods of sender and receiver, and the shape. A version is one version of the model; an opening is one revealed sum. s, S, K
+and n count columns of a block, check rows, Fourier terms and records.
 
-    set-up      owner → holders      `masked_columns`       →  `take_columns`   (s, n) uint64, once per block and set-up
+    columns     owner → holders      `masked_columns`       →  `take_columns`   (s, n) uint64, once per block and scaling
     angles      party → holders      `masked_angles`        →  `take_angles`    (n,) uint16 per version
     terms       dealer → `supplied`  `Dealer.fourier_terms` →  `take_terms`     (n + S, 2K) uint64 per version
     check       party → label        `opened_rows`          →  `take_rows`      (S,) uint16 and (S, 2K) uint64 per version
@@ -47,13 +49,13 @@ if TYPE_CHECKING:
 CHUNK = 1 << 12
 """Number of records whose shares of Fourier terms are expanded at once; small enough for the second-level cache."""
 KEPT = 2
-"""Number of versions (models) whose intermediate values a participant keeps."""
+"""Number of versions of the model for which a participant keeps intermediate values."""
 EARLY = "columns were requested before their set-up"
 
 
 @dataclass(slots=True)
 class _State:
-    """One party's intermediate values for one version, that is, one model at which residuals are shared."""
+    """One party's intermediate values for one version of the model, at which residuals are shared."""
 
     chosen: Chosen | None = None
     angles: Angles | None = None
@@ -122,7 +124,7 @@ class Member:
         self._setup, self._columns, self._angles = number, columns, OwnAngles(columns)
 
     def masked_columns(self, start: int, stop: int) -> Words:
-        """Return D_S = Q_S − U for columns start to stop, (s, n) uint64, for every other holder. The dealer, too, knows U."""
+        """Return columns start to stop minus a mask, D_S = Q_S − U, (s, n) uint64, for other holders. The dealer, too, knows U."""
         rows = self._own().rows[start:stop]
         block = ("block", self._setup, self.name, start, stop)
         self._streams.reserve(DEALER, *block)
@@ -131,7 +133,7 @@ class Member:
         return masked
 
     def take_columns(self, owner: str, setup: int, start: int, stop: int, words: Words) -> None:
-        """Take D_S, a block of another party's masked columns, as a holder.
+        """Take D_S, a block of another party's masked columns, as a party that holds shares of the residuals.
 
         Blocks of earlier set-ups of this owner are dropped.
         """
@@ -143,7 +145,7 @@ class Member:
     # A version
 
     def masked_angles(self, version: Version, w: Vector, clamp: float | None) -> Angles:
-        """Return this party's part of the margins as masked angles modulo 2^16, (n,) uint16, for the other holders.
+        """Return this party's part of the margins, masked, as angles (2^−16 of a period), (n,) uint16, for other holders.
 
         The mask is ρ_p. w : (p,), coefficients of this party's columns. clamp : from vfl.secure.sigmoid.clamps.
         """
@@ -160,7 +162,7 @@ class Member:
         return masked
 
     def take_angles(self, version: Version, sender: str, angles: Angles) -> None:
-        """Take the masked angles of another party, as a holder."""
+        """Take another party's masked part of the margins (angles), as a party that holds shares of the residuals."""
         if angles.dtype != np.uint16 or angles.shape != (self._n,):
             raise FederationError(f"the angles of {sender!r} do not have one entry per record")
         self._add_angles(self._state(version), sender, angles)
@@ -170,7 +172,7 @@ class Member:
         self._state(version).fourier_terms = words
 
     def share(self, version: Version) -> Words:
-        """Return this holder's share of the residuals, (n,) uint64. The share never leaves the holder without a mask."""
+        """Return this holder's share of the residuals, (n,) uint64. The share is never sent without a mask."""
         state = self._state(version)
         if state.share is None:
             state.share = self._residuals(version, state)
@@ -186,21 +188,21 @@ class Member:
         return share - state.masks[owner]
 
     def take_residual(self, version: Version, sender: str, words: Words) -> None:
-        """Take another holder's masked share of the residuals, as an owner of columns."""
+        """Take another party's masked share of the residuals, as an owner of columns."""
         self._fits(words, self._n)
         self._state(version).received.setdefault(self.name, {})[sender] = words
 
     def take_sum(self, opening: Opening, words: Words) -> None:
-        """Take the dealer's words for an opening (one noised sum), as the owner of the summed block of columns."""
+        """Take the dealer's share of one noised sum, as the owner of the summed block of columns."""
         self._fits(words, opening.size)
         self._sums[opening] = words
 
     # A check of the dealer
 
     def opened_rows(self, version: Version) -> tuple[Angles, Words | None]:
-        """Return the opened rows for the label party: masks of angles (S,), and a holder's shares of Fourier terms (S, 2K).
+        """Return the check rows for the label party: masks of angles (S,), and a holder's shares of Fourier terms (S, 2K).
 
-        The opened rows mask no record. A holder calls `share` first.
+        The check rows mask no record. A holder of residual shares calls `share` first.
         """
         state = self._state(version)
         if state.masks_opened is None or (self.holds and state.rows_opened is None):
@@ -208,13 +210,13 @@ class Member:
         return state.masks_opened, state.rows_opened
 
     def take_rows(self, version: Version, sender: str, masks: Angles, rows: Words | None) -> None:
-        """Take another party's opened rows, as the label party."""
+        """Take another party's check rows, as the label party."""
         self._state(version).opened[sender] = masks, rows
 
     def check_dealt(self, version: Version) -> None:
-        """Check all opened rows, as the label party; raise PrivacyError if the dealer dealt a wrong row.
+        """Compare all check rows with the right values, as the label party; raise PrivacyError if the dealer dealt a wrong row.
 
-        Before this check, the label party contributes to no opening at this version.
+        Before this check, the label party contributes to no sum at this version of the model.
         """
         state = self._state(version)
         found = state.opened | {self.name: self.opened_rows(version)}
@@ -239,9 +241,9 @@ class Member:
     # An opening
 
     def contribution(self, opening: Opening, deviations: Deviations) -> Words:
-        """Return this party's words of an opening, (s,) uint64: its part of the sum, its noise and its share of zero, added up.
+        """Return this party's share of a noised sum, (s,) uint64: its part of the sum plus its noise and its share of zero.
 
-        The caller books the release first. A second contribution to one opening is refused.
+        The caller charges the release first. A second contribution to one sum is refused.
         """
         if self.coin is not None and self.name == self._roles.label and not self._state(opening.version).checked:
             raise PrivacyError("a sum was to be opened before the dealer's shares were checked")

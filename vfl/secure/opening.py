@@ -1,6 +1,6 @@
-"""The coordinator's part in opening a sum: check all parties' words, add them up, decode the sum and check its range.
+"""The coordinator's part in opening (revealing) a sum: check all parties' shares, add them up, decode, check the range.
 
-Guarantee. Every party has committed to its words before any party discloses words, so no party can choose its words after
+Guarantee. Every party has committed to its share before any party discloses a share, so no party can choose its share after
 seeing those of others. A sum that is too large for the data and the noise is not released.
 """
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def committed(party: str, session: str, contribution: Contribution) -> Commitment:
-    """Return a party's commitment to its words: SHA-256 of its name, the session, 32 fresh random bytes and the words.
+    """Return a party's commitment to its share: SHA-256 of its name, the session, 32 fresh random bytes and the share.
 
-    The commitment hides the words, since nobody guesses the random bytes. The party cannot disclose other words later, since
-    SHA-256 resists collisions.
+    The commitment hides the share, since nobody guesses the random bytes. The party cannot disclose a different share later,
+    since SHA-256 resists collisions.
     """
     hashed = hashlib.sha256(b"vfl words on shares, version 1")
     for part in (party.encode(), session.encode(), contribution.nonce, contribution.words):
@@ -37,26 +37,26 @@ def committed(party: str, session: str, contribution: Contribution) -> Commitmen
 
 
 def disclosed(party: str, session: str, commitment: object, contribution: object) -> Words:
-    """Return the words that a party disclosed. Raises PrivacyError if the party had committed to different words."""
+    """Return the share that a party disclosed. Raises PrivacyError if the party had committed to a different share."""
     if not isinstance(contribution, Contribution) or not isinstance(commitment, Commitment):
         raise FederationError(f"{party!r} sent an unexpected reply while a sum on shares was being opened")
     if committed(party, session, contribution) != commitment:
         raise PrivacyError(
-            f"party {party!r} disclosed words different from those that it had committed to: nothing is released, and the "
-            "charge stays. Ask its owner which software it runs"
+            f"party {party!r} disclosed a share different from the one that it had committed to. The sum was not released; "
+            "its privacy cost remains charged. Ask the party's owner which software it runs"
         )
     if len(contribution.words) % 8:
-        raise FederationError(f"party {party!r} disclosed an opening that does not consist of whole words")
+        raise FederationError(f"party {party!r} disclosed a share that does not consist of whole 64-bit integers")
     return np.frombuffer(contribution.words, dtype="<u8").astype(np.uint64, copy=False)
 
 
 def opened(roles: Roles, opening: Opening, words: Mapping[str, Words], largest: int) -> Integers:
     """Return the noised sum in steps, (s,) int64: a release.
 
-    One step is worth g_q = Bits.step(c_q). Any m − 1 of the m parties' words are uniform together.
+    One step is worth g_q = Bits.step(c_q). Any m − 1 of the m parties' shares are jointly uniform.
 
-    words : {party: its words, from `Member.contribution`}.
-    largest : `largest_sum` of the opening; PrivacyError if a sum is larger in magnitude.
+    words : {party: its share, from `Member.contribution`}.
+    largest : bound on honest sums (`largest_sum`); PrivacyError if a sum is larger in magnitude.
     """
     if set(words) != set(roles.parties):
         missing = sorted(set(roles.parties) - set(words))

@@ -1,8 +1,9 @@
-"""Requests of the coordinator to the participants of a run on shares. Frozen and plain; public except for sealed parts.
+"""Requests of the coordinator to the participants of a run on secret shares. They are public, except for sealed parts.
 
-A request names a computation. Words for other participants travel with a request as parcels. The sender seals a parcel for its
-receiver, so neither the coordinator nor the object store can read the parcel. Only roles decide which parcels a participant
-sends and takes; a request cannot change them.
+A request names a computation. Participants send each other words (integers modulo 2^64) in parcels: the sender seals a parcel
+for its receiver, so neither the coordinator nor the object store can read the parcel. A holder is a party with a share of the
+residuals; an opening reveals a sum with noise. Only roles decide which parcels a participant sends and takes; a request cannot
+change them.
 
 | request | to | takes, from | sends, to |
 |---|---|---|---|
@@ -20,8 +21,8 @@ sends and takes; a request cannot change them.
 | CheckRows | the label party | opened rows, from all other parties | |
 | ShareResidual | every holder | | masked residuals, to the owners |
 | DealSum | the dealer | | its part of the sums, to the owners |
-| Contribute | every party | masked residuals and the dealer's part, at an owner | a commitment to its words (reply) |
-| Disclose | every party, once all have committed | | words of the opening (reply) |
+| Contribute | every party | masked residuals and the dealer's part, at an owner | a commitment to its share (reply) |
+| Disclose | every party, once all have committed | | its share of the sum (reply) |
 
 One release of all products of columns uses these requests. They replace all requests from SetUp on (squared loss), or precede
 SetUp (joint steps):
@@ -30,9 +31,9 @@ SetUp (joint steps):
 |---|---|---|---|
 | MaskProducts | every party | | masked columns, to all other parties |
 | TakeProducts | every party | masked columns, from their owner | |
-| DealProducts | the dealer | | its part of the products, to the later party of each pair |
-| ContributeProducts | every party | the dealer's part | a commitment to its words (reply) |
-| Disclose | every party, once all have committed | | words of the products, and its own block with noise (reply) |
+| DealProducts | the dealer | | its part of a product, to that owner which is later in `Roles.parties` |
+| ContributeProducts | every party | the dealer's part | a commitment to its shares (reply) |
+| Disclose | every party, once all have committed | | its shares of the products; its own block with noise (reply) |
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class CheckRecords(Request):
 
 @dataclass(frozen=True, slots=True)
 class SetUp(Request):
-    """Cap and round the party's own columns, and mask them for the holders.
+    """Cap and round the party's own columns, and mask them for the parties that hold shares of the residuals.
 
     number : number of the set-up in the session. cap : C. rows : {party: (block of all its columns, centres, scales)}.
     blocks : {party: ((start, stop), ...)}, the blocks of columns whose sums will be opened.
@@ -116,7 +117,7 @@ class TakeColumns(Request):
 
 @dataclass(frozen=True, slots=True)
 class MaskAngles(Request):
-    """Mask the angles of the party's own part of the margins.
+    """Mask the party's part of the margins, in angles: fractions of a period of the sigmoid's Fourier series.
 
     w : (p,) the party's coefficients on centred columns. clamp : bound on the magnitude of the party's part, None for no bound.
     """
@@ -128,14 +129,14 @@ class MaskAngles(Request):
 
 @dataclass(frozen=True, slots=True)
 class DealTerms(Request):
-    """Deal the shares of the Fourier terms for one version, that is, one model."""
+    """Deal the shares of the Fourier terms for one version of the model."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class ShareResidual(Request):
-    """Mask a holder's share of the residuals for the owners of columns. owners : parties that receive the masked share."""
+    """Mask a party's share of the residuals for the owners of columns. owners : parties that receive the masked share."""
 
     version: Version
     owners: tuple[str, ...]
@@ -151,14 +152,14 @@ class TakeToss(Request):
 
 @dataclass(frozen=True, slots=True)
 class OpenRows(Request):
-    """Compute the holder's share of the residuals, then disclose the chosen rows, which mask no record, to the label party."""
+    """Compute the party's share of the residuals, then disclose the check rows, which mask no record, to the label party."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRows(Request):
-    """Check the rows that were opened for a version. The label party adds its words to a sum only after this check."""
+    """Check the dealer's opened rows for one version of the model. Before this check, the label party adds to no sum."""
 
     version: Version
 
@@ -175,9 +176,9 @@ class DealSum(Request):
 
 @dataclass(frozen=True, slots=True)
 class Contribute(Request):
-    """Book the release of a query, then return a commitment to the party's words of the query's sums.
+    """Charge the query's release to the owner's log, then return a commitment to the party's shares of the query's sums.
 
-    fresh : owners of columns that take the holders' masked residuals with this request.
+    fresh : owners of columns that receive masked residuals with this request.
     """
 
     version: Version
@@ -207,16 +208,16 @@ class TakeProducts(Request):
 
 @dataclass(frozen=True, slots=True)
 class DealProducts(Request):
-    """Send the dealer's part of all products between two parties, with the dealer's noise. key : key of the release."""
+    """Send the dealer's part of all products between two parties, with the dealer's noise. key : ledger key of the release."""
 
     key: ReleaseKey
 
 
 @dataclass(frozen=True, slots=True)
 class ContributeProducts(Request):
-    """Book the release of all products, then return a commitment to the party's words.
+    """Charge the release of all products to the owner's log, then return a commitment to the party's shares of the products.
 
-    The words are those of the party's products with every other party, and the block of its own columns.
+    The commitment covers the products with every other party, and the block of the party's own columns.
 
     query : query under which the release is charged.
     """
@@ -226,21 +227,21 @@ class ContributeProducts(Request):
 
 
 class Disclose(Request):
-    """Disclose the words of the last commitment, once. The coordinator sends this request after all parties have committed."""
+    """Disclose the committed shares of a sum, once. The coordinator sends this request after all parties have committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
-    """A party's commitment to its words of an opened sum (vfl.secure.opening.committed). digest : 32 bytes."""
+    """A party's commitment to its share of a noised sum (vfl.secure.opening.committed). digest : 32 bytes."""
 
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """One party's words of an opening, little-endian uint64, block after block.
+    """One party's shares of noised sums, little-endian uint64, block after block.
 
-    Any m − 1 of the m parties' words are uniform together. nonce : 32 random bytes that the commitment includes.
+    Any m − 1 of the m parties' shares are jointly uniform. nonce : 32 random bytes that the commitment includes.
     """
 
     words: bytes
@@ -257,12 +258,12 @@ def parcel_names(count: int) -> list[str]:
 
 
 def named_parcels(parcels: Sequence[Any]) -> dict[str, Any]:
-    """Return {name: parcel}, as sent; `given_parcels` reads this mapping at the receiver."""
+    """Return {name: sealed parcel}, the mapping to send. `given_parcels` reads the mapping at the receiver."""
     return dict(zip(parcel_names(len(parcels)), parcels, strict=True))
 
 
 def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
-    """Return the sealed parcels of a call, in order. Raises FederationError if a vector has any other name."""
+    """Return the sealed parcels of a call, in order. Raises FederationError for a name that is not from `parcel_names`."""
     names = parcel_names(len(vectors))
     if set(vectors) != set(names):
         raise FederationError("a request carried vectors that are not sealed parcels")
@@ -270,7 +271,7 @@ def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
 
 
 def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
-    """Return the participants to which `name` sends a parcel with this request, in the order of the parcels."""
+    """Return the participants to which `name` sends sealed parcels with this request, in the order of the parcels."""
     match request:
         case SetUp() | MaskAngles():
             return roles.receivers(name)
@@ -293,7 +294,7 @@ def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
 
 
 def senders(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
-    """Return the participants whose parcels `name` takes with this request, in the order of the parcels."""
+    """Return the participants whose sealed parcels `name` receives with this request, in the order of the parcels."""
     match request:
         case TakeColumns() | TakeProducts():
             return (request.owner,)
@@ -320,7 +321,7 @@ def owners_of(query: Backward) -> tuple[str, ...]:
 
 
 def openings(query: Backward, key: ReleaseKey, setup: int, version: Version) -> list[Opening]:
-    """Return the opening (one noised sum) of each block of a query. Each opening has its own key."""
+    """Return the names of the noised sums that a query reveals, one per block. Each has its own ledger key."""
     return [
         Opening(block.party, block.start, block.stop, version, replace(key, part=query.part + k), setup)
         for k, block in enumerate(query.blocks)

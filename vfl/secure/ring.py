@@ -1,4 +1,4 @@
-"""Numbers as words modulo 2^64: the bits of a run, the caps of the parties, and the decoding of an opened sum.
+"""Numbers as integers modulo 2^64: the bits of a run, the caps of the parties, and the decoding of an opened sum.
 
 Guarantee. With the result of `bits`, every opened sum decodes to the exact integer sum, for any data. Such a sum fills at most
 a sixteenth of the ring, and `within` refuses a sum that is too large for the data and the noise. With the result of `caps`,
@@ -36,7 +36,7 @@ DRAW = 16
 LARGEST_DEVIATION = 1 << 48
 RESERVED_BITS = 4
 RANGE = 1 << (63 - RESERVED_BITS)
-"""Bound on the magnitude of an opened sum. A uniformly random word falls below it with probability 2^-RESERVED_BITS."""
+"""Bound on the magnitude of an opened sum. A uniformly random uint64 is below it with probability 2^-RESERVED_BITS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class Bits:
 
     @property
     def limit(self) -> int:
-        """Return 4^FX, the largest ‖Q_i‖² of a party's integer row over all of its columns."""
+        """Return 4^FX, the largest permitted ‖Q_i‖² of a record's integer row over all columns of a party."""
         return 1 << (2 * self.columns)
 
     def step(self, cap: float) -> float:
-        """Return g_q = c_q·2^−F, the value of one step of a sum over a party's columns. It is exact unless it underflows."""
+        """Return g_q = c_q·2^−F, the value of one integer step of a sum over a party's columns. Exact unless g_q underflows."""
         return math.ldexp(cap, -self.total)
 
 
@@ -103,12 +103,12 @@ def largest_sum(n_records: int, contribution: int, deviations: float) -> int:
 
 
 def within(sums: Integers, largest: int) -> Integers:
-    """Return the opened sums. Raises PrivacyError if the magnitude of a sum is above `largest`, from `largest_sum`."""
+    """Return the opened sums unchanged. Raises PrivacyError if a sum's magnitude is above `largest`, from `largest_sum`."""
     if (sums > largest).any() or (sums < -largest).any():
         raise PrivacyError(
-            "an opened sum is out of range: no data and noise of this job reach it, so a participant deviated from the "
-            "protocol, and words on shares do not show which: any party, or the dealer, could have done it. The sum was not "
-            "released, its charge stays, and the run ends. Find out who runs changed software before you train again"
+            "an opened sum is out of range, so a party or the dealer deviated from the protocol; secret shares do not show "
+            "which. The sum was not released; its privacy cost remains charged. Find out who runs changed software before you "
+            "train again"
         )
     return sums
 
@@ -117,7 +117,7 @@ def caps(cap: float, residual: int, squares: Mapping[str, float]) -> dict[str, f
     """Return c_q for every party, c_q² ∝ squares_q, with Σ_q (c_q·R·2^−26)² ≤ C² in exact arithmetic.
 
     A party shrinks its rows until ‖Q_i‖² ≤ 4^FX. Residuals satisfy |r_i| ≤ R·2^−26. The contributions of a record to disjoint
-    blocks of all parties then have joint norm at most C. A pass over all blocks therefore has Δ = 2C.
+    blocks of all parties then form a vector of norm at most C. A pass over all blocks therefore has Δ = 2C.
 
     cap : C. squares : {party: weight > 0}, public; for instance ΣB_j² over the party's columns.
     """
@@ -146,10 +146,10 @@ def _shared_cap(
 
 
 def decoded(words: Words) -> Integers:
-    """Return words modulo 2^64 as signed integers in [−2^63, 2^63)."""
+    """Return integers modulo 2^64, uint64, as signed integers in [−2^63, 2^63)."""
     return np.ascontiguousarray(words, dtype=np.uint64).view(np.int64)
 
 
 def encoded(integers: Integers) -> Words:
-    """Return signed integers as words modulo 2^64."""
+    """Return signed integers modulo 2^64, as uint64."""
     return np.ascontiguousarray(integers, dtype=np.int64).view(np.uint64)

@@ -1,4 +1,4 @@
-"""Roles in a run on shares: the holders of residuals, the dealer, and the contributors of noise."""
+"""Roles in a run on secret shares: the holders of residual shares, the dealer, and the contributors of noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Roles:
 
     Guarantee. Up to `collude` parties, with or without the coordinator, learn the opened sums and no more. The dealer, with or
     without the coordinator, also learns no more. More than `collude` parties together can learn residuals. The dealer together
-    with one party can learn columns and residuals, since the dealer can unmask the words that this party received.
+    with one party can learn columns and residuals, since the dealer can unmask what this party received.
 
     parties : all m parties, in the order that all participants use; m ≥ 2.
     label : the party with the label.
@@ -49,14 +49,14 @@ class Roles:
 
     @property
     def supplied(self) -> str:
-        """Return the holder to which the dealer sends shares of Fourier terms as words.
+        """Return the holder of residual shares to which the dealer sends shares of Fourier terms in full.
 
-        Other holders generate theirs from seeds.
+        The other holders generate their shares from seeds.
         """
         return self.holders[-1]
 
     def receivers(self, owner: str) -> tuple[str, ...]:
-        """Return the holders that receive an owner's masked columns and send the owner their masked residuals."""
+        """Return the parties that receive an owner's masked columns and send the owner their masked residual shares."""
         return tuple(holder for holder in self.holders if holder != owner)
 
     def summed(self, owner: str) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Sharing:
     bias : bound on the bias of a sum at margins up to V, divided by the charged standard deviation. It is the bound if every
         entry is as large as the largest |x̃|; real runs have far less bias.
     multiplier : smallest σ/Δ among the planned releases.
-    versions : number of models at which residuals are shared.
+    versions : number of versions of the model at which residuals are shared.
     costs : {K: bytes sent if the series of every model has K terms}, for all series that the run may use, the largest K last.
     products : facts of the products of columns that the run opens for joint steps; None without joint steps.
     """
@@ -90,7 +90,7 @@ class Sharing:
     def require_planned(self, event: Gaussian) -> None:
         """Raise PrivacyError if the event has a smaller ratio σ/Δ than every planned release.
 
-        This ratio alone determines the contributors' deviations in steps of a sum. Every contributor makes this check, so no
+        Only this ratio determines the contributors' deviations in steps of a sum. Every contributor makes this check, so no
         message can lower these deviations.
         """
         if not event.sigma >= self.multiplier * event.sensitivity * (1.0 - SAME):

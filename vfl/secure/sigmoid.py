@@ -1,17 +1,18 @@
-"""The logistic function as a short Fourier series, with the integer tables that holders and the dealer use.
+"""The logistic function as a short Fourier series, with the integer tables that holders of shares and the dealer use.
 
 Guarantee. An integer residual is at most `residual_bound` in magnitude for every angle and every dealt number. The series is
 periodic, so this bound holds for all margins and hence for every w.
 
     r = ½ + π(v) − t,  t ∈ {0, 1},      π(v) = Σ_{f≤K} c_f sin(2πfv/L) ≈ 1/(1 + e^(−v)) − ½  for |v| ≤ V
 
-One period is 2^16 angles. With the public sum δ of masked angles and the mask ρ, the angle of a margin is δ − ρ, and
+A margin is an angle: one period is divided into 2^16 angles. With the public sum δ of masked angles and the mask ρ, the angle
+of a margin is δ − ρ, and
 
     2^26 π = Σ_f P_f(δ)·C_f(ρ) − Q_f(δ)·S_f(ρ),     P, Q = rint(2^14 c_f (sin, cos)(2πfδ/2^16)),
                                                      C, S = rint(2^12 (cos, sin)(2πfρ/2^16))
 
 The coefficients are integers in steps of 2^−30. All tables follow from them by integer arithmetic, so every participant has
-the same tables on every machine. Holders with different tables would open meaningless numbers.
+the same tables on every machine. Participants with different tables would compute meaningless sums.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def fourier_terms(terms: int) -> npt.NDArray[np.int16]:
 
 @lru_cache(maxsize=8)
 def responses(place: int) -> npt.NDArray[np.int16]:
-    """Return the holders' table (2^16, 2K) int16: entry δ is P_1(δ), −Q_1(δ), ...
+    """Return the table (2^16, 2K) int16 of all holders of shares: entry δ is P_1(δ), −Q_1(δ), ...
 
     Its product with the dealer's row is 2^26 π.
     """

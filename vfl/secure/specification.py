@@ -43,6 +43,6 @@ class Secure:
         require_positive("secure: margin", self.margin, optional=True)
 
     def describe(self) -> str:
-        """Return the threat model in a few words."""
+        """Return a short text that states the threat model."""
         dealer = "at the coordinator" if self.dealer == COORDINATOR else "separate"
         return f"dealer {dealer}, up to {self.collude} part{'ies' if self.collude > 1 else 'y'} may pool"

@@ -1,4 +1,4 @@
-"""Streams of pseudorandom words that two participants share, each used once; and shares of zero.
+"""Streams of pseudorandom 64-bit words that two participants share, each used once; and shares of zero.
 
 Guarantee. For everyone without its seed, a stream is uniform and independent of every other stream, up to the security of
 X25519, HKDF-SHA256 and AES-256. The name of a stream is used once per session, and every session has new keys, so no stream
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SEED_BYTES = 32
 _DOMAIN = b"vfl shares, version 2"
-"""Beginning of every stream's name. Raise its version number with each change of the words that follow from a name."""
+"""Beginning of every stream's name. Raise its version number with each change of the words that a name yields."""
 _PIECE = 1 << 18
 _ZEROS = memoryview(bytes(_PIECE))
 _NONCE = GCM(bytes(12))
@@ -50,7 +50,7 @@ Name = tuple[str | int, ...]
 
 
 class Stream:
-    """Words of one stream, in order. Use a stream in one thread, and only in the process that opened it."""
+    """One stream of pseudorandom 64-bit words. Use a stream in one thread, and only in the process that opened it."""
 
     __slots__ = ("_encryptor", "_left", "_process")
 
@@ -60,7 +60,7 @@ class Stream:
         self._process = os.getpid()
 
     def fill(self, out: Words) -> Words:
-        """Overwrite a contiguous array with the next words of the stream, and return the array.
+        """Overwrite a contiguous array with the stream's next pseudorandom bytes, and return the array.
 
         Raises PrivacyError beyond LARGEST bytes.
         """
@@ -80,11 +80,11 @@ class Stream:
         return out
 
     def words(self, *shape: int) -> Words:
-        """Return the next words of the stream in a uint64 array of this shape."""
+        """Return the stream's next pseudorandom 64-bit words in a uint64 array of this shape."""
         return self.fill(np.empty(shape, dtype=np.uint64))
 
     def short(self, count: int) -> npt.NDArray[np.uint16]:
-        """Return the next `count` 16-bit numbers, uint16. The rest of the last 64-bit word is discarded."""
+        """Return the next `count` pseudorandom 16-bit numbers, uint16. The rest of the last 64-bit word is discarded."""
         return self.words(-(-count // 4)).view(np.uint16)[:count]
 
     def __reduce__(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Names in a run on shares: a version stands for one model, an opening for one noised sum at a version."""
+"""Names in a run on secret shares, for one version of the model and for one noised sum that is revealed (opened) at it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One model at which residuals are shared.
+    """One version of the model, at which residuals are computed as secret shares.
 
     model : `digest_of` the whole model. place : index of the Fourier series in vfl.secure.sigmoid.SERIES.
     attempt : 0, plus one for each repetition with new masks.
@@ -29,16 +29,17 @@ class Version:
 
     @property
     def name(self) -> tuple[str | int, ...]:
-        """Return the name of this version, as part of the name of a stream."""
+        """Return the part of a stream's name that stands for this version of the model."""
         return ("version", self.model, self.place, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """One opened sum with noise: Σ_i Q_ij r_i for each column j in a block of one owner.
+    """Name of one sum that is revealed with noise: Σ_i Q_ij r_i for each column j in a block of one owner.
 
-    owner : party with the columns. start, stop : range of the block's columns. version : version (model) of the residuals.
-    key : key of the release, new in every attempt. setup : number of the columns' set-up, that is, of one choice of cap,
+    owner : party with the columns. start, stop : range of the block's columns. version : version of the model, for the
+        residuals.
+    key : ledger key of the release, new in every attempt. setup : number of the columns' set-up, that is, of one choice of cap,
         centres and scales.
     """
 
@@ -61,13 +62,13 @@ class Opening:
 
     @property
     def name(self) -> tuple[str | int, ...]:
-        """Return the name of this opening, as part of the name of a stream."""
+        """Return the part of a stream's name that stands for this sum."""
         key = self.key
         return ("opening", *self.block, *self.version.name, key.round, key.part, key.attempt)
 
 
 def digest_of(w: Mapping[str, Vector], others: Iterable[str] = ()) -> str:
-    """Return a digest of a model. w : {party: w_q}. others : further public facts on which the angles depend."""
+    """Return a digest of a model. w : {party: w_q}. others : further public facts on which the residuals depend."""
     hashed = hashlib.sha256(b"vfl model on shares, version 1")
     for party in sorted(w):
         values = np.ascontiguousarray(w[party], dtype="<f8").tobytes()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PIECE = 3840 << 7
 """Number of bytes that are sealed as one piece. A piece fits the second-level cache. It holds whole records of the dealer's
-words (vfl.secure) for any number of Fourier terms."""
+random integers (vfl.secure), for any number of Fourier terms."""
 TAG = 16
 _DOMAIN = b"vfl sealed, version 2"
 
@@ -148,12 +148,12 @@ class Sealer:
     def open_pieces(
         self, sender: str, label: str, sealed: bytes | memoryview, out: memoryview | None = None
     ) -> Iterator[memoryview]:
-        """Yield the data that `sender` sealed for this party under this label, in pieces, each verified before it is yielded.
+        """Yield, in pieces, the data that `sender` sealed for this party under this label. Every piece is verified first.
 
         A later piece may still raise FederationError, so publish nothing before the end.
         out : buffer as long as the text, which receives all pieces; None to overwrite each piece with the next.
         """
-        key, number = self._next(sender, self._party)  # now, since texts are opened in the order of these calls
+        key, number = self._next(sender, self._party)  # not at first iteration: calls come in the order of sealing
         return self._opened(sender, label, memoryview(sealed).cast("B"), key, number, out)
 
     def _opened(
