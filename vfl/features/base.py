@@ -43,7 +43,7 @@ class Feature(ABC):
     __slots__ = ()
     kind: ClassVar[str]
     content: ClassVar[str] = "number"
-    """Form in which the cells are read: 'number', 'text' or 'date'."""
+    """Type as which the cells are read: 'number', 'text' or 'date'."""
     missing: str | None = None
     fill: Any = None
 
@@ -115,12 +115,12 @@ class OfCells(Feature, ABC):
 
     @property
     def form(self) -> str:
-        """Return the form of the cells in exported formulas (`Cell.content`)."""
+        """Return the type of the cells in formulas for SQL and ONNX: 'number', 'text' or 'date' (`Cell.content`)."""
         return self.content
 
     @abstractmethod
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return the formula of each coordinate, for exports. These formulas hold only for cells that are not missing."""
+        """Return the formula of each coordinate, to be written as SQL, ONNX or NumPy code. Only for cells that are present."""
 
     def undeclared(self, cell: Cell) -> Formula | None:
         """Return a formula that is 1 for an undeclared cell and 0 for a declared one; None if every cell is declared."""

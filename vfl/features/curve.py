@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHAPES = ("increasing", "decreasing")
 PIECES, MOST_PIECES = 4, 32
-"""Default and largest number of pieces of a curve."""
+"""Default and largest number of straight pieces of a curve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Curve(OfNumbers):
         return replace(self, pieces=self.n_pieces, knots=tuple(knots))
 
     def coarser(self, pieces: int) -> Curve:
-        """Return a curve with at most this many pieces, on some of this curve's knots and without `smooth`."""
+        """Return a curve with at most this many straight pieces, on some of this curve's knots and without `smooth`."""
         fewer = min(pieces, self.n_pieces)
         knots = None if self.knots is None else thinned(self.knots, fewer - 1)
         return replace(self, pieces=fewer, knots=knots, smooth=None)
@@ -168,7 +168,7 @@ def thinned(knots: Sequence[float], most: int) -> tuple[float, ...]:
 
 
 def checked_pieces(pieces: int | None) -> None:
-    """Raise SpecificationError unless `pieces` is a valid number of pieces, or None."""
+    """Raise SpecificationError unless `pieces` is a valid number of a curve's straight pieces, or None."""
     whole = isinstance(pieces, int) and not isinstance(pieces, bool)
     if pieces is not None and not (whole and 1 <= pieces <= MOST_PIECES):
         raise SpecificationError(f"pieces are a whole number from 1 to {MOST_PIECES}, not {pieces!r}")

@@ -1,4 +1,4 @@
-"""Formulas that compute coordinates from cells, in a form that exports can write as SQL, ONNX or NumPy.
+"""Formulas that compute coordinates from cells, in a form that can be written as SQL, ONNX or NumPy code.
 
 A formula is a number, a cell of one column, an operation, or a choice by conditions. An unknown value is NAN, written as NULL
 in SQL. An operation on an unknown value gives an unknown value. A condition on it is false, except for `missing`.
@@ -58,7 +58,7 @@ class Case:
 Formula: TypeAlias = float | Cell | Apply | Case
 UNKNOWN = math.nan
 NO_DATE = 1e300
-"""Value of a 'date' cell that is not a date; −NO_DATE if an export cannot decide whether the cell is a date."""
+"""Value of a 'date' cell that is not a date; −NO_DATE if exported SQL cannot decide whether the cell is a date."""
 
 
 def apply(name: str, *args: Formula) -> Formula:

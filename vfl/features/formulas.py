@@ -1,4 +1,4 @@
-"""Formulas of any declared column, for exports: formulas of its coordinates, and of the refusal of undeclared cells."""
+"""Formulas of any declared column, for SQL, ONNX and NumPy: of its coordinates, and of the refusal of undeclared cells."""
 
 from __future__ import annotations
 

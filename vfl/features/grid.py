@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def edges_of(bounds: Bounds, cells: int) -> Vector:
-    """Return the ends of the cells, (cells + 1,), ascending. They depend on the bounds alone.
+    """Return the ends of the cells, (cells + 1,), ascending. They depend only on the bounds.
 
     Three quarters of the cells have equal width. The other cells divide one equal cell, next to 0 or to the bound nearest to 0,
     by powers of √2. Amounts are dense there, and a value that many records share, such as 0, gets a narrow cell. Cells may have

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 PIECES = 2
-"""Default number of pieces of each of the two curves whose product is a feature."""
+"""Default number of straight pieces of each of the two curves whose product is a feature."""
 Knots: TypeAlias = Mapping[str, Sequence[float]]
 """{column: knots of the curve in that column}."""
 
@@ -34,8 +34,8 @@ class Pair(Feature):
 
     a, b : columns of one party with declared bounds or categories, or features of it. A curve whose knots the run finds must
         also be in the partition; other columns need not be.
-    pieces : largest number of pieces of each curve within the products, from 1 to 32, on some of the curve's knots. None for 2.
-        Two curves of k pieces give k² coordinates.
+    pieces : largest number of straight pieces of each curve within the products, from 1 to 32, on some of the curve's knots.
+        None for 2. Two curves of k pieces give k² coordinates.
     """
 
     kind: ClassVar[str] = "pair"
@@ -55,7 +55,7 @@ class Pair(Feature):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """Return infinite ranges, since a pair alone does not know its two columns. A schema makes it a `Crossed`."""
+        """Return infinite ranges, since a pair does not know its two columns. A schema replaces the pair by a `Crossed`."""
         return (UNBOUNDED,)
 
 
@@ -174,13 +174,13 @@ def ranges_of(declared: Any) -> tuple[Bounds, ...]:
 
 
 def content_of(declared: Any) -> str:
-    """Return the form in which a column's cells are read: 'number', 'boolean', 'text' or 'date'."""
+    """Return the type as which a column's cells are read: 'number', 'boolean', 'text' or 'date'."""
     if isinstance(declared, Feature):
         return declared.content
     return {Numeric: "number", Boolean: "boolean", Categorical: "text"}[type(declared)]
 
 
 def contents_of(declared: Any) -> tuple[str, ...]:
-    """Return, for each source of a column, the form in which its cells are read."""
+    """Return, for each source of a column, the type as which the source's cells are read ('number', 'text', ...)."""
     sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
     return tuple(map(content_of, sides))

@@ -26,7 +26,7 @@ class Ordinal(OfCells):
     """Position of a category in a public order, one coordinate. Range: [0, k − 1] for k categories.
 
     categories : at least two, in order. They are compared as text (vfl.columns.canonical_category).
-    unknown : treatment of undeclared cells: 'refuse' (an error at the owner) or 'missing'.
+    unknown : treatment of cells that are not in `categories`: 'refuse' (DataError at the column's owner) or 'missing'.
     fill : category that replaces missing cells. of, missing : as for all features (vfl.features.Feature).
     """
 
@@ -107,7 +107,7 @@ class Hashed(OfCells):
 
     @property
     def form(self) -> str:
-        """Return 'hash'."""
+        """Return the type of the cells in formulas for SQL and ONNX: 'hash', the MurmurHash3 of the text."""
         return "hash"
 
     def formulas(self, cell: Cell) -> list[Formula]:
@@ -138,7 +138,7 @@ class Hashed(OfCells):
 
 
 def form_of(categories: tuple[Category, ...]) -> str:
-    """Return the form of the cells that formulas of these categories take: 'number' if all are numbers, else 'text'."""
+    """Return the type of cells in formulas of these categories: 'number' if all categories are numbers, else 'text'."""
     numeric = all(isinstance(c, int | float) and not isinstance(c, bool) for c in categories)
     return "number" if numeric else "text"
 

@@ -35,7 +35,7 @@ class Geometry(NamedTuple):
 
 
 def pieces(n_records: int) -> Iterator[slice]:
-    """Yield consecutive ranges of at most PIECE records, which together cover all n records."""
+    """Yield consecutive slices of at most PIECE records, which together cover all n records."""
     return (slice(start, min(start + PIECE, n_records)) for start in range(0, n_records, PIECE))
 
 

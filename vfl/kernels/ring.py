@@ -1,7 +1,8 @@
-"""Passes over records for runs on shares: products and sums of words modulo 2^64, exact for every input.
+"""Passes over records for runs on secret shares: products and sums of integers modulo 2^64, exact for every input.
 
-Arrays of columns are (s, n), one contiguous row per column. Words are uint64. Each function runs in one thread, since splitting
-the records over threads was slower than using one thread per array. The loops are compiled on first use and cached.
+Arrays of columns are (s, n), one contiguous row per column. Integers modulo 2^64, called words, are uint64. Each function runs
+in one thread, since splitting the records over threads was slower than using one thread per array. The loops are compiled on
+first use and cached.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     Angles = npt.NDArray[np.uint16]
 
 UNIT = 14
-"""Bits of columns in angles: columns are rounded to multiples of 2^−UNIT of their bounds."""
+"""Bits of the columns from which margins are computed: columns are rounded to multiples of 2^−UNIT of their bounds."""
 PERIOD = 48
-"""Bits of angles in sums: angles are summed in steps of 2^−PERIOD of a period, then rounded to 2^−16 of a period."""
+"""Bits of margins in sums: margins are summed in steps of 2^−PERIOD of a period, then rounded to angles, 2^−16 of a period."""
 TOO_LARGE = "the model's coefficients are too large for the angles of a run on shares"
 
 
 def products(columns: Columns | Words, words: Words) -> Words:
-    """Return Σ_i columns[j, i]·words[i] modulo 2^64, (s,). columns : int16, int32 or words."""
+    """Return Σ_i columns[j, i]·words[i] modulo 2^64, (s,). columns : int16, int32 or uint64. words : uint64."""
     _fit(columns, words)
     sums = np.zeros(len(columns), dtype=np.uint64)
     loops.dot(columns, words, sums)
@@ -40,7 +41,7 @@ def products(columns: Columns | Words, words: Words) -> Words:
 
 
 def cross_products(left: Columns | Words, right: Words) -> Words:
-    """Return Σ_i left[j, i]·right[l, i] modulo 2^64, (p, q). left : int32, int16 or words."""
+    """Return Σ_i left[j, i]·right[l, i] modulo 2^64, (p, q). left : int32, int16 or uint64."""
     _fit(left, right)
     sums = np.zeros((len(left), len(right)), dtype=np.uint64)
     loops.cross(left, right, sums)
@@ -50,7 +51,7 @@ def cross_products(left: Columns | Words, right: Words) -> Words:
 def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | None = None) -> Words:
     """Return Σ_f table[angles[i], f]·words[i, f] modulo 2^64, (n,): shares of the Fourier series at every record.
 
-    table : (2^16, 2K) of vfl.secure.sigmoid.responses. words : (n, 2K), the holder's shares of the Fourier terms.
+    table : (2^16, 2K) of vfl.secure.sigmoid.responses. words : (n, 2K) uint64, a party's shares of the Fourier terms.
     """
     _fit_table(table, angles, words)
     out = np.empty(len(angles), dtype=np.uint64) if out is None else out
@@ -63,7 +64,7 @@ def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | No
 def last_shares(table: Shorts, angles: Angles, words: Words) -> Words:
     """Replace words by table[angles[i], f] − words[i, f] modulo 2^64, in place, and return them.
 
-    words : (n, 2K), the sum of all other shares. The returned words plus this sum equal the entries of the table.
+    words : (n, 2K) uint64, the sum of all other shares. The result plus this sum equals the entries of the table.
     """
     _fit_table(table, angles, words)
     loops.dealt(table, angles, words)

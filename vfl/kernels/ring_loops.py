@@ -1,6 +1,6 @@
-"""Compiled loops of vfl.kernels.ring: products and sums of words modulo 2^64.
+"""Compiled loops of vfl.kernels.ring: products and sums of integers modulo 2^64, called words.
 
-Sums and products of words, which are uint64, wrap. The loops read all columns of one short panel of records before the next
+Words are uint64; their sums and products wrap. The loops read all columns of one short panel of records before the next
 panel: processors prefetch about ten columns that advance together, but not the beginnings of long panels.
 """
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 PANEL = 512
-"""Number of records whose words stay in the first-level cache while these words are multiplied by all columns."""
+"""Number of records per panel: their 64-bit integers stay in the first-level cache while all columns are multiplied by them."""
 CROSS_PANEL = 512
-"""Number of records for which the words of all columns stay in the second-level cache."""
+"""Number of records per panel for which the 64-bit integers of all columns stay in the second-level cache."""
 AHEAD = 24
 """Number of records processed between the prefetch of a table entry and its use."""
 _UNIT = 16384.0
@@ -29,7 +29,7 @@ _UNIT = 16384.0
 
 @compiled
 def dot(columns: Array, words: Array, sums: Array) -> None:
-    """Add Σ_i columns[j, i]·words[i] to sums[j]. Two columns are read at a time. Columns are int16, int32 or words."""
+    """Add Σ_i columns[j, i]·words[i] to sums[j]. Two columns are read at a time. Columns are int16, int32 or uint64."""
     s, n = columns.shape
     for start in range(0, n, PANEL):
         some = words[start : start + PANEL]
@@ -148,7 +148,7 @@ def small(X: Array, scale: Array, out: Array) -> None:
 
 @compiled
 def cross(left: Array, right: Array, sums: Array) -> None:
-    """Add Σ_i left[j, i]·right[k, i] to sums[j, k]. left : integers or words. right : words."""
+    """Add Σ_i left[j, i]·right[k, i] to sums[j, k]. left : int16, int32 or uint64. right : uint64."""
     p, n = left.shape
     q = right.shape[0]
     for start in range(0, n, CROSS_PANEL):

@@ -124,7 +124,7 @@ class Member:
         self._setup, self._columns, self._angles = number, columns, OwnAngles(columns)
 
     def masked_columns(self, start: int, stop: int) -> Words:
-        """Return columns start to stop minus a mask, D_S = Q_S − U, (s, n) uint64, for other holders. The dealer, too, knows U."""
+        """Return masked columns start to stop, Q_S − U, (s, n) uint64, for the other holders. The dealer knows the mask U."""
         rows = self._own().rows[start:stop]
         block = ("block", self._setup, self.name, start, stop)
         self._streams.reserve(DEALER, *block)
@@ -133,7 +133,7 @@ class Member:
         return masked
 
     def take_columns(self, owner: str, setup: int, start: int, stop: int, words: Words) -> None:
-        """Take D_S, a block of another party's masked columns, as a party that holds shares of the residuals.
+        """Take a block of another party's masked columns, as a party that holds shares of the residuals.
 
         Blocks of earlier set-ups of this owner are dropped.
         """

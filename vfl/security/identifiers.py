@@ -50,9 +50,9 @@ def normalised(
 ) -> tuple[Ids, IdKind]:
     """Return a column's identifiers in normal form (UTF-8 bytes, order unchanged) and the kind of the column.
 
-    The identifiers must not leave the party.
+    The result must not be sent to other participants.
 
-    pieces : function that returns the column's pieces in order: lists, NumPy or Arrow arrays, columns of tables. The function
+    pieces : function that returns the column's chunks in order: lists, NumPy or Arrow arrays, columns of tables. The function
         is called again if an identifier occurs twice.
     party, column : owner and name of the column, for the messages.
     kind : declared kind, to which the identifiers are converted; None for the kind that follows from the column's type.
@@ -98,7 +98,7 @@ class Located(Sequence[bytes], ABC):
 
 
 class Gathered(Located):
-    """Sequence of normalised identifiers that is read in pieces from other processes of the owner."""
+    """Sequence of normalised identifiers that is read in chunks from other processes of the owner."""
 
     @abstractmethod
     def repeated_rows(self) -> Integers:
@@ -144,7 +144,7 @@ def cut(text: bytes, ends: Integers) -> list[bytes]:
 
 
 class Ids(Located):
-    """Normalised identifiers, stored with 4 bytes of overhead each. They must not leave the party."""
+    """Normalised identifiers, stored with 4 bytes of overhead each. They must not be sent to other participants."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[bytes, np.ndarray]] = []
@@ -211,7 +211,7 @@ def repeats(cells: list[Any], *, party: str, column: str | None) -> DataError:
 
 
 def check_one_kind(kinds: Iterable[IdKind], *, party: str, column: str | None) -> IdKind:
-    """Return the common kind of all pieces of one column. Raises DataError if pieces have different kinds."""
+    """Return the common kind (integer or text) of all chunks of a column. Raises DataError if chunks have different kinds."""
     found = sorted(set(kinds))
     if len(found) > 1:
         raise _of_types("int and str", _Place(party, column))

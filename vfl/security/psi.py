@@ -27,7 +27,7 @@ Limits:
   The points reveal nothing else: the groups' orders are a large prime times 8 and times 4, and scalars that are multiples of 8
   (clamped) remove these factors. The order of a set is hidden. A participant that knows the salt therefore sees only how many
   ids of a set hash to the twist. With probability ½ this number tells two guesses of a whole set apart, which matters for sets
-  of a few ids. A map onto the curve alone would prevent this. It costs one modular exponentiation per id: in Python, four times
+  of a few ids. A map onto the curve only would prevent this. It costs one modular exponentiation per id: in Python, four times
   the cost of blinding the id.
 - A point of small order would make different ids equal, so such a point is refused. A hash is one with probability 2⁻²⁵⁰.
 """
@@ -65,7 +65,7 @@ Points: TypeAlias = npt.NDArray[np.uint8]
 
 SIZE = 32
 PIECE = 4096
-"""Points per piece, about 25 ms on one core; progress is reported per piece."""
+"""Number of points per chunk, about 25 ms on one core; progress is reported per chunk."""
 
 FEW = 1024
 """Smallest number of points for which vfl.kernels.curve is loaded. Loading takes longer than 1,024 multiplications."""
@@ -117,9 +117,9 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """Set of n points that is computed piece by piece, to save memory.
+    """Set of n points that is computed chunk by chunk, to save memory.
 
-    piece : function of two positions that returns the points between them, as bytes. digest : identifies the set among all sets
+    piece : function from two positions to the points between them, as bytes. digest : identifies the set among all sets
         that are multiplied by one secret.
     """
 
@@ -128,20 +128,20 @@ class _Pieces:
     digest: str
 
     def all(self, first: int) -> Iterator[bytes]:
-        """Yield the points from position `first` in pieces of PIECE points."""
+        """Yield the points from position `first` on, PIECE points at a time."""
         return (self.piece(start, min(start + PIECE, self.n)) for start in range(first, self.n, PIECE))
 
 
 class Blinder:
-    """One party's side of one alignment. It blinds every id that it returns with a secret. The secret never leaves it.
+    """One party's side of one alignment. It blinds every id that it returns with a secret, and never returns the secret.
 
     party : name of the owner.
     salt : salt of the job, 32 bytes.
     cores : number of cores to use, one thread each.
-    folder : a private folder of the owner, which keeps the secret and the finished pieces until `discard`. The alignment can
+    folder : a private folder of the owner, which keeps the secret and the finished points until `discard`. The alignment can
         then continue after its process has ended. None: the alignment can continue only while this object exists.
 
-    After an interruption, repeat the call: the call continues with the first missing piece.
+    After an interruption, repeat the call: it continues with the first missing points.
     """
 
     def __init__(self, party: str, salt: bytes, *, cores: int = 1, folder: Path | None = None) -> None:
@@ -159,7 +159,7 @@ class Blinder:
     def owning(self, ids: Sequence[bytes]) -> Generator[tuple[int, int], None, Points]:
         """Return the party's own set, blinded and sorted. The order of the set reveals nothing about the order of the rows.
 
-        Yields (finished points, all points) after every piece.
+        Yields (finished points, all points) after every PIECE points.
 
         ids : (n,) normalised and distinct (vfl.security.identifiers).
         """
@@ -411,7 +411,7 @@ class _Multiplier:
         self._secret, self._cores = secret, cores
 
     def map(self, pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
-        """Yield the products of each piece, in the order of the pieces. Raises _SmallOrderError."""
+        """Yield the products of each chunk of points, in order. Raises _SmallOrderError."""
         if self._cores == 1:
             yield from map(self._products, pieces)
             return
@@ -426,7 +426,7 @@ class _Multiplier:
             threads.shutdown(cancel_futures=True)
 
     def _products(self, piece: bytes) -> bytes:
-        """Return the 32-byte products of the 32-byte points in a piece."""
+        """Return the 32-byte products of the 32-byte points in a chunk."""
         points = np.frombuffer(piece, np.uint8).reshape(-1, SIZE)
         multiply = None if len(points) < FEW else importlib.import_module("vfl.kernels.curve").multiply
         products = _one_by_one(self._secret, points) if multiply is None else multiply(self._secret, points)

@@ -95,9 +95,9 @@ class Here(Group):
 class Remote(Group):
     """Group of Ray actors. This process forwards references to vectors to other actors, and never reads the vectors.
 
-    wait : function of (a member's number, a reference) that returns the answer. encode : function from an argument to its plain
-        form.
-    handles : True if members return small handles of their vectors, not the vectors.
+    wait : function of (a member's number, a reference) that returns the answer. encode : function that turns an argument into
+        plain values for the message.
+    handles : True if members return small references to their vectors, not the vectors.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Remote(Group):
         return found
 
     def vectors(self, method: str, *arguments: Any) -> Each:
-        """Return references to the vectors, or the members' handles of them.
+        """Return the members' vectors by reference: Ray references, or the members' own (`handles`).
 
         A member returns `done` before each vector, so that this call notices if the member is lost.
         """

@@ -46,7 +46,7 @@ HEAD = 64
 class Lent:
     """Location and length of a vector in another process.
 
-    machine : id of the lender's machine (`this_machine`). token : random bytes that identify this piece of memory.
+    machine : id of the lender's machine (`this_machine`). token : random bytes that identify the block of memory.
     kind : 'float64' or 'float32'.
     """
 
@@ -149,18 +149,18 @@ class Lender:
 
 
 class Lenders:
-    """Pieces of shared memory for successive values of a vector. Sharing a new value leaves the earlier values unchanged."""
+    """Blocks of shared memory for successive values of a vector. Sharing a new value does not change the earlier values."""
 
     def __init__(self, number: int = 3) -> None:
         self._lenders = [Lender() for _ in range(number)]
 
     def room(self, size: int, used: Iterable[Vector]) -> Vector | None:
-        """Return a writable piece that contains no used vector; None if all pieces are in use or memory cannot be shared."""
+        """Return a writable vector in a shared block that holds none of the vectors `used`; None without such a block."""
         lender = self._free(tuple(used))
         return None if lender is None else lender.room(size)
 
     def lend(self, vector: Vector, used: Iterable[Vector]) -> Lent | None:
-        """Share a vector: in place if it is in one of the pieces, else as a copy in a piece without used vectors."""
+        """Share a vector: in place if it is in a shared block, else as a copy in a block that holds none of `used`."""
         holder = next((lender for lender in self._lenders if lender.holds(vector)), None)
         lender = holder or self._free(tuple(used))
         return None if lender is None else lender.lend(vector)

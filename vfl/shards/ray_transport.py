@@ -44,12 +44,12 @@ class Reader:
 
 
 def stored(vector: Vector) -> Vector | Stored:
-    """Return a handle of the vector in the object store. A small vector is returned itself, to be sent inline."""
+    """Return a reference to the vector in the object store. A small vector is returned itself, to be sent inline."""
     return vector if vector.nbytes <= INLINE_BYTES else Stored(ray.put(vector), 0)
 
 
 def sent(vector: Vector, lend: Callable[[Vector], Lent | None], *, near: bool) -> Vector | Lent | Stored:
-    """Return a small vector itself; else return a handle of the vector in shared memory or in the object store.
+    """Return a small vector itself; else return a reference to the vector in shared memory or in the object store.
 
     near : True if all readers are on this machine. Shared memory is then used if possible.
     """

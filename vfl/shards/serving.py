@@ -2,7 +2,7 @@
 
 Only processes of one user can open the pipes, and these processes could also call each other by Ray. A Ray call costs some
 milliseconds of processor time on both sides. With pipes, a single Ray call (`serve`) stays open, and all further calls use the
-pipes. Errors, losses and new references to the object store still travel by Ray, so callers handle them as for any Ray call:
+pipes. Errors, losses and new references to the object store are still sent by Ray, so callers treat them as for any Ray call:
 
     serve(pipes):                                   # a Ray call of the member
         repeat: method, arguments = pipes.read(); pipes.write(method(*arguments))

@@ -1,1 +1,1 @@
-"""The wire between organisations: frames, plain values and vectors over gRPC with mutual TLS."""
+"""Transport between organisations: frames of plain values and vectors, over gRPC with mutual TLS."""

@@ -104,7 +104,7 @@ class _Cut(NamedTuple):
 
 
 def _content(data: bytes) -> _Cut | None:
-    """Find the content at the end of a head or a piece that `frames` has written. Return None for any other encoding."""
+    """Find the content at the end of a frame that `frames` has written. Return None for any other encoding."""
     try:
         key, at = read_varint(data, 0)
         number = key >> 3
@@ -130,7 +130,7 @@ def _content(data: bytes) -> _Cut | None:
 
 
 def frames(call: int, plain: Plain, vectors: Mapping[str, Buffer | Constant] | None = None) -> Iterator[bytes]:
-    """Yield the frames of a call or an answer, which have one form. Vectors are read only while they are sent."""
+    """Yield the frames of a call or an answer. Vectors are read only while they are sent."""
     body = serialise(plain)
     head = Head(call=call, body=len(body))
     content: list[memoryview] = [memoryview(body)]
@@ -273,7 +273,7 @@ class Incoming:
 
     @property
     def plain(self) -> Plain:
-        """Return the plain form of the body."""
+        """Return the body of the message as nested tuples of text and numbers."""
         if self._plain is None:
             self._plain = parse(self._body, self._most_values)
         return self._plain

@@ -1,4 +1,4 @@
-"""Conversion of plain values to bytes and back.
+"""Conversion of plain values (nested tuples of text and numbers) to bytes and back.
 
 Guarantee. `parse` builds only tuples, text, truth values, numbers, bytes and None, and raises WireError for any other input. It
 counts the values before it builds any value. Its memory is therefore bounded by the length of the input and the number of
@@ -39,12 +39,12 @@ class WireError(FederationError):
 
 
 def serialise(plain: Plain) -> bytes:
-    """Return a plain tuple as bytes. Raises WireError for a value that is not plain."""
+    """Return a tuple of plain values as bytes. Raises WireError for a value of any other type than those of `parse`."""
     return _serialised(plain, 0)
 
 
 def parse(data: bytes | bytearray | memoryview, most: int = MOST_VALUES) -> Plain:
-    """Return the plain tuple that the bytes encode. Raises WireError, also if there are more than `most` values."""
+    """Return the tuple that the bytes encode. Raises WireError for invalid bytes, and for more than `most` values."""
     value, whole = Value(), bytes(data)
     # Each value has a key, which starts with one of these bytes. Counting these bytes is fast, and is enough for most messages.
     if whole.count(_ITEM) + whole.count(_LONG_ITEM) > most:
