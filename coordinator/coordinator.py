@@ -16,8 +16,8 @@ from coordinator.states.iterate import Iterate
 from coordinator.states.shards import MarginShards, whole
 from coordinator.transport import MessageTransport, require_version
 from vfl.errors import DataError, PartyLost, SpecificationError, VflError
-from vfl.job.faults import Faults
 from vfl.job.flags import unnoised
+from vfl.job.site import Faults
 from vfl.planning import Plan
 from vfl.planning import plan as make_plan
 
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from coordinator.states.state import State
     from coordinator.transport import Transport
     from vfl.evaluation.estimates import Findings
-    from vfl.holdout import Split
+    from vfl.holdout import Split, Subsample
     from vfl.job import Job
     from vfl.messages import Greeting
     from vfl.privacy.ledger import Head, Reservation, Statement
-    from vfl.subsamples import Subsample
     from vfl.targets import Targets
     from vfl.types import Vector
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coordinator.transport import Transport
-    from vfl.job.faults import Faults
+    from vfl.job.site import Faults
     from vfl.messages import Greeting
 
 LOSSES_A_QUERY = 3

@@ -1,4 +1,4 @@
-"""Some rows of one party in a run on disjoint subsamples (vfl.subsamples). Every query works on the rows of one subsample."""
+"""Some rows of one party in a run on disjoint subsamples (vfl.holdout). Every query works on the rows of one subsample."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from parties.rows import Sums
     from parties.storage.base import Storage
+    from vfl.holdout import Subsamples
     from vfl.messages import Descend, Query, Records
     from vfl.shards.lending import Room
-    from vfl.subsamples import Subsamples
     from vfl.types import Vector
 
 

@@ -17,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from vfl.auditing import audit
 from vfl.privacy import noise
-from vfl.tuning import draw
+from vfl.tuning import sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,7 +124,7 @@ class Entropy:
 
 entropy = Entropy()
 noise.os = SimpleNamespace(urandom=entropy.urandom)  # type: ignore[assignment]
-draw.chosen.__defaults__ = (entropy.urandom,)
+sealed.chosen.__defaults__ = (entropy.urandom,)
 audit.secrets = SimpleNamespace(  # type: ignore[assignment]
     randbits=lambda bits: int.from_bytes(entropy.urandom(bits // 8), "little")
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parties.sources.files import OPENERS
-from vfl.csv import is_text
-from vfl.endings import CSV, TYPED
+from vfl.csv import CSV, TYPED, is_text
 
 
 def test_typed_files_are_those_that_are_opened_by_their_ending() -> None:

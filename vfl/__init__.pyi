@@ -50,15 +50,15 @@ from vfl.features import (
 )
 from vfl.job import Job as Job
 from vfl.job.environment import Ledger as Ledger, Source as Source
-from vfl.job.faults import Faults as Faults
+from vfl.job.site import Faults as Faults
 from vfl.job.site import Federated as Federated, InProcess as InProcess, Ray as Ray
 from vfl.launch.align import align as align
-from vfl.launch.paid_releases.bounds import private_bounds as private_bounds
-from vfl.launch.evaluate import evaluate as evaluate
+from vfl.launch.paid_releases.paid_release import private_bounds as private_bounds
+from vfl.launch.predict import evaluate as evaluate
 from vfl.launch.join import join as join
 from vfl.launch.one_vs_rest import train_one_vs_rest as train_one_vs_rest
 from vfl.launch.predict import predict as predict
-from vfl.launch.paid_releases.quantiles import private_quantiles as private_quantiles
+from vfl.launch.paid_releases.paid_release import private_quantiles as private_quantiles
 from vfl.launch.run.result import Result as Result
 from vfl.launch.run.tracking import log_to_mlflow as log_to_mlflow
 from vfl.launch.run.warnings import PrivacyWarning as PrivacyWarning

@@ -1,4 +1,7 @@
-"""Format of a CSV file. The owner of the file declares the format once, publicly; no reader infers it from records."""
+"""Format of a text file, and endings of file names, which determine the kind of a file.
+
+The owner of a text file declares the format once, publicly. No reader infers the format from records.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfl.endings import TYPED
 from vfl.errors import SpecificationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+PARQUET = (".parquet", ".pq")
+ARROW = (".feather", ".arrow", ".ipc")
+NPY, NPZ = ".npy", ".npz"
+TYPED = (*PARQUET, *ARROW, NPY, NPZ)
+"""Endings of files that store the types of their columns, so that the options of `vfl.csv.Csv` do not apply."""
+
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "#N/A", "-nan", "-NaN")
 """Fields that stand for a missing cell unless a file declares other fields."""

@@ -1,15 +1,27 @@
-"""Public split of aligned records into a training part and a held-out part.
+"""Public divisions of aligned records: the split into a training and a held-out part, and disjoint subsamples.
 
-Guarantee. A record's part follows from the record's position among the aligned records and from public facts. Replacing a
-record does not change its position, so the parts are the same in two adjacent data sets. Suppose that the training releases
-are functions of the training part and μ_T-GDP. Suppose that the evaluation releases are functions of the held-out part and of
-earlier released values, and μ_E-GDP. If the replaced record is in the training part, the evaluation is post-processing of the
-training releases. If the replaced record is held out, the training releases do not depend on it, and given any of their
-values the evaluation is μ_E-GDP. So the run is max(μ_T, μ_E)-GDP for every record, not √(μ_T² + μ_E²): parallel composition
-(McSherry 2009, Thm. 4, for a split that data do not decide). Adaptive choices on either side keep the guarantee, since the
-cost of the releases about any one record stays below the same cap.
+Guarantee of the split. The part of a record follows from its position among the aligned records and from public facts.
+Replacing a record does not change its position, so membership is the same in two adjacent data sets. Suppose that the training
+releases, which are functions of the training part, are μ_T-GDP, and the evaluation releases, functions of the held-out
+part and of values released before, μ_E-GDP. If the replaced record is in the training part, the evaluation is
+post-processing of the training releases; if it is held out, the training releases do not depend on it, and given any of
+their values the evaluation is μ_E-GDP. So the run is max(μ_T, μ_E)-GDP for every record, not √(μ_T² + μ_E²): parallel
+composition (McSherry 2009, Thm. 4, for a split that data do not decide). Adaptive choices on either side keep the
+guarantee, since the cost of the releases about any one record stays below the same cap.
 
-The guarantee is for one run. Another run may split the same records differently, so the ledger adds up the costs of all runs.
+Guarantee of the subsamples, whose spread of fits gives intervals without products of columns. Suppose that the releases on each
+subsample are μ-GDP under replace-one; then all releases of the run together are μ-GDP under replace-one, not √8·μ-GDP. Proof:
+The subsample of a record follows from its position among the aligned records, from n and from public names. Replacing a record
+changes neither its position nor n: records keep their order in a file, and an alignment orders them by ids, which replacement
+keeps. So two adjacent data sets differ in the records of one subsample k. The schedule of a subsample depends on no other
+subsample, and the releases on the others have the same distribution in both data sets. Hence the outputs are those on
+subsample k and independent values that are post-processing: parallel composition again.
+
+The guarantees hold within one run. Another run may divide the same records differently, so the ledger adds up all runs.
+
+The assignment to subsamples is a uniformly random permutation from a public hash, so that the subsamples of independent
+records are independent whatever the order of the records. Every 8th record, or strata by position, would not do: in a file
+sorted by its label, all subsamples would hold nearly equal shares of each label, and intervals would be too short.
 """
 
 from __future__ import annotations
@@ -17,6 +29,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -134,3 +147,89 @@ class Split:
                 f"holdout={self.share!r} of {n_records} records leaves one part empty: change the share, or leave holdout out"
             )
         return n_records - held_out, held_out
+
+
+COUNT = 8
+"""Number of subsamples. The 95 % interval of Student's t with 7 degrees of freedom is 1.2 times as wide as the normal one."""
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Subsamples:
+    """Subsamples of n records: COUNT disjoint ones of ⌊n/COUNT⌋ records each. Up to COUNT − 1 records are in no subsample.
+
+    The subsamples are the same at every party, in every process and on every machine, so each owner can check that no record
+    is in two subsamples.
+
+    salt : public text that names the data. n_records : n.
+    """
+
+    salt: str
+    n_records: int
+
+    @property
+    def name(self) -> str:
+        """Return 16 hexadecimal digits of a hash of salt and n. Subsamples with equal names are equal."""
+        return hashlib.sha256(f"vfl subsamples {self.n_records} {self.salt}".encode()).hexdigest()[:16]
+
+    @property
+    def size(self) -> int:
+        """Number of records per subsample. Raises SpecificationError if it is 0."""
+        if self.n_records < COUNT:
+            raise SpecificationError(
+                f"inference='subsamples' needs at least {COUNT} records, and there are fewer: leave inference out"
+            )
+        return self.n_records // COUNT
+
+    @property
+    def count(self) -> int:
+        """Number of subsamples."""
+        return COUNT
+
+    def numbers(self) -> np.ndarray:
+        """Return the number of each record's subsample, (n,) int8; NONE for a record that is in no subsample."""
+        return _numbers(self.salt, self.n_records, self.size)
+
+    def __getitem__(self, number: int) -> Subsample:
+        if not 0 <= number < COUNT:
+            raise IndexError(number)
+        return Subsample(self, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Subsample:
+    """One of the subsamples, in the form of a split: its records are the training part (`Split`)."""
+
+    of: Subsamples
+    number: int
+
+    def held_out(self, stop: int, start: int = 0) -> np.ndarray:
+        """Return (stop − start,) booleans: False for the records of this subsample."""
+        apart: np.ndarray = self.of.numbers()[start:stop] != self.number
+        return apart
+
+    def counts(self, ends: Sequence[int]) -> list[int]:
+        """Return the number of records outside of this subsample before each of these positions, which must increase."""
+        numbers = self.of.numbers()
+        return [end - int(np.count_nonzero(numbers[:end] == self.number)) for end in ends]
+
+    def sizes(self, n_records: int) -> tuple[int, int]:
+        """Return the number of records in this subsample, and the number outside of it."""
+        if n_records != self.of.n_records:
+            raise SpecificationError("subsamples were made for a different number of records")
+        return self.of.size, n_records - self.of.size
+
+
+def part_of(number: int) -> str:
+    """Return the name of a subsample in charged events (vfl.privacy.events.OnPart)."""
+    return f"subsample {number + 1}"
+
+
+@lru_cache(maxsize=1)
+def _numbers(salt: str, n_records: int, size: int) -> np.ndarray:
+    text = f"vfl subsample of each of {n_records} records {salt}".encode()
+    words = np.frombuffer(hashlib.shake_256(text).digest(8 * n_records), dtype="<u8")
+    found = np.full(n_records, NONE, dtype=np.int8)
+    found[np.argsort(words, kind="stable")[: COUNT * size]] = np.repeat(np.arange(COUNT, dtype=np.int8), size)
+    found.flags.writeable = False
+    return found

@@ -176,18 +176,11 @@ class FeaturePartition:
             return self._held[column][0]
         raise PartitionError(f"no party owns a column {column!r}{nearest(column, self.features)}")
 
-    def check(
-        self,
-        available: Collection[str],
-        party: str | None = None,
-        *,
-        label: bool = True,
-        groups: bool | None = None,
-    ) -> None:
+    def check(self, available: Collection[str], party: str | None = None, *, label: bool = True) -> None:
         """Check that a table holds all columns, or those of one party. Arguments as for `wanted`. Raises PartitionError."""
         known = set(available)
         for name in self.parties if party is None else (party,):
-            for column in self.wanted(name, label=label, groups=groups):
+            for column in self.wanted(name, label=label):
                 if column not in known:
                     role = "label" if column == self.label_column else "column"
                     raise PartitionError(

@@ -6,7 +6,7 @@ A sampler turns the list of blocks into the draws of one pass. A draw is a set o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from vfl.errors import SpecificationError, nearest
 
@@ -21,32 +21,23 @@ if TYPE_CHECKING:
 Draw = tuple[int, ...]
 
 
-class Sampler(Protocol):
-    """Rule by which blocks are drawn."""
+class Sampler:
+    """Rule for drawing blocks, single ones unless a subclass says otherwise."""
 
+    __slots__ = ()
     name: ClassVar[str]
 
     def width(self, n_blocks: int) -> int:
         """Return the largest number of blocks in one draw."""
-        ...
+        return min(1, n_blocks)
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
         """Return the draws of one pass, as indices into `blocks`. smoothness : (p,) M."""
-        ...
-
-
-class _OneByOne:
-    """Base class of samplers that draw one block at a time."""
-
-    __slots__ = ()
-
-    def width(self, n_blocks: int) -> int:
-        """Return one block per draw."""
-        return min(1, n_blocks)
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffled(_OneByOne):
+class Shuffled(Sampler):
     """Every block once per pass, in a new random order per pass."""
 
     name: ClassVar[str] = "shuffled"
@@ -57,7 +48,7 @@ class Shuffled(_OneByOne):
 
 
 @dataclass(frozen=True, slots=True)
-class Cyclic(_OneByOne):
+class Cyclic(Sampler):
     """Every block once per pass, in the order of the partition."""
 
     name: ClassVar[str] = "cyclic"
@@ -68,7 +59,7 @@ class Cyclic(_OneByOne):
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform(_OneByOne):
+class Uniform(Sampler):
     """Independent draws of one block, with equal probabilities."""
 
     name: ClassVar[str] = "uniform"
@@ -79,7 +70,7 @@ class Uniform(_OneByOne):
 
 
 @dataclass(frozen=True, slots=True)
-class Importance(_OneByOne):
+class Importance(Sampler):
     """Independent draws of one block with probabilities q_i = max_{j∈A_i} M_j / Σ_i max M_j (Maranjyan et al. 2024)."""
 
     name: ClassVar[str] = "importance"
@@ -92,7 +83,7 @@ class Importance(_OneByOne):
 
 
 @dataclass(frozen=True, slots=True)
-class Nice:
+class Nice(Sampler):
     """Independent uniform subsets of τ blocks (τ-nice), all updated from the same margins."""
 
     tau: int
@@ -114,7 +105,7 @@ class Nice:
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class Full(Sampler):
     """All blocks in one draw, updated from the same margins."""
 
     name: ClassVar[str] = "full"

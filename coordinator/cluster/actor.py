@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from coordinator.rounds import Log
     from vfl.alignment import Aligned, Aligning
     from vfl.evaluation import Findings
-    from vfl.holdout import Split
+    from vfl.holdout import Split, Subsample
     from vfl.job import Job
-    from vfl.job.faults import Faults
-    from vfl.subsamples import Subsample
+    from vfl.job.site import Faults
     from vfl.targets import Targets
     from vfl.types import Vector
 

@@ -17,7 +17,7 @@ from vfl.errors import FederationError, PartyLost
 from vfl.holdout import Side
 from vfl.messages import Columns, Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
 from vfl.messages.joining import Done, Introduce, Introduced, Load, MakeSalt, Sealed, SealingKey, TakeSalt
-from vfl.planning.machine import memory_here
+from vfl.planning.cost import memory_here
 from vfl.secure.requests import Request
 from vfl.secure.roles import DEALER
 from vfl.security.psi import SIZE

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from coordinator.states.margins import Saved
-    from vfl.holdout import Split
+    from vfl.holdout import Split, Subsample
     from vfl.messages import Query, Reply, Tally
     from vfl.shards import Group, Shard
-    from vfl.subsamples import Subsample
     from vfl.targets import Targets
     from vfl.types import Integers, Vector
 

@@ -128,7 +128,7 @@ class AlignmentService(Service):
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Refuse impossible numbers of ids, and sets that this machine cannot hold, before any memory is taken for them."""
-        from vfl.planning.machine import memory_here  # imported here, since training alone does not need it
+        from vfl.planning.cost import memory_here  # imported here, since training alone does not need it
 
         own = self._task.party
         if set(sizes) != set(self._parties) or not all(0 < size <= MOST_IDS for size in sizes.values()):

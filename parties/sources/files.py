@@ -14,8 +14,7 @@ from parties.sources.base import Origin, Seekable
 from parties.sources.csv import CsvSource, header
 from parties.sources.sparse import open_sparse_file
 from parties.sources.tables import open_array, open_table
-from vfl.csv import Csv, is_tabbed
-from vfl.endings import ARROW, CSV, NPY, NPZ, PARQUET
+from vfl.csv import ARROW, CSV, NPY, NPZ, PARQUET, Csv, is_tabbed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -19,8 +19,7 @@ from parties.sources.csv import CsvSource
 from parties.sources.files import DAMAGED, ParquetSource
 from parties.sources.plugins import installed
 from parties.sources.tables import open_table
-from vfl.csv import Csv, is_tabbed
-from vfl.endings import ARROW, CSV, PARQUET
+from vfl.csv import ARROW, CSV, PARQUET, Csv, is_tabbed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -46,8 +46,7 @@ from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
 from vfl.planning import plan
-from vfl.planning.cost import FEDERATION, INPROCESS, RAY, cost_of, sizes_of
-from vfl.planning.machine import Machine
+from vfl.planning.cost import FEDERATION, INPROCESS, RAY, Machine, cost_of, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -37,10 +37,10 @@ from parties.dealing import Dealing
 from parties.dealing_actor import DealerActor
 from parties.loading import load
 from tests.coordinator.organisations import federation
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.planning.sharing import TYPICAL_MARGIN
+from vfl.planning.run_plan import TYPICAL_MARGIN
 from vfl.secure.requests import Commitment, Contribution, Request
 from vfl.secure.sharing import Sharing
 from vfl.secure.sigmoid import SERIES

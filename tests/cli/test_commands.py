@@ -557,7 +557,7 @@ class TestDoctor:
     ) -> None:
         from vfl.cli.administration import doctor
         from vfl.launch import measuring
-        from vfl.planning.machine import Machine
+        from vfl.planning.cost import Machine
 
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         monkeypatch.setattr(doctor, "CHECKS", ())
@@ -594,7 +594,7 @@ class TestHelp:
     def test_it_names_every_command(self) -> None:
         said = self.run("--help").stdout
         assert "vfl run adult" in said
-        for name, what in cli.COMMANDS.items():
+        for name, (_, what) in cli.COMMANDS.items():
             if group := next((names for names in cli.TOLD_TOGETHER if name in names), None):
                 assert f"  {', '.join(group)} " in said
                 continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from vfl.cli.options.federated import LINKS, watched
+from vfl.cli.options.site import LINKS, Where, watched
 from vfl.errors import OutputError, SpecificationError
 from vfl.federation.file import write_federation
 from vfl.federation.identity import new_identity
@@ -152,7 +152,7 @@ class TestPlan:
 
 class TestWatched:
     def test_connections_are_printed(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        with watched(None, folder / "log.jsonl", federation=folder / "credit.toml", parties=("bank", "telco")):
+        with watched(Where(federation=folder / "credit.toml", log=folder / "log.jsonl"), ("bank", "telco")):
             for line in (
                 {"event": "connected", "party": "bank"},
                 {"event": "disconnected", "party": "bank", "why": "the connection broke"},
@@ -171,18 +171,18 @@ class TestWatched:
         assert all(line["time"] > 1.7e9 for line in kept)
 
     def test_quiet(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        with watched(None, None, federation=folder / "credit.toml", quiet=True):
+        with watched(Where(federation=folder / "credit.toml"), (), quiet=True):
             logging.getLogger(LINKS).info(json.dumps({"event": "connected", "party": "bank"}))
         assert capsys.readouterr() == ("", "")
 
     def test_refusals(self, folder: Path) -> None:
         with (
             pytest.raises(OutputError, match="cannot write the log"),
-            watched(None, folder / "no" / "log", federation=folder / "credit.toml"),
+            watched(Where(federation=folder / "credit.toml", log=folder / "no" / "log"), ()),
         ):
             pass
         with (
             pytest.raises(SpecificationError, match="write HOST:PORT"),
-            watched("x", None, federation=folder / "credit.toml"),
+            watched(Where(federation=folder / "credit.toml", metrics="x"), ()),
         ):
             pass

@@ -11,7 +11,7 @@ from parties.joined import serve
 from tests.ports import free_address
 from vfl.federation.file import write_federation
 from vfl.federation.identity import new_identity
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines.place import Organisations
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from coordinator.coordinator import Coordinator, Outcome
 from coordinator.transport import NOTHING, Posted
 from parties.dealing import Dealing
 from parties.loading import load
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.secure.requests import Commitment, Contribution, Request, receivers, senders

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.recovery import LOSSES_A_QUERY, Recovery
 from vfl.errors import PartyLost
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.messages import Greeting
 
 

@@ -17,7 +17,7 @@ from coordinator.states.margins import Margins
 from parties.loading import load
 from tests.solvers import setting
 from vfl.errors import PartyLost, PrivacyError
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.messages import Sample

@@ -15,7 +15,7 @@ from coordinator.rounds import Lost, Round
 from tests.faults.test_ray_faults import job, pids, sources, table
 from vfl.errors import FederationError, JobFileError, PlacementError, SpecificationError
 from vfl.launch.engines import ray as engine
-from vfl.launch.engines.arrangement import Arrangement
+from vfl.launch.engines.place import Arrangement
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,7 +26,7 @@ from coordinator.traffic import Traffic
 from parties.loading import load
 from tests.faults.traps import Trap, source, sprung
 from vfl.errors import PartyLost
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.engines.ray import ROUNDS_AHEAD
 from vfl.launch.sources import sources_of

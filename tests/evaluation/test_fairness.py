@@ -23,7 +23,7 @@ from vfl.evaluation.fairness import GroupFairness
 from vfl.evaluation.gaps import notions_of
 from vfl.evaluation.specification import NOTIONS
 from vfl.job import file as jobfile
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import resume

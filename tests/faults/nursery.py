@@ -56,7 +56,6 @@ def main() -> None:
     import numpy as np
 
     import vfl.cli.administration.ledger
-    import vfl.cli.training.resume
     import vfl.cli.training.run
     import vfl.launch.engines.inprocess
     import vfl.launch.run.result  # noqa: F401

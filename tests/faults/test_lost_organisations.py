@@ -23,7 +23,7 @@ from tests.faults.proxy import Proxy
 from tests.ports import free_address
 from vfl.errors import PartyLost
 from vfl.job import file as jobfile
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines.place import Organisations
 from vfl.launch.train import resume
 from vfl.privacy.ledger import SqliteLedger

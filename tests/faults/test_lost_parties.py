@@ -17,16 +17,17 @@ import pytest
 import vfl
 from coordinator.charging.budget import Budget
 from coordinator.coordinator import Coordinator, Outcome
-from coordinator.rounds import LEFT, Log, Lost, Round
+from coordinator.rounds import LEFT, Lost, Round
 from coordinator.transport import Transport
 from parties.loading import load
 from vfl.errors import DataError, FederationError, PartyLost, SpecificationError
 from vfl.inference.covariance import inference_of
 from vfl.job import file as jobfile
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.engines.place import Arrangement
 from vfl.launch.run import checkpoint
-from vfl.launch.run.witness import Witness
+from vfl.launch.run.execution import Settings, Witness
 from vfl.launch.sources import sources_of
 from vfl.messages import Descend, Phase
 from vfl.privacy.ledger import SqliteLedger
@@ -372,7 +373,7 @@ def test_the_certificate_counts_lost_attempts(noise: str, faults: Faults, return
     """With a budget in memory too, it counts all charges, lost attempts included, and names parties left out."""
     spec, budget = job(noise=noise, passes=12), Budget("run")
     events, outcome = drive(Lossy(spec, at=5, returns=returns, times=2), faults, budget)
-    witness = Witness(budget, Log())
+    witness = Witness(Settings(budget=budget, place=vfl.InProcess(), data=None, arrangement=Arrangement()))
     for event in events:
         witness.note(event)
     certificate = witness.result(outcome).certificate

@@ -15,8 +15,8 @@ from coordinator.rounds import Lost, Round
 from tests.faults import test_ray_faults
 from tests.faults.test_ray_faults import PARTITION, N, job, killing, parent, pids, processes, sources, table
 from vfl.errors import PartyLost, PlacementError
-from vfl.job.faults import Faults
-from vfl.launch.engines.shards import bundles_of
+from vfl.job.site import Faults
+from vfl.launch.engines.readiness import bundles_of
 from vfl.launch.train import resume
 
 if TYPE_CHECKING:

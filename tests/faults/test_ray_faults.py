@@ -19,8 +19,7 @@ import vfl
 from coordinator.rounds import Lost, Round
 from vfl.errors import PartyLost, PlacementError
 from vfl.job import file as jobfile
-from vfl.job.faults import Faults
-from vfl.job.site import plain_site, site_of_log
+from vfl.job.site import Faults, plain_site, site_of_log
 from vfl.launch.engines.readiness import require_offered
 from vfl.launch.train import resume
 from vfl.privacy.ledger import SqliteLedger

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.faults.nursery import note_draws
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable

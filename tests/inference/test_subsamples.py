@@ -16,6 +16,7 @@ from tests.inference.setting import NAMES, PARTITION, SLOPES, job, table
 from tests.neighbours import setting
 from tests.neighbours.harness import compare
 from vfl.errors import BudgetError, ConsentRefused, PrivacyError, SpecificationError
+from vfl.holdout import COUNT, Subsamples, part_of
 from vfl.inference import Inference
 from vfl.launch.run.checkpoint import read
 from vfl.launch.train import resume
@@ -24,7 +25,6 @@ from vfl.planning import plan
 from vfl.privacy.events import OnPart
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.ledger.dataset import DatasetReservation
-from vfl.subsamples import COUNT, Subsamples, part_of
 
 N = 1203
 DELTA = 1e-6

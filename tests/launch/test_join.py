@@ -19,8 +19,8 @@ from vfl.federation.events import Connected, Disconnected
 from vfl.federation.file import read_federation
 from vfl.federation.identity import load_identity
 from vfl.launch import join as joining
-from vfl.launch.check import check_coordinator, check_links
 from vfl.launch.engines import federation as federation_engine
+from vfl.launch.join import check_coordinator, check_links
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -180,6 +180,6 @@ def test_parties_are_told_no_text_of_other_packages(error, told):
         return SimpleNamespace(wait=lambda _: None)
 
     gathering = SimpleNamespace(connected=lambda: {"bank": SimpleNamespace(call=call)})
-    with pytest.raises(type(error)), federation_engine._offering(gathering, ("bank",)):
+    with pytest.raises(type(error)), federation_engine.offering(gathering, ("bank",)):
         raise error
     assert [message.why for message in sent] == [told]

@@ -17,12 +17,11 @@ from sklearn.base import clone
 
 import vfl
 from vfl.errors import PlacementError, SpecificationError
-from vfl.job.faults import Faults
-from vfl.job.site import plain_site, site_of_log
+from vfl.job.site import Faults, plain_site, site_of_log
 from vfl.launch import stream
+from vfl.launch.engines import inprocess
 from vfl.launch.engines.place import located
 from vfl.launch.engines.readiness import CENTRE, asked_of
-from vfl.launch.run import execution
 from vfl.tuning import run as tuning
 
 PARTIES = ("bank", "telco")
@@ -108,8 +107,8 @@ def test_a_run_is_resumed_at_its_own_site(tmp_path: Path, monkeypatch: pytest.Mo
         if getattr(event, "number", 0) == 2:
             raise Cut
 
-    places, run = [], execution.dispatch.run
-    monkeypatch.setattr(execution.dispatch, "run", lambda *a, **k: places.append(k["place"]) or run(*a, **k))
+    places, run = [], inprocess.run
+    monkeypatch.setattr(inprocess, "run", lambda *a, **k: places.append(k["place"]) or run(*a, **k))
     site = vfl.InProcess(shards=2)
     with pytest.raises(Cut):
         vfl.train(job(), TABLE, at=site, output=tmp_path / "run", watch=cut)

@@ -28,7 +28,7 @@ from parties.subsampled import SubsampledRows
 from tests.neighbours.losses import Losing
 from tests.neighbours.tape import recorded
 from vfl.launch.engines import inprocess
-from vfl.launch.run import timing
+from vfl.launch.run.folder import TIMING
 from vfl.privacy.events import BoundedRange, OnPart, bare
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _files(root: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
-        if not path.is_file() or name.parts[0] == DATA or name.name == timing.NAME:
+        if not path.is_file() or name.parts[0] == DATA or name.name == TIMING:
             continue
         content = path.read_bytes()
         if content.startswith(SQLITE):

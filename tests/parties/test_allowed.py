@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import vfl
-import vfl.launch.evaluate
+import vfl.launch.predict
 from parties.actor import PartyActor
 from parties.allowed import matches, name_of
 from vfl.errors import ConsentRefused, DataError
@@ -182,7 +182,7 @@ def opened(purpose: str, source: Any, result: Any, policies: Any = None) -> None
         case "predict":
             vfl.predict(result, data)
         case "evaluate":
-            vfl.launch.evaluate.evaluate(result, data)
+            vfl.launch.predict.evaluate(result, data)
         case "simulate":
             vfl.train(job(), vfl.Source(source, policies), at="inprocess")
         case "actor":

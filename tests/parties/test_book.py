@@ -25,7 +25,7 @@ from parties.loading import load
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
 from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines import inprocess
-from vfl.launch.engines.arrangement import Arrangement
+from vfl.launch.engines.place import Arrangement
 from vfl.launch.train import resume
 from vfl.messages import Backward, Block, Descend, Fold, Forward, Notice, Paid, Phase, Query, RecordCap, Records
 from vfl.messages.kinds import encode

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import vfl
-import vfl.launch.evaluate
+import vfl.launch.predict
 from parties import consent
 from parties.consent import Demands, Limit, Policy, Predicting, policy_of
 from parties.daily_count import CountedAhead, DailyCount
@@ -459,17 +459,17 @@ class TestPrediction:
         """A file of all parties is not opened before all owners have agreed."""
         path = self.policy(tmp_path)
         for data in (ROWS, "nowhere.csv"):
-            for opens in (vfl.predict, vfl.launch.evaluate.evaluate):
+            for opens in (vfl.predict, vfl.launch.predict.evaluate):
                 with pytest.raises(ConsentRefused, match="there is no such section"):
                     opens(result, vfl.Source(data, policy={"bank": path}))
             with pytest.raises(ConsentRefused, match="there is no such section"):
                 result.decision_function(vfl.Source(data, policy={"bank": path}))
         with pytest.raises(ConsentRefused, match="there is no such section"):
-            vfl.launch.evaluate.evaluate(result, vfl.Source("nowhere.csv", policy={"bank": path}), at=vfl.Ray())
+            vfl.launch.predict.evaluate(result, vfl.Source("nowhere.csv", policy={"bank": path}), at=vfl.Ray())
         self.policy(tmp_path, '[prediction]\nmodels = ["*"]\nrecords = 6\n')
         vfl.predict(result, vfl.Source(ROWS, policy={"bank": path}))
         with pytest.raises(ConsentRefused, match=r"\[prediction\] labels"):
-            vfl.launch.evaluate.evaluate(result, vfl.Source(ROWS, policy={"bank": path}))
+            vfl.launch.predict.evaluate(result, vfl.Source(ROWS, policy={"bank": path}))
         monkeypatch.setenv(consent.VARIABLE, str(path))
         result.decision_function(ROWS)
         with pytest.raises(ConsentRefused, match="left today"):

@@ -16,7 +16,8 @@ import pytest
 from parties.alignment.index import file_of
 from parties.sources.files import column_names
 from parties.sources.opening import open_source, read_table, split_table
-from vfl import FeaturePartition, endings
+from vfl import FeaturePartition
+from vfl import csv as endings
 from vfl.csv import Csv
 from vfl.errors import DataError, PartitionError, SpecificationError
 

@@ -31,15 +31,16 @@ from vfl.planning.cost import (
     MESSAGE_WARMUP,
     RAY,
     VISIT_CALLS,
+    Machine,
     Sizes,
     advice,
     cost_of,
     duration,
     size,
     sizes_of,
+    stored_at,
     table,
 )
-from vfl.planning.machine import Machine, stored_at
 from vfl.privacy.ledger.composition import accounting_for, plan_cost
 from vfl.shards.lending import Borrower, Lender
 from vfl.solvers import SOLVERS

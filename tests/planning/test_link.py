@@ -11,7 +11,7 @@ import pytest
 import vfl
 from vfl.kinds import to_plain, to_plain_call
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.planning.link import JOINING, Link, Transfer
+from vfl.planning.cost import JOINING, Link, Transfer
 from vfl.wire.values import serialise
 
 N = 4000

@@ -34,13 +34,11 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.features",
         "vfl.schema",
         "vfl.holdout",
-        "vfl.subsamples",
         "vfl.targets",
         "vfl.markup",
         "vfl.csv",
         "vfl.documents",
         "vfl.tables",
-        "vfl.endings",
         "vfl.writing",
     ),
     (

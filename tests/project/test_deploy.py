@@ -184,11 +184,11 @@ def test_the_image_of_a_participant() -> None:
 
 def told(line: str) -> dict[str, Any]:
     """Return the parameters that `vfl join` reads from a command line; it refuses options that it does not know."""
-    from vfl.cli.administration.join import command
+    from vfl.cli.administration.join import join_command
 
     words = shlex.split(line)
     assert words[0] == "join"
-    return command.make_context("join", words[1:]).params
+    return join_command.make_context("join", words[1:]).params
 
 
 def settings(name: str) -> dict[str, list[str]]:
@@ -239,7 +239,7 @@ def test_the_service(tmp_path: Path) -> None:
 
 
 def test_a_scoring_service_and_the_party_that_it_asks(tmp_path: Path) -> None:
-    from vfl.cli.administration.serve import command
+    from vfl.cli.administration.join import serve_command
 
     compose = yaml.safe_load((DEPLOY / "organisations" / "serve.compose.yaml").read_text(encoding="utf-8"))
     bank, telco = (compose["services"][name]["command"] for name in ("bank", "telco"))
@@ -247,7 +247,10 @@ def test_a_scoring_service_and_the_party_that_it_asks(tmp_path: Path) -> None:
     unit = settings("organisations/vfl-serve.service")
     for words in (bank, shlex.split(unit["ExecStart"][0])[1:]):
         assert words[0] == "serve"
-        assert command.make_context("serve", words[1:]).params == {"path": Path("/etc/vfl/serve.toml"), "as_json": True}
+        assert serve_command.make_context("serve", words[1:]).params == {
+            "path": Path("/etc/vfl/serve.toml"),
+            "as_json": True,
+        }
     assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
     joined = settings("organisations/vfl-join.service")
     same = set(unit) - {"Description", "ExecStart", "ExecReload", "RestartSec", "TimeoutStopSec"}

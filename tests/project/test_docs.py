@@ -47,7 +47,7 @@ from vfl.losses import LOSSES
 from vfl.penalties import PENALTIES
 from vfl.samplers import SAMPLERS
 from vfl.solvers import SOLVERS
-from vfl.tuning.file import read_candidates
+from vfl.tuning.candidates import read_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,19 +23,19 @@ from coordinator.rounds import Round
 from vfl import cli
 from vfl.errors import OutputError, PartyLost, SpecificationError
 from vfl.job import file as jobfile
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines import inprocess
-from vfl.launch.run import checkpoint, timing
+from vfl.launch.run import checkpoint
+from vfl.launch.run.folder import TIMING, read_timing
 from vfl.launch.run.history import Gradient, history
 from vfl.launch.run.result import Result
 from vfl.launch.train import resume
 from vfl.messages import Block
 from vfl.planning import plan as make_plan
 from vfl.report import charts, write_plan, write_run
-from vfl.report.facts import gathered
+from vfl.report.guarantee import epsilon_by_round
 from vfl.report.markup import element, text
-from vfl.report.signal import CHANCE, noise_reach, size
-from vfl.report.spending import epsilon_by_round
+from vfl.report.run import CHANCE, gathered, noise_reach, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,9 +190,9 @@ class TestPage:
         assert str(run.parent) not in page.source
 
     def test_time_is_shown_only_on_request(self, run: Path, tmp_path: Path) -> None:
-        lines = timing.read(run)
+        lines = read_timing(run)
         assert [line.round for line in lines] == list(range(len(lines)))
-        assert (run / timing.NAME).read_text(encoding="utf-8").startswith("# not for release")
+        assert (run / TIMING).read_text(encoding="utf-8").startswith("# not for release")
         page = Page(write_run(run, tmp_path / "page.html")[0])
         assert "Not for release" not in page.said
         assert "time of rounds is not shown" in page.said

@@ -19,7 +19,7 @@ import vfl
 from coordinator.coordinator import Coordinator
 from parties.loading import load
 from vfl.errors import PartyLost
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 

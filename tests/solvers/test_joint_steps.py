@@ -15,7 +15,7 @@ from parties.charges import Charges
 from parties.loading import load
 from tests.solvers import setting
 from vfl.errors import ConsentRefused, PartyLost, SpecificationError
-from vfl.job.faults import Faults
+from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.messages import Block, Step, queries

@@ -91,11 +91,11 @@ DUMP = """
 import gc, sys
 import numpy as np
 from tests.tuning.setting import CANDIDATES, job, table
-from vfl.tuning import draw, run
+from vfl.tuning import run, sealed
 from vfl.tuning.sealed import Sealed
 
 masked, coins = [], []
-keep, uniform = Sealed.keep, draw.os.urandom
+keep, uniform = Sealed.keep, sealed.os.urandom
 
 def spied(self, number, trial):
     # A mask hides what the test remembers from its own search.

@@ -24,9 +24,9 @@ from vfl.errors import (
     PrivacyError,
     SpecificationError,
 )
-from vfl.job.faults import Faults
 from vfl.job.flags import NOT_PRIVATE
-from vfl.launch.engines import dispatch
+from vfl.job.site import Faults
+from vfl.launch.engines import inprocess
 from vfl.launch.run.verification import verify_run
 from vfl.privacy.accountants import SelectionAccountant, ZCdpAccountant
 from vfl.privacy.events import Selection, bare
@@ -238,14 +238,14 @@ def test_every_candidate_is_checked_before_anything_is_charged(tmp_path, refused
 
 
 def test_all_trials_are_made_and_their_rounds_hold_no_release(monkeypatch):
-    seen, run = [], dispatch.run
+    seen, run = [], inprocess.run
 
     def spied(*args, **options):
         for event in run(*args, **options):
             seen.append(event)
             yield event
 
-    monkeypatch.setattr(dispatch, "run", spied)
+    monkeypatch.setattr(inprocess, "run", spied)
     begun = []
     tune(job(), CANDIDATES, table(), at="inprocess", watch=begun.append)
     assert [(event.number, event.of) for event in begun if isinstance(event, Begun)] == [(1, 3), (2, 3), (3, 3)]
@@ -334,7 +334,7 @@ def test_losers_are_wiped_from_memory(monkeypatch):
 
 def failing(monkeypatch, numbers, error):
     """Let the trials of these numbers fail after their first query."""
-    run, made = dispatch.run, []
+    run, made = inprocess.run, []
 
     def spied(*args, **options):
         made.append(None)
@@ -343,7 +343,7 @@ def failing(monkeypatch, numbers, error):
                 raise error
             yield event
 
-    monkeypatch.setattr(dispatch, "run", spied)
+    monkeypatch.setattr(inprocess, "run", spied)
 
 
 @pytest.mark.parametrize("error", [DataError("a cell"), ZeroDivisionError("x"), np.linalg.LinAlgError("singular")])
@@ -431,7 +431,7 @@ def test_an_interrupted_tune_names_the_command_that_continues_it(tmp_path, monke
 def test_a_finished_tune_is_only_loaded(tmp_path, monkeypatch):
     found = tuned(output=tmp_path / "run")
     monkeypatch.setattr(tuning_run, "chosen", None)
-    monkeypatch.setattr(dispatch, "run", None)
+    monkeypatch.setattr(inprocess, "run", None)
     again = resume(tmp_path / "run", table(), at="inprocess")
     assert again.candidate == found.candidate
     assert again.result.w == pytest.approx(found.result.w, abs=0)

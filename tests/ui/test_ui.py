@@ -26,8 +26,7 @@ from vfl.errors import OutputError
 from vfl.job import file as jobfile
 from vfl.report.markup import text
 from vfl.ui import Server, pages
-from vfl.ui.folder import find
-from vfl.ui.live import Watched
+from vfl.ui.folder import Watched, find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

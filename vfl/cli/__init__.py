@@ -2,54 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
+import threading
+from typing import TYPE_CHECKING
 
 import click
 
 from vfl.version import __version__
 
-FOLDERS = {
-    "training": {
-        "init": "draft a job from files",
-        "run": "train a job",
-        "tune": "train variants; release the best under one ε",
-        "plan": "show what a job would release; touches no data",
-        "align": "find the records that all parties have",
-        "resume": "continue a run that was cut off",
-    },
-    "results": {
-        "predict": "apply a saved model to new records",
-        "evaluate": "measure a model on held-out or other records",
-        "summary": "show coefficients with standard errors",
-        "monitor": "compare the records of today with those of training",
-        "verify": "check a certificate, and state its guarantee",
-        "audit": "try to refute a job's ε on simulated records",
-        "export": "split a model by party, or for scikit-learn",
-        "report": "draw a finished run as one HTML page",
-        "compare": "show finished runs side by side",
-        "ui": "show a folder's jobs, runs and ledgers in a browser",
-    },
-    "administration": {
-        "ledger": "set, show and check the budgets of data sets",
-        "identity": "make a key and a certificate for one participant",
-        "federation": "write, show or check the file that names all participants",
-        "join": "take part with your data, under your own policy",
-        "serve": "answer scoring requests over HTTP",
-        "doctor": "check this installation",
-    },
-    "cluster": {
-        "submit": "send a job to a Ray cluster",
-        "status": "show the state of jobs on a cluster",
-        "logs": "show the output of a job on a cluster",
-        "cancel": "end a job on a cluster",
-    },
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMANDS = {
+    "init": ("training.init", "draft a job from files"),
+    "run": ("training.run", "train a job"),
+    "tune": ("training.tune", "train variants; release the best under one ε"),
+    "plan": ("training.plan", "show what a job would release; touches no data"),
+    "align": ("training.plan", "find the records that all parties have"),
+    "resume": ("training.resume", "continue a run that was cut off"),
+    "predict": ("results.records", "apply a saved model to new records"),
+    "evaluate": ("results.records", "measure a model on held-out or other records"),
+    "summary": ("results.model", "show coefficients with standard errors"),
+    "monitor": ("results.monitor", "compare the records of today with those of training"),
+    "verify": ("results.guarantee", "check a certificate, and state its guarantee"),
+    "audit": ("results.guarantee", "try to refute a job's ε on simulated records"),
+    "export": ("results.model", "split a model by party, or for scikit-learn"),
+    "report": ("results.pages", "draw a finished run as one HTML page"),
+    "compare": ("results.pages", "show finished runs side by side"),
+    "ui": ("results.pages", "show a folder's jobs, runs and ledgers in a browser"),
+    "ledger": ("administration.ledger", "set, show and check the budgets of data sets"),
+    "identity": ("administration.federation", "make a key and a certificate for one participant"),
+    "federation": ("administration.federation", "write, show or check the file that names all participants"),
+    "join": ("administration.join", "take part with your data, under your own policy"),
+    "serve": ("administration.join", "answer scoring requests over HTTP"),
+    "doctor": ("administration.doctor", "check this installation"),
+    "submit": ("cluster", "send a job to a Ray cluster"),
+    "status": ("cluster", "show the state of jobs on a cluster"),
+    "logs": ("cluster", "show the output of a job on a cluster"),
+    "cancel": ("cluster", "end a job on a cluster"),
 }
-"""Folder of each command's module, and the line that --help shows for the command."""
-
-
-COMMANDS = {name: said for commands in FOLDERS.values() for name, said in commands.items()}
+"""{command: (module that defines the command, line of the command in --help)}."""
 
 
 TOLD_TOGETHER = {
@@ -85,11 +81,10 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # click's signature
         """Import the command's module."""
-        folder = next((folder for folder, commands in FOLDERS.items() if name in commands), None)
-        if folder is None:
+        if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"vfl.cli.{folder}.{name}").command
-        return command
+        defined = vars(importlib.import_module(f"vfl.cli.{COMMANDS[name][0]}")).values()
+        return next(one for one in defined if isinstance(one, click.Command) and one.name == name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -109,7 +104,7 @@ class LazyGroup(click.Group):
         """List the commands without importing them."""
         with formatter.section("Commands"):
             together = {name for names in TOLD_TOGETHER for name in names}
-            rows = {name: said for name, said in COMMANDS.items() if name not in together}
+            rows = {name: said for name, (_, said) in COMMANDS.items() if name not in together}
             last = rows.popitem()
             shared = ((", ".join(names), said) for names, said in TOLD_TOGETHER.items())
             formatter.write_dl([*rows.items(), *shared, last])
@@ -140,9 +135,31 @@ def _explained(error: click.NoSuchOption) -> click.UsageError:
     return click.UsageError(f"No such option {name!r}: a value of the job is given as --set {homes[0]}=...", error.ctx)
 
 
+class Terminated(KeyboardInterrupt):
+    """Raised on SIGTERM. A command then ends as after Ctrl-C, with exit code 130. A service catches it and ends normally."""
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM raise Terminated in the main thread. A second SIGTERM ends the process at once."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGTERM"):
+        yield
+        return
+
+    def told(number: int, frame: object) -> None:
+        del frame  # the signature of handlers
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, told)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main() -> None:
     """Run the command line. An error of vfl.errors is printed as one line, and the exit code tells its kind."""
-    from vfl.cli.terminal.signals import terminable
     from vfl.cli.terminal.streams import RAY_SAYS_NOTHING, outliving
     from vfl.errors import VflError
 

@@ -6,9 +6,16 @@ prepared, or which other fits used the same records: `certificate_.flags` and a 
 
 from __future__ import annotations
 
-from vfl.estimators.linear import VerticalElasticNet, VerticalLasso, VerticalLinearRegression, VerticalRidge
 from vfl.estimators.logistic import VerticalLogisticRegression
-from vfl.estimators.loglinear import VerticalGammaRegressor, VerticalPoissonRegressor, VerticalTweedieRegressor
+from vfl.estimators.regression import (
+    VerticalElasticNet,
+    VerticalGammaRegressor,
+    VerticalLasso,
+    VerticalLinearRegression,
+    VerticalPoissonRegressor,
+    VerticalRidge,
+    VerticalTweedieRegressor,
+)
 from vfl.estimators.search import VerticalGridSearch
 from vfl.launch.run.warnings import PrivacyWarning
 

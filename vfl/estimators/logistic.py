@@ -175,7 +175,6 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return ElasticNet(strength, self.l1_ratio)
 
     def _declared_classes(self) -> Any:
-        """Return the declared labels (K,), sorted."""
         given = np.asarray(self.classes)
         declared = np.unique(given)
         if given.ndim != 1 or len({canonical_category(label) for label in declared}) < max(2, given.size):

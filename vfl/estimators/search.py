@@ -15,10 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from vfl.errors import PrivacyError, SpecificationError, nearest
 from vfl.estimators.vertical import VerticalModel
-from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
+from vfl.launch.run.warnings import PrivacyWarning
 from vfl.losses import loss_of
 from vfl.tuning.candidates import INCLUSION
-from vfl.tuning.run import Begun, tune
+from vfl.tuning.run import tune
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -174,7 +174,6 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
             n_records=n_records,
             at=self.estimator.at,
             ledger=None if ledger is None else str(Path(ledger).expanduser().resolve()),
-            watch=_warn_once,
         )
 
     @available_if(_has("predict"))  # type: ignore[untyped-decorator]
@@ -199,8 +198,3 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         """Return the winner's accuracy or R² on X and y, without noise: no ε covers this score."""
         check_is_fitted(self)
         return float(self.best_estimator_.score(X, y))
-
-
-def _warn_once(event: object) -> None:
-    if isinstance(event, Begun) and event.number == 1:
-        warn_of_plan(event.plan)

@@ -25,7 +25,7 @@ sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
 [ray]                  address = "auto", shards = 4  environment: cluster and nodes (vfl.job.site)
 [ray.resources]        bank = "node:10.0.0.7"      environment: resource of a party's node, if it is not party:NAME
-[faults]               on_party_lost = "wait"      environment: policy for lost parties (vfl.job.faults)
+[faults]               on_party_lost = "wait"      environment: policy for lost parties (vfl.job.site)
 [policy]               bank = "bank-policy.toml"   environment: each owner's policy
 [alignment]            cores = 4                   environment: cores of each party, for alignment and training
 [alignment.index]      bank = "bank-index"         environment: folder for the party's aligned rows
@@ -45,10 +45,9 @@ from vfl.documents import is_format, parse_toml
 from vfl.errors import JobFileError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation, Fairness
 from vfl.job.environment import Environment, Ledger, path_of
-from vfl.job.faults import Faults
 from vfl.job.job import Job
 from vfl.job.plain import FORMAT, to_toml
-from vfl.job.site import RAY_KEYS, Ray
+from vfl.job.site import RAY_KEYS, Faults, Ray
 from vfl.job.start import Start
 from vfl.losses import LOSSES
 from vfl.partition import FeaturePartition

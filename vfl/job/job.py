@@ -17,7 +17,7 @@ from vfl.errors import PrivacyError, SpecificationError, entry, nearest
 from vfl.evaluation.specification import Evaluation, Fairness, scores_of
 from vfl.evaluation.thresholds import margin_of
 from vfl.features import Curve, curves_in
-from vfl.holdout import Split
+from vfl.holdout import Split, Subsamples
 from vfl.job.plain import canonical, digest_of, encode, to_toml
 from vfl.job.secure import require_offered
 from vfl.job.start import Start
@@ -32,7 +32,6 @@ from vfl.schema import BinaryLabel, ClassLabel, Scaling, Schema
 from vfl.secure.specification import Secure
 from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
-from vfl.subsamples import Subsamples
 from vfl.targets import Targets
 
 if TYPE_CHECKING:

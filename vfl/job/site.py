@@ -1,4 +1,4 @@
-"""Sites: places where runs compute. A site belongs to the environment and is not part of the job.
+"""Sites, where runs compute, and the policy for lost parties. They belong to the environment and are not part of the job.
 
 Only `resolve` interprets arguments `at=`. A site is frozen and holds no secret, so it can be copied, compared and logged.
 """
@@ -12,10 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.arguments import require, require_count, require_positive
 from vfl.errors import JobFileError, PlacementError, SpecificationError, nearest
-from vfl.job.faults import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+
+POLICIES = ("wait", "skip", "abort")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Policy for lost parties. Under every policy, a charge stays if its query was lost.
+
+    on_party_lost : 'wait' waits until the party restarts, then repeats the query with a new charge. 'skip' waits equally
+    long, then continues without the lost party's blocks, as the certificate says. 'abort' ends the run at once; the run can
+    be resumed.
+    wait_seconds : time that a lost party has to come back with its data loaded.
+    answer_seconds : time that a party has for one answer; a party that takes longer counts as lost.
+    """
+
+    on_party_lost: str = "wait"
+    wait_seconds: float = 120.0
+    answer_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.on_party_lost not in POLICIES:
+            raise JobFileError(
+                f"[faults] on_party_lost must be one of {', '.join(POLICIES)}, not {self.on_party_lost!r}"
+            )
+        for name in ("wait_seconds", "answer_seconds"):
+            require_positive(f"[faults] {name}", getattr(self, name), error=JobFileError)
+
 
 COORDINATOR = "coordinator"
 IN_ONE_PROCESS = "trust='secure' keeps all rows of a party in one process: leave shards at 1"
@@ -215,7 +241,6 @@ def site_of_log(kept: Mapping[str, Any]) -> Site:
 
 
 def _check(site: Any) -> None:
-    """Check the options that several kinds of site have in common."""
     require_count("shards", getattr(site, "shards", 1))
     if getattr(site, "cores", None) is not None:
         require_count("cores", site.cores)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,7 @@ from vfl.alignment import Aligned, Aligning
 from vfl.documents import read_json
 from vfl.errors import OutputError, SpecificationError
 from vfl.job.job import require_job
-from vfl.launch.engines.dispatch import align_only
-from vfl.launch.engines.place import Organisations, located, require_fit
+from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
 from vfl.launch.sources import ask_owners, named_by_owners, sources_of
 from vfl.writing import write_whole
 
@@ -61,12 +61,17 @@ def align(
     else:
         ask_owners(job, data, arrangement.policies)
         sources = sources_of(job, data, ids=True)
-    for event in align_only(job, sources, replace(arrangement, later=True, again=again), place=place):
+    arrangement = replace(arrangement, later=True, again=again)
+    for event in engine_of(place).align_only(job, sources, arrangement, place=place):
         if isinstance(event, Aligned):
             aligned = event
         elif watch is not None:
             watch(event)
-    _remember(job, sources, aligned, place.federation if isinstance(place, Organisations) else None)
+    path = _memory(job, sources, place.federation if isinstance(place, Organisations) else None)
+    if path is not None:
+        with contextlib.suppress(OSError, OutputError):  # the alignment succeeds without
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(path, json.dumps({"format": FORMAT, "n_records": aligned.n_records}))
     return aligned
 
 
@@ -84,18 +89,6 @@ def remembered_records(job: Job, sources: Mapping[str, Any], federation: Federat
         return None
     n = plain.get("n_records") if isinstance(plain, dict) and plain.get("format") == FORMAT else None
     return n if isinstance(n, int) and n > 0 else None
-
-
-def _remember(job: Job, sources: Mapping[str, Any], aligned: Aligned, federation: Federation | None) -> None:
-    """Write n, which is public, to this user's index folder. A failure to write does not fail the alignment."""
-    path = _memory(job, sources, federation)
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"format": FORMAT, "n_records": aligned.n_records}))
-    except (OSError, OutputError):
-        return
 
 
 def _memory(job: Job, sources: Mapping[str, Any], federation: Federation | None) -> Path | None:

@@ -17,8 +17,7 @@ from vfl.job.site import InProcess
 from vfl.launch.train import stream
 from vfl.partition import FeaturePartition
 from vfl.planning import plan
-from vfl.planning.cost import FIRST_READING, sizes_of
-from vfl.planning.machine import Machine, memory_here
+from vfl.planning.cost import FIRST_READING, Machine, memory_here, sizes_of
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.shards.lending import Borrower, Lender, Lent
@@ -77,10 +76,8 @@ def measure(*, ray: bool = True) -> Machine:
 
     ray : True also starts a local Ray, which takes seconds; False keeps the presets of Ray's constants.
     """
-    found: dict[str, float] = {
-        **_training(),
-        "copy_bytes_a_second": _copy_bytes_a_second(),
-    }
+    one, two = np.ones(LARGE), np.ones(LARGE)
+    found = {**_training(), "copy_bytes_a_second": 24.0 * one.size / _least(lambda: one + two)}
     if ray:
         found |= _on_ray()
     return Machine(cores=os.cpu_count() or 1, memory=memory_here(), measured=__version__, **found)
@@ -136,11 +133,6 @@ def _run_seconds(job: Job, table: dict[str, Any]) -> list[float]:
                 ended = time.process_time()
         taken.append(ended - begun)
     return taken
-
-
-def _copy_bytes_a_second() -> float:
-    one, two = np.ones(LARGE), np.ones(LARGE)
-    return 24.0 * one.size / _least(lambda: one + two)
 
 
 def _on_ray() -> dict[str, float]:

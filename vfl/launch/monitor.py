@@ -138,7 +138,7 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
     by_name = {name: own for name, own in result.original.items() if name in result.feature_names}
     shifted = tuple((edges - result.intercept_).tolist())
     solver = DriftCounts(counted, squares, by_name, shifted, result.certificate.private)
-    outcome = paid_release(replace(draft, dataset=dataset or job.dataset), data, solver, terms)
+    outcome = paid_release(replace(draft, dataset=dataset or job.dataset), data, solver, **terms)
     problem = outcome.plan.problem
     n, names = problem.n_records, problem.layout.names
     at = dict(zip(names, outcome.w[: len(names)].tolist(), strict=True))
@@ -234,13 +234,9 @@ def _with_rest(declared: Any, bins: dict[str, float], n_records: int) -> dict[st
 
     Such records have a Boolean that is false, or an undeclared value. OTHER is the public total minus all other bins.
     """
-    short = {_bin(name): count for name, count in bins.items()}
+    short = {name.partition("=")[2] or "true": count for name, count in bins.items()}
     covered = not isinstance(declared, Boolean) and getattr(declared, "unknown", "") != "zero"
     return short if covered else short | {OTHER: n_records - sum(bins.values())}
-
-
-def _bin(coordinate: str) -> str:
-    return coordinate.partition("=")[2] or "true"
 
 
 def _edges(result: Result) -> Any:

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from vfl.columns import Category
     from vfl.job import Job
-    from vfl.launch.engines.arrangement import Arrangement
-    from vfl.launch.engines.place import At
+    from vfl.launch.engines.place import Arrangement, At
     from vfl.launch.run.execution import Watch
     from vfl.launch.run.result import Result
     from vfl.privacy.events import Event
@@ -55,7 +54,8 @@ class OneVsRest:
     delta: float
 
     def __repr__(self) -> str:
-        guarantee = f"(ε = {self.epsilon:.4g}, δ = {self.delta:.3g})" if all(self._private()) else "NOT PRIVATE"
+        private = all(result.certificate.private for result in self.results)
+        guarantee = f"(ε = {self.epsilon:.4g}, δ = {self.delta:.3g})" if private else "NOT PRIVATE"
         lines = [f"{len(self.classes)} classes, each against the rest: together {guarantee}"]
         return "\n".join(
             lines + [f"{name!r}: {result!r}" for name, result in zip(self.classes, self.results, strict=True)]
@@ -68,9 +68,6 @@ class OneVsRest:
             for name, result in zip(self.classes, self.results, strict=True)
         )
         return markup.whole(markup.line(first, strong=True), *parts)
-
-    def _private(self) -> list[bool]:
-        return [result.certificate.private for result in self.results]
 
     def decision_function(self, data: Any) -> Vector:
         """Return the margins (n, classes) of new records."""
@@ -114,7 +111,9 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
     for less in SMALLER:
         part = replace(privacy, epsilon=epsilon_of(share * (1.0 - less), delta), delta=delta)
         jobs = tuple(replace(each, privacy=part.numbered(k)) for k, each in enumerate(single))
-        epsilon = _composed([make_plan(each, n_records) for each in jobs], delta)
+        plans = [make_plan(each, n_records) for each in jobs]
+        releases, committed = united(plans), any(plan.committed for plan in plans)
+        epsilon = choose_accountant(releases, committed=committed).compose_all(releases).epsilon(delta)
         if epsilon <= privacy.epsilon:
             return jobs, epsilon
     raise PrivacyError("the plans of all classes together do not fit the budget: raise epsilon, or lower the passes")
@@ -181,12 +180,6 @@ def _aligned_once(jobs: Sequence[Job], arrangement: Arrangement) -> tuple[Arrang
 def united(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
     """Return the releases of all plans. Splits of different runs count separately, since each alignment splits records anew."""
     return tuple((of_run(event, plan.job.name), count) for plan in plans for event, count in plan.releases)
-
-
-def _composed(plans: Sequence[Plan], delta: float) -> float:
-    releases = united(plans)
-    accountant = choose_accountant(releases, committed=any(plan.committed for plan in plans))
-    return accountant.compose_all(releases).epsilon(delta)
 
 
 def _require_room(plans: Sequence[Plan], ledger: str | Path | Ledger | None) -> None:

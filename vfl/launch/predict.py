@@ -1,34 +1,33 @@
-"""Function `predict`: every party applies its part of a model to new records, and the label party adds up the parts."""
+"""`predict` and `evaluate`: every party applies its part of a model to new records, and the label party adds the parts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.prediction import Predicted
 from parties.alignment.reading import holds_ids, raw_ids
+from parties.permission import all_permitted
 from vfl.alignment import Aligned, Aligning
 from vfl.arguments import require
 from vfl.errors import SpecificationError
+from vfl.evaluation import Findings
 from vfl.evaluation.thresholds import margin_of, threshold_of
 from vfl.job.site import InProcess
-from vfl.launch.engines.arrangement import Application
-from vfl.launch.engines.dispatch import apply
-from vfl.launch.engines.place import Organisations, located
-from vfl.launch.run.result import Result, labels_of, margins_of, probabilities_of
+from vfl.launch.engines.place import Application, Organisations, engine_of, located
+from vfl.launch.run.result import Result, labels_of, margins_of, probabilities_of, require_result
 from vfl.launch.run.warnings import warn
-from vfl.launch.sources import is_by_party, named_by_owners, sources_of
+from vfl.launch.sources import in_memory, is_by_party, named_by_owners, named_for, sources_of
 from vfl.losses import loss_of
 from vfl.problem import coordinates_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from parties.prediction import ModelPart
     from vfl.job import Job
-    from vfl.launch.engines.arrangement import ApplyEvent
     from vfl.launch.engines.place import At
     from vfl.types import Vector
 
@@ -121,9 +120,9 @@ def predict(
     """
     wanted = "a vfl.Result (Result.load(FOLDER) returns that of a run), or {party: path of its part}"
     require("model", model, wanted, fits=isinstance(model, Result | Mapping))
-    if isinstance(model, Result) and (why := model.altered()):
-        warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
     if isinstance(model, Result):
+        if why := model.altered():
+            warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
         model.margin_at(threshold)  # refused before any data are read
     parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
     place, data, arrangement = located(parties, data, at, InProcess())
@@ -134,7 +133,11 @@ def predict(
             raise SpecificationError(
                 "across organisations a prediction needs the result, whose parts are sent to the parties"
             )
-        parts, given = _of_parts(model, data)
+        if not isinstance(data, Mapping) or set(data) != set(model) or not model:
+            raise SpecificationError(
+                "a model that is split by party needs {party: source} of the same parties as its parts"
+            )
+        parts, given = {party: str(Path(path).expanduser().absolute()) for party, path in model.items()}, dict(data)
     elif isinstance(place, Organisations) or is_by_party(model.job.partition, data):
         partition = model.job.partition
         given = named_by_owners(partition, data) if across else sources_of(model.job, data, label=False)
@@ -143,18 +146,8 @@ def predict(
     else:
         return _of_table(model, data, arrangement.policies, place.shards, threshold)
     asked = Application(parts=parts, given=given, policies=arrangement.policies)
-    return _followed(apply(asked, place=place), tuple(parts), threshold, watch)
-
-
-def _followed(
-    events: Iterable[ApplyEvent],
-    parties: tuple[str, ...],
-    threshold: float | None,
-    watch: Callable[[Aligning], None] | None,
-) -> Predictions:
-    """Return the predictions, which are the last event. Pass the progress of an alignment to `watch`."""
     rows: Mapping[str, int] | None = None
-    for event in events:
+    for event in engine_of(place).apply(asked, place=place):
         if isinstance(event, Aligned):
             rows = event.sizes
         elif isinstance(event, Predicted):
@@ -162,7 +155,7 @@ def _followed(
         elif isinstance(event, Aligning) and watch is not None:
             watch(event)
     cut = found.threshold if threshold is None else margin_of(threshold, loss_of(found.job.loss))
-    return _labelled(found.job, parties, found.margins, found.ids, cut, rows)
+    return _labelled(found.job, tuple(parts), found.margins, found.ids, cut, rows)
 
 
 def _of_table(
@@ -173,14 +166,6 @@ def _of_table(
     task = job.for_party(owner)
     ids = raw_ids(task, table) if job.ids and holds_ids(task, table) else None
     return _labelled(job, (owner,), margins, ids, result.margin_at(threshold))
-
-
-def _of_parts(parts: Mapping[str, str | Path], data: Any) -> tuple[dict[str, ModelPart | str], dict[str, Any]]:
-    if not isinstance(data, Mapping) or set(data) != set(parts) or not parts:
-        raise SpecificationError(
-            "a model that is split by party needs {party: source} of the same parties as its parts"
-        )
-    return {party: str(Path(path).expanduser().absolute()) for party, path in parts.items()}, dict(data)
 
 
 def _labelled(
@@ -197,3 +182,55 @@ def _labelled(
     threshold = threshold_of(cut, log_odds=loss.log_odds) if job.classification and not job.multinomial else None
     labels = labels_of(job, margins, cut)
     return Predictions(margins, labels, listed, column, probabilities, rows, job.class_names, threshold)
+
+
+OWN = "un-noised and uncharged: nothing protects these records"
+JOINED = "joined by their ids, without those that a party lacks"
+
+
+def evaluate(
+    result: Result,
+    data: Any = None,
+    *,
+    at: At = None,
+    threshold: float | None = None,
+) -> Findings:
+    """Return exact measures of a model on new records with their labels. Nothing protects the privacy of these records.
+
+    data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
+    at : as for `predict`. The measures are the same to the bit at every place. On Ray and across organisations each party
+    applies its part of the model to the party's own source. The label party adds up the parts of the margins and returns
+    sums.
+    threshold : threshold at which decisions are measured; None takes the model's threshold (Result.threshold).
+
+    Every owner's policy is checked before any data are opened. The label party's policy must allow `labels`.
+
+    Raises ConsentRefused, which names the refusing rule, and the errors of `train`.
+    """
+    require_result(result)
+    if why := result.altered():
+        warn(f"do not rely on these measures: the certificate of the model does not hold. {why}")
+    job, cut = result.job, result.margin_at(threshold)
+    partition = job.partition
+    place, data, arrangement = located(partition.parties, data, at, InProcess())
+    parts = {party: result.part(party) for party in partition.parties if partition.wanted(party, groups=False)}
+    across = isinstance(place, Organisations)
+    named = named_by_owners(partition, data) if across else named_for(partition, data)
+    if not across:
+        named = {party: source for party, source in named.items() if party in parts}
+        parts = {party: parts[party] for party in named}
+
+    def sources() -> dict[str, Any]:
+        # On Ray the parties check their policies where they open their sources; this process opens a file of all parties.
+        if not (isinstance(data, Mapping) or in_memory(data)):
+            receiver = partition.receiver(tuple(parts))
+            all_permitted(parts, named, arrangement.policies, receiver=receiver, measured=True)
+        return {party: source for party, source in sources_of(job, data, groups=False).items() if party in parts}
+
+    joined, policies = False, arrangement.policies
+    asked = Application(parts=parts, given=named, policies=policies, sources=sources, w=result.w, threshold=cut)
+    for event in engine_of(place).apply(asked, place=place):
+        if isinstance(event, Findings):
+            found = event
+        joined = joined or isinstance(event, Aligned)
+    return replace(found, note=f"{OWN}; {JOINED}" if joined else OWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from vfl import examples
 from vfl.arguments import require
 from vfl.csv import Csv
 from vfl.errors import SpecificationError, nearest
-from vfl.job.environment import Source
+from vfl.job.environment import Source, path_of
 from vfl.job.file import EXAMPLE
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from vfl.job.environment import Environment
     from vfl.partition import FeaturePartition
     from vfl.types import Vector
+
+IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient", "person", "user", "account")
 
 
 def data_of(job: Job, environment: Environment) -> Any:
@@ -192,3 +195,38 @@ def _contents(job: Job, *, label: bool = True, groups: bool = True, ids: bool = 
         if ids and task.id is not None:
             contents[party][task.id] = "id"
     return contents
+
+
+def row_order_warnings(job: Job, files: Mapping[str, str | Csv]) -> tuple[str, ...]:
+    """Return a warning if the job matches records by row number, and a file has a column that is named like an id.
+
+    If such files are shuffled, the model is meaningless and no released number reveals it. The check reads only the names of
+    columns, and ignores those that the job uses.
+
+    files : {party: path, or a text file with its format}. Paths that are not files on this machine are ignored.
+    """
+    if job.ids or len(files) < 2:
+        return ()
+    from parties.sources.files import column_names
+
+    found = {}
+    for party, source in files.items():
+        used = {*job.wanted(party), job.partition.label[1]}
+        found[party] = next((c for c in column_names(source) if named_as_id(c) and c not in used), None)
+    seen = {party: column for party, column in found.items() if column is not None}
+    if not seen:
+        return ()
+    named = ", ".join(f"{Path(path_of(files[party])).name} has a column {column!r}" for party, column in seen.items())
+    columns = set(found.values())
+    spelt = ", ".join(f"{json.dumps(party)} = {json.dumps(column or '...')}" for party, column in found.items())
+    value = json.dumps(columns.pop(), ensure_ascii=False) if len(columns) == 1 else f"{{ {spelt} }}"
+    warning = (
+        f"row i of every file is taken for the same record, so all files must hold the same records in one order; {named}: "
+        f"id = {value} at the top of the job file aligns them"
+    )
+    return (warning,)
+
+
+def named_as_id(column: str) -> bool:
+    """Return True if a column has a usual name of an id."""
+    return column.lower() in IDS or column.lower().endswith(("_id", "-id", " id"))

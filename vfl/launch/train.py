@@ -16,9 +16,8 @@ from vfl.job.start import Start
 from vfl.launch.engines.place import Organisations, located
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import Settings, events_of, finish, settings_of
-from vfl.launch.run.folder import MODEL, TUNE, fresh_folder
+from vfl.launch.run.folder import MODEL, TUNE, Stopwatch, fresh_folder
 from vfl.launch.run.result import Result
-from vfl.launch.run.timing import Stopwatch
 from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
 from vfl.losses import loss_of
 from vfl.security.signatures import signing_key
@@ -28,10 +27,8 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.job.environment import Ledger
-    from vfl.launch.engines.arrangement import Arrangement
-    from vfl.launch.engines.place import At, Place
+    from vfl.launch.engines.place import Arrangement, At, Place
     from vfl.launch.run.execution import Event, Watch
-    from vfl.security.signatures import SigningKey
 
 
 def stream(
@@ -93,8 +90,24 @@ def train(
     watch = watch or warn_of_plan
     if output is None:
         return finish(job, settings, watches=(watch,), signer=signer)
-    kept = (environment or {}) | kept_of(settings, at)
-    return _begin(job, settings, fresh_folder(output), kept=kept, watch=watch, signer=signer)
+    kept, folder, budget = (environment or {}) | kept_of(settings, at), fresh_folder(output), settings.budget
+    if budget.ledger is None and job.dataset is None:
+        budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
+    settings = replace(settings, budget=budget, arrangement=replace(settings.arrangement, run=budget.run))
+    jobfile.write(job, folder / jobfile.NAME)
+    with checkpoint.Checkpoint(folder, checkpoint.Start(job.digest, budget.run, budget.ledger, kept)) as log:
+        try:
+            result = finish(job, settings, watches=(log, Stopwatch(folder), watch), signer=signer)
+        except (VflError, PrivacyWarning) as error:
+            if log.reserved:
+                _name_remedy(error, folder)
+                raise
+            shutil.rmtree(folder)  # the run has not begun: leave no folder that looks like a run
+            if isinstance(error, PartyLost):
+                error.add_note("nothing was charged and no run is kept: when the party is back, run or submit it again")
+            raise
+        result.save(folder)
+    return result
 
 
 def starting_from(job: Job, model: Result | str | Path | None) -> Job:
@@ -111,8 +124,7 @@ def starting_from(job: Job, model: Result | str | Path | None) -> Job:
     fits = isinstance(model, Result | str | Path)
     require("warm_start", model, "a vfl.Result, or the folder of a run", fits=fits)
     result = model if isinstance(model, Result) else Result.load(model)
-    if why := result.altered():
-        raise OutputError(f"training cannot start from this model, since its certificate does not hold: {why}")
+    result.require_unaltered("training cannot start from this model")
     own, other = loss_of(job.loss).name, loss_of(result.job.loss).name
     if own != other:
         raise SpecificationError(
@@ -140,30 +152,6 @@ def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At)
     place, data, own = located(parties, data, site_of_log(kept) if at is None else at)
     policies, folders = {**(kept.get("policies") or {}), **own.policies}, {**(kept.get("indexes") or {}), **own.folders}
     return place, data, replace(own, policies=policies, folders=folders)
-
-
-def _begin(
-    job: Job, settings: Settings, folder: Path, *, kept: dict[str, Any], watch: Watch, signer: SigningKey | None
-) -> Result:
-    """Train, log to `folder` so that the run can be resumed, and save the result there."""
-    budget = settings.budget
-    if budget.ledger is None and job.dataset is None:
-        budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
-    settings = replace(settings, budget=budget, arrangement=replace(settings.arrangement, run=budget.run))
-    jobfile.write(job, folder / jobfile.NAME)
-    with checkpoint.Checkpoint(folder, checkpoint.Start(job.digest, budget.run, budget.ledger, kept)) as log:
-        try:
-            result = finish(job, settings, watches=(log, Stopwatch(folder), watch), signer=signer)
-        except (VflError, PrivacyWarning) as error:
-            if log.reserved:
-                _name_remedy(error, folder)
-                raise
-            shutil.rmtree(folder)  # the run has not begun: leave no folder that looks like a run
-            if isinstance(error, PartyLost):
-                error.add_note("nothing was charged and no run is kept: when the party is back, run or submit it again")
-            raise
-        result.save(folder)
-    return result
 
 
 def resume(

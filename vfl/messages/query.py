@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vfl.holdout import Side
-from vfl.subsamples import part_of
+from vfl.holdout import Side, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -163,7 +162,7 @@ class Query:
 
     knots : knots of curves that the run has found; None before. Each party uses them to compute its curves' coordinates
         before it answers. Every query carries them, so that a restarted party needs nothing but its data.
-    subsample : number of the subsample whose records the query uses, and on which its events are charged (vfl.subsamples).
+    subsample : number of the subsample whose records the query uses, and on which its events are charged (vfl.holdout).
         None in a run without subsamples.
     """
 

@@ -1,22 +1,115 @@
-"""Memory, bytes and time that each node of a run needs, predicted from public facts and the constants of a machine."""
+"""Memory, bytes and time of each node of a run, predicted from public facts and the constants of a machine.
+
+`vfl doctor --measure` measures the constants and stores them in `vfl/machine.json` under $XDG_STATE_HOME or ~/.local/state.
+The constants describe hardware and software, not data.
+
+A `Link` gives upper bounds. A run in which no message is lost waits for at most `rounds` answers one after another. At most
+`n_bytes` pass the coordinator's link, both directions together. The time assumes that all bytes pass one after another. Each
+direction begins every round with TCP's initial window (RFC 6928) and doubles it per round trip. Computing and loading are left
+out.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import os
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from vfl.arguments import require_count
+from vfl.documents import read_json
 from vfl.errors import SpecificationError
 from vfl.privacy.events import bare
+from vfl.security.psi import SIZE
+from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.planning.machine import Machine
     from vfl.planning.run_plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Constants of a machine for predicting costs. The presets were measured on two cores of a server of 2024 with Ray 2.60.
+
+    cores : number of cores. memory : bytes.
+    update_seconds : time of one coordinate update per record, on one core.
+    release_seconds : time to charge one release, draw the noise, and write the log.
+    warmup_seconds : extra processor time of the first queries to a process, which load compiled kernels.
+    copy_bytes_a_second : bytes per second of memory traffic, read and written, while two vectors are added.
+    trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : bytes of vectors per second in such a
+    round trip, through memory that the processes of one machine share (vfl.shards.lending).
+    link_trip_seconds, link_bytes_a_second : the same quantities between nodes. One machine alone cannot measure them.
+    organisation_trip_seconds, organisation_bytes_a_second : the same quantities between organisations, over gRPC and TLS,
+    measured as processor time of both ends on one machine. A slow network takes longer.
+    call_seconds : processor time of both ends for a call to a shard on the same machine.
+    worker_bytes : memory of a worker process that holds only a few records.
+    worker_seconds : processor time of a worker process until it has loaded its records.
+    start_seconds : time to start Ray.
+    measured : version of vfl that measured the machine; "" for the presets.
+    """
+
+    cores: int = 2
+    memory: float = 16e9
+    update_seconds: float = 2e-9
+    release_seconds: float = 0.15e-3
+    warmup_seconds: float = 25e-3
+    copy_bytes_a_second: float = 6e9
+    trip_seconds: float = 0.8e-3
+    vector_bytes_a_second: float = 4e9
+    link_trip_seconds: float = 1.4e-3
+    link_bytes_a_second: float = 0.62e9
+    organisation_trip_seconds: float = 3e-3
+    organisation_bytes_a_second: float = 0.2e9
+    call_seconds: float = 0.3e-3
+    worker_bytes: float = 0.2e9
+    worker_seconds: float = 1.9
+    start_seconds: float = 3.0
+    measured: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if name != "measured" and (type(value) not in (int, float) or not 0 < value < math.inf):
+                raise SpecificationError(f"machine: {name} must be a positive number, not {value!r}")
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return the constants that were measured on this machine; else the presets, with this machine's cores and memory."""
+        try:
+            kept: Any = read_json(stored_at())
+            return cls(**kept)
+        except (OSError, ValueError, TypeError, SpecificationError):
+            # The file is missing, damaged or of another version; `vfl doctor --measure` writes a new file.
+            return cls(cores=os.cpu_count() or 1, memory=memory_here())
+
+    def store(self) -> Path:
+        """Store the constants for later plans on this machine, and return the path of the file."""
+        path = stored_at()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(asdict(self), indent=1) + "\n")
+        return path
+
+
+def stored_at() -> Path:
+    """Return the path of the file with this machine's constants."""
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    # The XDG base directory specification says to ignore a relative path.
+    return (base if base.is_absolute() else Path.home() / ".local" / "state") / "vfl" / "machine.json"
+
+
+def memory_here() -> float:
+    """Return this machine's memory in bytes."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return Machine().memory
+
 
 DOUBLE = 8
 PARTY_VECTORS = 6
@@ -267,3 +360,91 @@ def duration(seconds: float) -> str:
         if seconds >= 2.0 * factor:
             return f"{seconds / factor:.3g} {unit}"
     return f"{seconds:.2g} s"
+
+
+WINDOW = 14_600
+"""Bytes of TCP's initial window: ten segments."""
+HEAD = 4096
+"""Upper bound on the bytes of a message and its answer, without vectors and without numbers per coordinate."""
+PER_COORDINATE = 128
+"""Upper bound on the bytes per coordinate in a message and its answer: block, centre, scale, step, cap, noisy sum."""
+JOINING = 12
+"""Number of messages in sequence besides the rounds: keys, greeting, loading, ledgers, labels, and the notices at the end."""
+_UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Network connection of each participant to the coordinator.
+
+    bits_a_second : rate in bits per second. trip_seconds : time of a round trip.
+    """
+
+    bits_a_second: float
+    trip_seconds: float
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return the link that a text such as '100Mbit/20ms' describes. Raises SpecificationError for any other text."""
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMG])bit(?:/s)?\s*/\s*(\d+(?:\.\d+)?)\s*ms\s*", text)
+        if found is None or not float(found[1]):
+            raise SpecificationError(
+                f"link must be a rate and the time of a round trip, such as 100Mbit/20ms, not {text!r}"
+            )
+        return cls(float(found[1]) * _UNITS[found[2]], float(found[3]) / 1e3)
+
+    def __str__(self) -> str:
+        return f"{self.bits_a_second / 1e6:g} Mbit/s, {self.trip_seconds * 1e3:g} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Upper bounds on one stage of a run: the number of messages in sequence, and the bytes over the coordinator's link."""
+
+    rounds: int
+    n_bytes: int
+
+    def seconds(self, link: Link) -> float:
+        """Return an upper bound on the time of the stage's messages and bytes, on a link that loses no message."""
+        pipe = link.bits_a_second * link.trip_seconds / 8.0
+        # The time per round is a concave function of its bytes (a logarithm), so equal rounds take longest.
+        doublings = math.log2(1.0 + min(self.n_bytes / self.rounds, pipe) / WINDOW)
+        return self.rounds * link.trip_seconds * (1.0 + 2.0 * doublings) + 8.0 * self.n_bytes / link.bits_a_second
+
+
+def transfers(plan: Plan) -> dict[str, Transfer]:
+    """Return the upper bounds of each stage: 'training', and 'alignment' for a job with ids.
+
+    The bounds on alignment assume that no party holds ids beyond the n aligned ones.
+    """
+    rounds = plan.round_trips + JOINING
+    labels = 8 * plan.n_records * plan.n_fits * (1 + plan.job.targets.weights)
+    trusted = plan.n_bytes + labels + rounds * _message(plan, len(plan.job.partition.parties))
+    found = {"training": Transfer(rounds, trusted) if plan.sharing is None else _secure(plan)}
+    parties = len(plan.job.ids)
+    if parties:
+        # Each set of ids passes the coordinator on the way to every other party, and ends at the coordinator.
+        sets, positions = SIZE * parties * (2 * parties - 1), 8 * parties
+        messages = 8 * parties * parties
+        found["alignment"] = Transfer(3 * parties + 6, plan.n_records * (sets + positions) + messages * HEAD)
+    return found
+
+
+def _secure(plan: Plan) -> Transfer:
+    """Return the bounds of a run on shares, in which each sealed message passes the coordinator's link twice.
+
+    Each model takes four requests: terms and angles, rows, the check of the rows, and residuals. Opening sums also takes four
+    requests: columns in two steps, contributions to the noise, and the dealer's words. All products of columns together take
+    one opening.
+    """
+    parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
+    openings = (
+        plan.round_trips if models else 1 + plan.round_trips - plan.n_fits * plan.solver.round_trips(plan.problem)
+    )
+    requests = (models + openings) * (2 + 2 * parties + parties * parties)
+    rounds = JOINING + 4 * models + 4 * openings
+    return Transfer(rounds, 2 * plan.n_bytes + _message(plan, requests + JOINING * parties))
+
+
+def _message(plan: Plan, count: int) -> int:
+    return count * HEAD + count * PER_COORDINATE * plan.problem.layout.n_coordinates

@@ -14,6 +14,7 @@ from vfl.columns import repeated
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
 from vfl.features import Crossed, Curve, Feature, own_of
+from vfl.holdout import COUNT
 from vfl.job.job import require_job
 from vfl.losses import loss_of
 from vfl.penalties import ColumnTerms
@@ -21,7 +22,6 @@ from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.problem import INTERCEPT, Layout, Problem, coordinates_of
 from vfl.solvers.releases.knots import SHARE, Knots, event_for
-from vfl.subsamples import COUNT
 
 if TYPE_CHECKING:
     from vfl.job import Job

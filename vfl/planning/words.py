@@ -13,8 +13,6 @@ from vfl.solvers.rules.recommend import recommendation
 from vfl.solvers.rules.record_defaults import standing_still
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vfl.losses import Loss
     from vfl.planning.forecast import Forecast
     from vfl.planning.run_plan import Plan
@@ -58,11 +56,13 @@ def title(plan: Plan) -> str:
 
 def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
     """Return the plan without formulas. expected : forecast from the caller's guesses; None uses the default guesses."""
+    faint = (
+        standing_still(plan.problem) if plan.solver.name in ("SkGD", "CD") else ""
+    )  # the model learns almost nothing
     return (
         *_privacy(plan),
-        *_start(plan),
         ("penalty", _penalty(plan)),
-        *_curves(plan),
+        *(() if plan.knots is None else (("curves", plan.knots.explain()),)),
         ("training", _training(plan)),
         *_expected(plan, expected),
         *_asks(plan),
@@ -73,7 +73,7 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
         *_remark(plan),
         *_link(plan),
         *_alignment(plan),
-        *_faint(plan),
+        *((("signal", faint),) if faint else ()),
         *_advice(plan),
         ("more", "every release, its noise and every choice: --explain (in Python: plan.explain())"),
     )
@@ -81,7 +81,7 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
 
 def whole(plan: Plan) -> Lines:
     """Return the plan with its formulas: the objective, every release and every choice."""
-    lines = [("minimise", plan.problem.describe()), *_sparse(plan), *_privacy(plan), *_start(plan)]
+    lines = [("minimise", plan.problem.describe()), *_sparse(plan), *_privacy(plan)]
     if plan.job.privacy is not None:
         for event, count in plan.releases[: len(plan.releases) // plan.n_fits]:
             where = f", of the {event.part} records" if isinstance(event, OnPart) else ""
@@ -90,10 +90,16 @@ def whole(plan: Plan) -> Lines:
         if plan.split is not None:
             lines.append(("", "ε is the largest of what the parts cost: no record is in two of them"))
         lines += _flags(plan)
-    lines += [*_curves(plan), *_trust(plan), _cost(plan), *_remark(plan), *_link(plan)]
+    lines += [("curves", plan.knots.explain())] if plan.knots is not None else []
+    lines += [*_trust(plan), _cost(plan), *_remark(plan), *_link(plan)]
     lines += [*_alignment(plan), *_asks(plan)]
     lines += [("choice", sentence) for sentence in plan.solver.explain(plan.problem)]
-    return (*lines, *_reasoned_advice(plan))
+    if plan.problem.private and _compared(plan):
+        first = recommendation(plan.problem).candidates[0]
+        left = f"{first.left:.2g} of the loss ({first.range})"
+        said = f"{first.solver} is expected to win and to leave {left}: {first.reason} (vfl.recommend compares)"
+        lines.append(("advice", said))
+    return tuple(lines)
 
 
 def described(event: Event) -> str:
@@ -105,21 +111,16 @@ def described(event: Event) -> str:
 
 def _privacy(plan: Plan) -> Lines:
     privacy = plan.job.privacy
+    start = plan.job.start
+    last = [] if start is None else [("start", f"from the released model {start.model[:12]}, which costs no budget")]
     if privacy is None:
-        return (("privacy", "NONE: the model is not differentially private"),)
+        return (("privacy", "NONE: the model is not differentially private"), *last)
     stated = f"ε = {plan.epsilon:.4g} at δ = {plan.problem.delta:.3g} for every record (replace one)"
     lines = [("privacy", f"{stated}, of ε = {privacy.epsilon:g} allowed")]
     lines += [("warning", warning) for warning in plan.warnings]
     if privacy.noise is not None:
         lines.append(("", "NOT PRIVATE as run: seeded noise can be computed by anybody who has the seed"))
-    return tuple(lines)
-
-
-def _start(plan: Plan) -> Lines:
-    start = plan.job.start
-    if start is None:
-        return ()
-    return (("start", f"from the released model {start.model[:12]}, which costs no budget"),)
+    return (*lines, *last)
 
 
 def _penalty(plan: Plan) -> str:
@@ -127,10 +128,6 @@ def _penalty(plan: Plan) -> str:
     options = ", ".join(f"{f.name.replace('_', ' ')} {getattr(penalty, f.name):g}" for f in fields(penalty))  # type: ignore[arg-type]
     name = type(penalty).__name__
     return "none" if name == "NoPenalty" else f"{name}, {options}"
-
-
-def _curves(plan: Plan) -> Lines:
-    return () if plan.knots is None else (("curves", plan.knots.explain()),)
 
 
 def _training(plan: Plan) -> str:
@@ -241,12 +238,6 @@ def _alignment(plan: Plan) -> Lines:
     return (("align", f"by {columns}, {cost}"), *(("shows", f"{who}: {said}") for who, said in shown))
 
 
-def _faint(plan: Plan) -> Lines:
-    """Return a sentence if the model of the run is expected to be almost only noise."""
-    said = standing_still(plan.problem) if plan.solver.name in ("SkGD", "CD") else ""
-    return (("signal", said),) if said else ()
-
-
 def _compared(plan: Plan) -> bool:
     """Return True if measurements on this loss compared the solvers."""
     return plan.problem.loss.power in (None, 1.0)
@@ -259,12 +250,3 @@ def _advice(plan: Plan) -> Lines:
     if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:
         return ()
     return (("advice", f"{first} is expected to do better on this job: solver = {first} (vfl.recommend compares)"),)
-
-
-def _reasoned_advice(plan: Plan) -> Sequence[tuple[str, str]]:
-    if not plan.problem.private or not _compared(plan):
-        return ()
-    first = recommendation(plan.problem).candidates[0]
-    left = f"{first.left:.2g} of the loss ({first.range})"
-    said = f"{first.solver} is expected to win and to leave {left}: {first.reason} (vfl.recommend compares)"
-    return (("advice", said),)

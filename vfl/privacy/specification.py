@@ -38,7 +38,7 @@ class Privacy:
     a later job can be declared from this count. None releases no count.
     inference : share, at most 0.5, of the μ² that is left when the passes begin. The share pays for standard errors of the
     coefficients (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples'
-    instead trains on each of 8 disjoint public subsamples, and takes errors from the spread of the 8 models (vfl.subsamples).
+    instead trains on each of 8 disjoint public subsamples, and takes errors from the spread of the 8 models (vfl.holdout).
     These errors are wider, but no party sees another party's columns.
     """
 

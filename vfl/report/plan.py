@@ -133,10 +133,10 @@ def _axes(field: str, name: str, drawn: Sequence[Point]) -> tuple[charts.Axis, c
     return charts.Axis("ε", drawn[0].epsilon, drawn[-1].epsilon, log=True), y, charts.Curve(name, values)
 
 
-def _panel(width: int, plan: Plan, panel: tuple[str, str], drawn: Sequence[Point], height: int = 220) -> Markup:
+def _panel(width: int, plan: Plan, panel: tuple[str, str], drawn: Sequence[Point]) -> Markup:
     x, y, curve = _axes(*panel, drawn)
     marks = ((plan.job.privacy.epsilon, "this job"),) if plan.job.privacy is not None else ()
-    return charts.panel(width, x, y, [curve], marks=marks, height=height)
+    return charts.panel(width, x, y, [curve], marks=marks, height=220)
 
 
 def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> str:
@@ -146,8 +146,13 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
         said = f"{panel[1]} against ε"
         return charts.both(lambda width: charts.svg(width, 220, said, _panel(width, plan, panel, drawn)))
 
+    def cells(point: Point) -> tuple[str, ...]:
+        seconds = "–" if math.isnan(point.seconds) else f"{point.seconds:.2g}"
+        noise = (f"{point.epsilon:.3g}", f"{point.noise_multiplier:.4g}", f"{point.sigma:.3g}")
+        return (*noise, f"{point.releases:,}", f"{point.round_trips:,}", seconds)
+
     own = plan.job.privacy.epsilon if plan.job.privacy is not None else None
-    rows = [tuple(element("b", cell) if p.epsilon == own else cell for cell in _cells(p)) for p in drawn]
+    rows = [tuple(element("b", cell) if p.epsilon == own else cell for cell in cells(p)) for p in drawn]
     shown = list(panels(plan, drawn).items())
     return page(
         f"{plan.job.name}: plan of a vfl run",
@@ -181,12 +186,6 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
             "footer", element("p", "Computed from public facts alone: no data were read, and no budget was spent.")
         ),
     )
-
-
-def _cells(point: Point) -> tuple[str, ...]:
-    seconds = "–" if math.isnan(point.seconds) else f"{point.seconds:.2g}"
-    noise = (f"{point.epsilon:.3g}", f"{point.noise_multiplier:.4g}", f"{point.sigma:.3g}")
-    return (*noise, f"{point.releases:,}", f"{point.round_trips:,}", seconds)
 
 
 def _cost(plan: Plan, *, constant: bool) -> str:

@@ -1,31 +1,112 @@
-"""Page of a finished run for `vfl report`, computed from the run's folder."""
+"""Page of a finished run for `vfl report`, computed from the contents of its folder that match the certificate.
+
+The sections on the course of the run, and on the size of releases relative to their noise, are here.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.launch.run import timing
-from vfl.launch.run.folder import check_finished
-from vfl.report import effects
-from vfl.report.curves import curves
-from vfl.report.facts import gathered
-from vfl.report.fairness import fairness
-from vfl.report.guarantee import checks, particulars, promise, tiles, verdict, who
+from vfl.certificate.verification import events_of
+from vfl.errors import VflError
+from vfl.launch.run import checkpoint
+from vfl.launch.run.folder import TIMING, Timing, check_finished, read_timing
+from vfl.launch.run.history import history
+from vfl.launch.run.result import Result
+from vfl.launch.run.verification import verify_run
+from vfl.planning import plan as make_plan
+from vfl.report import charts
+from vfl.report.curves import curves, fairness
+from vfl.report.guarantee import checks, particulars, promise, spent, tiles, verdict, who
 from vfl.report.markup import Child, Markup, element, join, page, remark, section, table
-from vfl.report.model import bounds, choices, coefficients, contribution, findings, forest, importance
-from vfl.report.signal import signal
-from vfl.report.spending import spent
+from vfl.report.model import bounds, choices, coefficients, columns_drawn, contribution, findings, forest, importance
 from vfl.version import __version__
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from vfl.certificate import Report
-    from vfl.report.facts import Facts
+    from vfl.certificate import Certificate, Report
+    from vfl.evaluation import Findings
+    from vfl.launch.run.history import Gradient, History
+    from vfl.planning import Plan
+
+    Placed = tuple[float, Gradient]  # (share of the run's releases that precede the gradient, gradient)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """Facts for the page of a run.
+
+    plan, told : plan and history of the run; None if they are missing or contradict the certificate. why_not_told : reason
+    why `told` is None. processes : number of processes that worked on the run.
+    """
+
+    report: Report
+    result: Result
+    plan: Plan | None
+    told: History | None
+    why_not_told: str
+    processes: int
+    timing: Sequence[Timing] | None
+
+    @property
+    def certificate(self) -> Certificate:
+        """Certificate of the run."""
+        return self.report.certificate
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Names of the parties, in the partition's order."""
+        return self.result.job.partition.parties
+
+    @property
+    def findings(self) -> Mapping[str, Findings]:
+        """Measures of the run, from its log if it can be read."""
+        return self.result.findings if self.told is None else self.told.findings
+
+    @property
+    def owners(self) -> list[str]:
+        """Party that owns each coordinate of w, in the order of the model."""
+        return list(self.result.owners.values())
+
+
+def gathered(run: Path, *, ledger: str | Path | None, key: str | Path | None, with_timing: bool) -> Facts:
+    """Read the folder of a run, leaving out contents that do not match the certificate."""
+    report = verify_run(run, ledger=ledger, key=key)
+    result = Result.load(run)
+    wrong = {check.name for check in report.failed}
+    plan, told, why = None, None, ""
+    if "job" not in wrong:
+        try:
+            plan = make_plan(result.job, report.certificate.n_records)
+        except VflError as error:
+            why = f"The job cannot be planned: {error}"
+    if wrong & {"job", "log", "plan", "moments"}:
+        why = "The job or the log does not match the certificate, so nothing is drawn from them."
+    elif report.certificate.code_version != __version__:
+        why = f"Made by vfl {report.certificate.code_version}; vfl {__version__} may read its log differently."
+    elif not (run / checkpoint.NAME).exists():
+        why = "There is no log of rounds in this folder: it holds a saved result only."
+    elif plan is not None and plan.solver.sealed and plan.problem.private:
+        why = "This solver works on values without noise and releases its result alone, so its log holds no releases."
+    elif plan is not None:
+        _, budget, log = checkpoint.read(run, result.job)
+        charged = None
+        if budget.ledger is not None and Path(budget.ledger).exists():
+            with contextlib.suppress(VflError):  # the checks report a damaged ledger
+                charged = events_of(budget.ledger, budget.run)
+        told = history(plan, log, charged)
+        if not told.whole:
+            told, why = None, "The log does not fit the job's schedule to its end, so nothing is drawn from it."
+    processes = checkpoint.processes(run) if "log" not in wrong else 0
+    return Facts(report, result, plan, told, why, processes, read_timing(run) if with_timing else None)
 
 
 NAME = "report.html"
@@ -72,7 +153,7 @@ def html(facts: Facts) -> str:
         verdict(facts),
         findings(facts),
         curves(facts),
-        effects.curves(facts),
+        columns_drawn(facts),
         fairness(facts),
         tiles(facts),
         promise(facts),
@@ -115,15 +196,15 @@ def course(facts: Facts) -> Markup:
     if facts.timing is None:
         said = (
             "The measured time of rounds is not shown: it depends slightly on the data, and is not released. The operator of "
-            f"the job finds it in {timing.NAME}, and can draw it with vfl report --timing."
+            f"the job finds it in {TIMING}, and can draw it with vfl report --timing."
         )
         return section("Course of the run", table((), rows, numbers=()), remark(said))
     return section("Course of the run", table((), rows), element("h3", "Timing"), _timing(facts.timing))
 
 
-def _timing(lines: Sequence[timing.Line]) -> Markup:
+def _timing(lines: Sequence[Timing]) -> Markup:
     if not lines:
-        return remark(f"There is no {timing.NAME} in this folder.")
+        return remark(f"There is no {TIMING} in this folder.")
     groups: dict[tuple[str, str], list[float]] = {}
     for line in lines:
         groups.setdefault((line.kind, line.parties), []).append(line.seconds)
@@ -152,3 +233,118 @@ def _footer(facts: Facts) -> Markup:
             "neither does this page: show it only to those who may see the data."
         )
     return element("footer", element("p", said), element("p", f"Drawn by vfl {__version__}. The page loads nothing."))
+
+
+ROWS, CELLS, POINTS = 40, 24, 16
+"""Largest numbers of blocks drawn, of cells per block, and of points per party's curve."""
+TOGETHER = 4
+"""Smallest number of releases that a cell averages, in blocks with enough releases: a single release is mostly noise."""
+STRONG = 4.0
+"""Size of a release, in units of the noise, from which a cell is darkest."""
+CHANCE = 0.05
+"""Probability that a cell is visible though the releases are noise alone."""
+
+
+def signal(facts: Facts) -> Markup | None:
+    """Return the section; None for a run without noise and for a run that releases no gradients."""
+    told = facts.told
+    if facts.certificate.basis == "none" or (told is not None and not told.gradients):
+        return None
+    heading = "Releases against their noise"
+    if told is None:
+        return section(heading, remark(f"Not drawn. {facts.why_not_told}"))
+    by_block: dict[tuple[int, int], list[Placed]] = {}
+    placed = [(k / len(told.gradients), gradient) for k, gradient in enumerate(told.gradients)]
+    for entry in placed:
+        S = entry[1].block.coordinates
+        by_block.setdefault((S.start, S.stop), []).append(entry)
+    owners = list(facts.parties)
+    most = max(map(len, by_block.values()))
+    n_cells = min(CELLS, max(most // TOGETHER, min(most, 2 * TOGETHER)))
+    strips = []
+    for (first, last), own in sorted(by_block.items()):
+        block = own[0][1].block
+        names = facts.result.coordinates[first:last]
+        name = ", ".join(names) if len(names) <= 2 else f"{names[0]} … {names[-1]} ({len(names)})"
+        overall = size([gradient for _, gradient in own])
+        shades = [_shade(part) for part in _cut(own, n_cells)]
+        strips.append((overall, charts.Strip(name, shades, f"{overall:.2f}", owners.index(block.party))))
+    kept = {id(strip) for _, strip in sorted(strips, key=lambda entry: -entry[0])[:ROWS]}
+    shown = [strip for _, strip in strips if id(strip) in kept]
+    more = ""
+    if len(strips) > ROWS:
+        chance = noise_reach(sum(len(gradient.values) for _, gradient in placed) // len(strips), 1.0 / len(strips))
+        more = (
+            f" The {ROWS} largest of {len(strips):,} are shown. Some of them are large by chance: under noise alone the "
+            f"largest would be about {chance:.2g}."
+        )
+    return section(
+        heading,
+        element(
+            "p",
+            "Each release is a sum of clipped gradients or products over the records, plus noise of known deviation σ. "
+            "The chart shows its size in units of σ (root mean square): 1 is noise alone, more is signal.",
+        ),
+        *(() if n_cells == 1 else (_by_party(placed, owners, n_cells), element("h3", "By block"))),
+        charts.both(lambda width: charts.heat(width, shown, "releases of the block")),
+        remark(
+            ("" if n_cells == 1 else f"Left to right: the run in {n_cells} parts. ")
+            + f"Blank: in the range that noise alone gives in {1 - CHANCE:.0%} of cells. Darkest: {STRONG:g} σ or more. "
+            f"No strip: nothing was released. The number is the block's size over the whole run.{more}"
+        ),
+    )
+
+
+def _by_party(placed: Sequence[Placed], owners: Sequence[str], n_cells: int) -> Markup:
+    n = min(POINTS, n_cells)
+    parts = {owner: _cut([entry for entry in placed if entry[1].block.party == owner], n) for owner in owners}
+    if len(owners) > charts.COLOURS:  # too many lines for one chart
+        return join(element("h3", "By party"), _strips(parts))
+    lines = []
+    for k, owner in enumerate(owners):
+        points = [(100.0 * (j + 0.5) / n, size(part)) for j, part in enumerate(parts[owner]) if part]
+        if points:
+            lines.append(charts.Curve(owner, points, k))
+    top = max(value for line in lines for _, value in line.points)
+    x, y = charts.Axis("share of the run, %", 0, 100), charts.Axis("size in units of σ", 0.0, max(1.5, top * 1.06))
+    noise = charts.Curve("noise alone", [(0, 1.0), (100, 1.0)], None)
+    entries = sum(len(g.values) for _, g in placed) / (n * max(1, len(lines)))
+    note = f"Dashed: noise alone, which varies by about ±{2.0 / math.sqrt(2.0 * max(1.0, entries)):.2g} at this length."
+    drawn = charts.both(lambda width: charts.curves(width, x, y, [noise, *lines], height=220))
+    return join(drawn, charts.parties_key(owners), remark(note))
+
+
+def _strips(parts: Mapping[str, Sequence[Sequence[Gradient]]]) -> Markup:
+    rows = []
+    for k, (owner, own) in enumerate(parts.items()):
+        overall = size([gradient for part in own for gradient in part])
+        rows.append(charts.Strip(owner, [_shade(part) for part in own], f"{overall:.2f}", k))
+    return charts.both(lambda width: charts.heat(width, rows, "releases of the party"))
+
+
+def size(gradients: Sequence[Gradient]) -> float:
+    """Return the root mean square of released entries, each in units of its σ. Noise alone gives 1 on average."""
+    squares = sum(float(g.values @ g.values) / g.sigma**2 for g in gradients)
+    return math.sqrt(squares / max(1, sum(len(g.values) for g in gradients)))
+
+
+def noise_reach(entries: int, chance: float = CHANCE) -> float:
+    """Return the size that noise alone, in this number of entries, exceeds with probability `chance` (χ² distribution)."""
+    from scipy.special import chdtri
+
+    return math.sqrt(float(chdtri(entries, chance)) / entries)
+
+
+def _shade(gradients: Sequence[Gradient]) -> float | None:
+    """Return the shade of a cell: 0 if noise alone may explain the cell's releases, 1 from STRONG on; None without releases."""
+    if not gradients:
+        return None
+    found, floor = size(gradients), noise_reach(sum(len(g.values) for g in gradients))
+    return 0.0 if found <= floor else 0.12 + 0.88 * min(1.0, (found - 1.0) / (STRONG - 1.0))
+
+
+def _cut(placed: Sequence[Placed], n: int) -> list[list[Gradient]]:
+    parts: list[list[Gradient]] = [[] for _ in range(n)]
+    for place, gradient in placed:
+        parts[min(n - 1, int(place * n + 1e-9))].append(gradient)
+    return parts

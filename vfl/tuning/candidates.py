@@ -1,4 +1,16 @@
-"""Public facts of a tuning run: the candidates, their score, and the budget of each trial (training of one candidate)."""
+"""The public part of a tune: its candidates, their score, and the budget of each trial.
+
+A file of candidates is TOML that is read together with a job file.
+
+score = "loss"         or "accuracy"; without classes "mae" or "mse", and "deviance" for counts and amounts; left out: "loss" or
+                       "mse"
+inclusion = 4          each candidate is considered with probability 4/5
+candidates = [
+    {},                                            the job as it is
+    {penalty.strength = 1e-3},                     changes to the job
+    {penalty = {kind = "l1", strength = 1e-3}, solver.passes = 20},
+]
+"""
 
 from __future__ import annotations
 
@@ -8,10 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.certificate.selection import digest_of
-from vfl.errors import JobFileError, PrivacyError, SpecificationError, VflError
+from vfl.errors import JobFileError, PrivacyError, SpecificationError, VflError, nearest
 from vfl.evaluation.specification import Evaluation, scores_of
 from vfl.features import Pair
 from vfl.job import Job
@@ -25,6 +38,7 @@ from vfl.privacy import gaussian_dp
 from vfl.privacy.events import MOST_CANDIDATES, Gaussian, OnPart, Selection, bare, on_part
 from vfl.privacy.private_selection import epsilon_of, mu_of
 from vfl.privacy.spending import floor_units, mu_squared, units
+from vfl.tables import read_toml
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -60,7 +74,14 @@ class Tuning:
     inclusion: int = INCLUSION
 
     def __post_init__(self) -> None:
-        _check_number(self.jobs)
+        if len(self.jobs) < 2:
+            raise SpecificationError(
+                "a choice needs at least two candidates: with one, train it with vfl run (vfl.train)"
+            )
+        if (m := len(self.jobs)) > MOST_CANDIDATES:
+            raise SpecificationError(
+                f"{m} candidates are more than {MOST_CANDIDATES}: each one adds noise to all others; leave some out"
+            )
         first = self.jobs[0]
         _check_job(first)
         whole = isinstance(self.inclusion, int) and not isinstance(self.inclusion, bool)
@@ -259,15 +280,6 @@ def _merge(plain: dict[str, Any], name: str, value: Any) -> None:
         plain[name] = value
 
 
-def _check_number(jobs: Sequence[Job]) -> None:
-    if len(jobs) < 2:
-        raise SpecificationError("a choice needs at least two candidates: with one, train it with vfl run (vfl.train)")
-    if len(jobs) > MOST_CANDIDATES:
-        raise SpecificationError(
-            f"{len(jobs)} candidates are more than {MOST_CANDIDATES}: each one adds noise to all others; leave some out"
-        )
-
-
 def _check_job(job: Job) -> None:
     """Refuse a job that needs no private choice, or for which no guarantee is proved."""
     if job.privacy is None:
@@ -358,3 +370,27 @@ def _epsilon_below(mu: float, delta: float) -> float:
     while gaussian_dp.mu_of(epsilon, delta) > mu:
         epsilon = math.nextafter(epsilon * (1.0 - 1e-13), 0.0)
     return epsilon
+
+
+KEYS = ("score", "inclusion", "candidates")
+
+
+def read_candidates(path: str | Path) -> dict[str, Any]:
+    """Return the contents of a candidates file, as keyword arguments of `tuning_of`."""
+    path = Path(path)
+    plain = read_toml(path, "file of candidates", error=JobFileError, shows=True)
+    for key in plain:
+        if key not in KEYS:
+            raise JobFileError(
+                f"unknown key {key!r} in {str(path)!r}{nearest(key, KEYS)}; known: {', '.join(KEYS)}. Options of the job stand "
+                "in its own file"
+            )
+    if not isinstance(plain.get("candidates"), list):
+        raise JobFileError(f"{str(path)!r} needs candidates = [{{}}, ...]: a list of changes to the job")
+    if not isinstance(plain.get("score", ""), str):
+        raise JobFileError(f"{str(path)!r}: score must be text, not {plain['score']!r}")
+    return {
+        "candidates": plain["candidates"],
+        "score": plain.get("score"),
+        "inclusion": plain.get("inclusion", INCLUSION),
+    }

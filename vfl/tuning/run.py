@@ -20,7 +20,7 @@ import json
 import math
 import shutil
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ import numpy as np
 
 from coordinator.charging.budget import Budget, Reserved
 from coordinator.coordinator import Outcome
-from coordinator.rounds import Log
 from vfl import markup
 from vfl.certificate.selection import certify_selection
 from vfl.documents import read_json
@@ -39,11 +38,10 @@ from vfl.evaluation.score import NAME as SCORE
 from vfl.evaluation.score import lower_is_better, worst
 from vfl.job import file as jobfile
 from vfl.job.site import InProcess, Ray
-from vfl.launch.engines import dispatch
 from vfl.launch.engines.connection import connected
 from vfl.launch.engines.place import located, require_fit
 from vfl.launch.run import checkpoint
-from vfl.launch.run.execution import Settings, asked_sources, new_budget
+from vfl.launch.run.execution import Settings, asked_sources, new_budget, running
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, TUNE, fresh_folder
 from vfl.launch.run.result import Result, numbers, told
 from vfl.launch.run.warnings import count_releases, warn_of_plan
@@ -57,8 +55,7 @@ from vfl.privacy.ledger.composition import epsilon_of as ledger_epsilon_of
 from vfl.privacy.ledger.composition import plan_cost
 from vfl.security.signatures import signing_key
 from vfl.tuning.candidates import INCLUSION, Tuning, tuning_of
-from vfl.tuning.draw import chosen
-from vfl.tuning.sealed import FOLDER, Sealed, Trial
+from vfl.tuning.sealed import FOLDER, Sealed, Trial, chosen
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -67,9 +64,8 @@ if TYPE_CHECKING:
     from vfl.certificate import Certificate
     from vfl.job import Job
     from vfl.job.environment import Ledger
-    from vfl.launch.engines.arrangement import Arrangement
-    from vfl.launch.engines.place import At, Place
-    from vfl.privacy.ledger import Reservation, Statement
+    from vfl.launch.engines.place import Arrangement, At, Place
+    from vfl.privacy.ledger import Statement
     from vfl.security.signatures import SigningKey
     from vfl.tuning.candidates import Change
 
@@ -211,7 +207,10 @@ def resume(
         _unpack(folder)
     if (folder / MODEL).exists():
         Sealed(folder).remove()
-        return _loaded(folder, tuning)
+        result = Result.load(folder)
+        number = [job.digest for job in tuning.trials].index(result.job.digest) + 1
+        found = result.findings.get(SCORE)
+        return Tuned(result, number, found.measures[tuning.score] if found else None, tuning)
     signer = signing_key(key)
     budget = Budget(run, ledger, allow_network_file_system=bool(kept.get("allow_network_file_system")))
     place, data, arrangement = of_log(kept, tuning.jobs[0].partition.parties, data, at)
@@ -254,13 +253,7 @@ class Book:
         self._tuning = tuning
         self.budget = budget
         self.charged = False
-        self._reservation: Reservation | None = None
-
-    @property
-    def _held(self) -> Reservation:
-        if self._reservation is None:
-            raise BudgetError("the tune has reserved nothing")
-        return self._reservation
+        self._reservation: Any = None
 
     @property
     def account(self) -> str:
@@ -297,7 +290,7 @@ class Book:
     def charge(self) -> None:
         """Charge the whole tuning run. A repeated call changes nothing."""
         self.charged = True
-        self._held.charge([(key, event) for key, (event, _) in zip(KEYS, self._tuning.events, strict=True)])
+        self._reservation.charge([(key, event) for key, (event, _) in zip(KEYS, self._tuning.events, strict=True)])
 
     def refund(self) -> None:
         """Cancel the reservation if nothing was charged."""
@@ -307,18 +300,18 @@ class Book:
 
     def settle(self) -> Statement:
         """Close the reservation. A repeated call returns the same statement."""
-        return self.budget.settle(self._tuning.jobs[0], self._held, stopped_early=False)
+        return self.budget.settle(self._tuning.jobs[0], self._reservation, stopped_early=False)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Tune:
-    def __init__(self, tuning: Tuning, settings: Settings, book: Book, sealed: Sealed, watch: Watch) -> None:
-        self._tuning = tuning
-        self._settings = settings
-        self._book = book
-        self._sealed = sealed
-        self._watch = watch
-        self._plans: tuple[Plan, ...] = ()
-        self._aligned = uuid.uuid4().hex
+    _tuning: Tuning
+    _settings: Settings
+    _book: Book
+    _sealed: Sealed
+    _watch: Watch
+    _plans: tuple[Plan, ...] = ()
+    _aligned: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def run(self, signer: SigningKey | None, folder: Path | None) -> Tuned:
         """Run the remaining trials, then release the winner."""
@@ -360,17 +353,15 @@ class _Tune:
 
     def _trial(self, number: int, sources: Mapping[str, Any], *, again: bool, last: bool) -> Trial:
         """Train and score one candidate. If the data make training fail, return the worst score and a fixed public model."""
-        job, settings = self._tuning.trials[number], self._settings
-        arrangement = settings.arrangement
+        job, arrangement = self._tuning.trials[number], self._settings.arrangement
         if job.id is not None:
             arrangement = replace(arrangement, run=self._aligned, resumed=again, required=again, last=last)
-        budget = Budget(uuid.uuid4().hex, sealed=True)
-        events = dispatch.run(job, sources, budget, Log(), place=settings.place, arrangement=arrangement)
+        settings = replace(self._settings, budget=Budget(uuid.uuid4().hex, sealed=True), arrangement=arrangement)
         flags: dict[str, None] = {}
         begun: Plan | None = None
         try:
-            with contextlib.closing(events) as watched:  # type: ignore[type-var]
-                for event in watched:
+            with running(job, sources, settings) as events:
+                for event in events:
                     if isinstance(event, Plan):
                         self._begin(event.n_records)
                         begun = event
@@ -473,20 +464,11 @@ def _unpack(folder: Path) -> None:
     (folder / WINNER).unlink()
 
 
-def _loaded(folder: Path, tuning: Tuning) -> Tuned:
-    result = Result.load(folder)
-    number = [job.digest for job in tuning.trials].index(result.job.digest) + 1
-    found = result.findings.get(SCORE)
-    return Tuned(result, number, found.measures[tuning.score] if found else None, tuning)
-
-
 def _found(job: Job, settings: Settings) -> int:
     """Find n as a run of the job does: check the parties' policies and align the records, but reserve nothing."""
-    sources = asked_sources(job, settings)
-    budget = Budget(uuid.uuid4().hex, sealed=True, counts=True)
-    events = dispatch.run(job, sources, budget, Log(), place=settings.place, arrangement=settings.arrangement)
-    with contextlib.closing(events) as watched:  # type: ignore[type-var]
-        return next(event.n_records for event in watched if isinstance(event, Plan))
+    counting = replace(settings, budget=Budget(uuid.uuid4().hex, sealed=True, counts=True))
+    with running(job, asked_sources(job, settings), counting) as events:
+        return next(event.n_records for event in events if isinstance(event, Plan))
 
 
 def _settings_of(job: Job, place: Place, data: Any, arrangement: Arrangement) -> Settings:

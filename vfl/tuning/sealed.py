@@ -1,4 +1,4 @@
-"""Outcomes of finished trials (one per candidate), kept secret until the winner is chosen and then removed.
+"""Outcomes of finished trials, kept secret until a secret draw chooses the winner, and then removed.
 
 Outcomes of losers are never released. With a folder, each outcome is a file that only the file's owner may read (mode 0600),
 so that an interrupted tuning run does not repeat the trial. Without a folder, outcomes are arrays of this process. Files and
@@ -21,7 +21,7 @@ from vfl.errors import OutputError
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from vfl.planning import Plan
@@ -157,3 +157,27 @@ class Sealed:
         if self._folder is None:
             raise OutputError("a tune without an output folder keeps its trials in memory")
         return self._folder / f"trial-{number}"
+
+
+_BYTES = 32
+"""Number of bytes of a random number. Two such numbers are equal with probability 2⁻²⁵⁶."""
+
+
+def chosen(losses: Sequence[float], concentration: int, random: Callable[[int], bytes] = os.urandom) -> int:
+    """Return the number of the best included candidate; 0 if no candidate is included (vfl.privacy.private_selection).
+
+    All candidates share P, the largest of `concentration` uniform numbers. A candidate is included if its own uniform number
+    is below P: given P, each candidate is included independently with probability P. The numbers are compared as integers, so
+    nothing is rounded. Further uniform numbers decide between equal losses, as if these numbers were part of the losses.
+
+    losses : loss of each candidate; the smallest loss is the best. random : function that returns a given number of random
+    bytes. The bytes are used once and not kept.
+    """
+
+    def uniform() -> int:
+        return int.from_bytes(random(_BYTES))
+
+    bound = max(uniform() for _ in range(concentration))
+    included = [number for number in range(len(losses)) if uniform() < bound]
+    ties = [uniform() for _ in losses]
+    return min(included, key=lambda number: (losses[number], ties[number]), default=0)

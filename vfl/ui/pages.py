@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.privacy.ledger import Balance
-    from vfl.report.facts import Facts
-    from vfl.ui.folder import Found
-    from vfl.ui.live import Progress
+    from vfl.report.run import Facts
+    from vfl.ui.folder import Found, Progress
 
 SCRIPT = Markup(Path(__file__).with_name("poll.js").read_text(encoding="utf-8"))
 OWN_STYLE = Markup(Path(__file__).with_name("ui.css").read_text(encoding="utf-8"))

@@ -15,13 +15,15 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import logging
 import secrets
 import threading
 import time
+from concurrent.futures import Future, wait
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from vfl.documents import opened, parse_json
@@ -32,19 +34,72 @@ from vfl.launch.run import checkpoint
 from vfl.privacy.ledger import SqliteLedger
 from vfl.report.card import card
 from vfl.report.card import html as card_html
-from vfl.report.facts import gathered
+from vfl.report.run import gathered
 from vfl.report.run import html as report_html
 from vfl.ui import pages
-from vfl.ui.folder import Found, find, ledger_of
-from vfl.ui.live import LONGEST, Watched
-from vfl.ui.work import Expected, Work
+from vfl.ui.folder import LONGEST, Found, Watched, find, ledger_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from vfl.report.facts import Facts
     from vfl.report.markup import Child
-    from vfl.ui.live import Progress
+    from vfl.report.run import Facts
+    from vfl.ui.folder import Progress
+
+T = TypeVar("T")
+MOST = 16
+"""Largest number of items that may be read at the same time."""
+
+log = logging.getLogger(__name__)
+
+
+class Work:
+    """Readings in progress, by key. A second request for the same key waits for the first request's reading."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[Hashable, tuple[Future[Any], float]] = {}  # {key: (outcome, time of the start)}
+        self._lock = threading.Lock()
+
+    def done(self, key: Hashable, seconds: float, work: Callable[[], T]) -> T:
+        """Return work(), or raise the error of work() if that is a VflError, an OSError or Expected.
+
+        Raises OutputError for any other error, after `seconds`, and while MOST other readings are in progress.
+        """
+        with self._lock:
+            if key not in self._tasks:
+                if len(self._tasks) >= MOST:
+                    raise OutputError("too many other items are being read; try again")
+                self._tasks[key] = Future(), time.monotonic()
+                # The process may end before this thread does.
+                threading.Thread(target=self._run, args=(key, self._tasks[key][0], work), daemon=True).start()
+            task, begun = self._tasks[key]
+        if not wait([task], max(0.0, begun + seconds - time.monotonic())).done:
+            raise OutputError("reading it takes too long; try again")
+        error = task.exception()
+        if error is None:
+            outcome: T = task.result()
+            return outcome
+        if isinstance(error, (VflError, OSError, Expected)):
+            raise error
+        log.debug("an item cannot be shown", exc_info=error)
+        raise OutputError(f"it is damaged ({type(error).__name__})") from error
+
+    def _run(self, key: Hashable, task: Future[Any], work: Callable[[], Any]) -> None:
+        try:
+            outcome, error = work(), None
+        except Exception as raised:  # noqa: BLE001 - damaged files may raise any error; `done` tells them apart
+            outcome, error = None, raised
+        with self._lock:
+            del self._tasks[key]
+        if error is None:
+            task.set_result(outcome)
+        else:
+            task.set_exception(error)
+
+
+class Expected(Exception):
+    """Base class of errors that `Work.done` passes on unchanged."""
+
 
 HOST = "127.0.0.1"
 HEADERS = {
@@ -87,8 +142,8 @@ class Site:
         self._work = Work()
         self._routes: Mapping[str, Callable[[Found, str, Mapping[str, str]], str]] = {
             "run": self._run,
-            "live": self._live,
-            "report": self._report,
+            "live": lambda found, name, _: json.dumps(self._progress(found, _named(found.runs, name)).to_dict()),
+            "report": lambda found, name, _: report_html(self._gathered(found, _named(found.runs, name))),
             "card": self._card,
             "job": self._job,
             "ledger": self._ledger,
@@ -144,12 +199,6 @@ class Site:
         if own.is_file() and not own.is_symlink():
             section = pages.accounts(SqliteLedger(own, readonly=True).show())
         return pages.run(self.base, name, progress, facts, section)
-
-    def _live(self, found: Found, name: str, query: Mapping[str, str]) -> str:
-        return json.dumps(self._progress(found, _named(found.runs, name)).to_dict())
-
-    def _report(self, found: Found, name: str, query: Mapping[str, str]) -> str:
-        return report_html(self._gathered(found, _named(found.runs, name)))
 
     def _card(self, found: Found, name: str, query: Mapping[str, str]) -> str:
         facts = self._gathered(found, _named(found.runs, name))

@@ -530,7 +530,7 @@ class TestSealing:
             assert "impossible numbers of ids" in counter.refused(BeginAligning(None, sizes))
 
     def test_a_set_beyond_this_machines_memory(self, counter, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("vfl.planning.machine.memory_here", lambda: 1e9)
+        monkeypatch.setattr("vfl.planning.cost.memory_here", lambda: 1e9)
         counter.call(offer(job(id="customer"), purpose="align"))
         counter.call(ReadIds())
         said = counter.refused(BeginAligning(None, {"bank": N, "telco": 1 << 28}))

@@ -1,4 +1,4 @@
-"""`vfl join FILE`: take part in a federation with your data, under your policy, or as its dealer."""
+"""`vfl join` and `vfl serve`: take part in a federation, or answer scoring requests over HTTP, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli import INTERRUPTED
+from vfl.cli import INTERRUPTED, Terminated
 from vfl.cli.options import IDENTITY, JSON_LINES, PATH, path_option, print_json, several
 from vfl.cli.options.jobs import CSV, formats_of, in_format
 from vfl.errors import SpecificationError
@@ -53,7 +53,7 @@ HEARTBEAT = 60.0
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics at this address.")
 @JSON_LINES
-def command(
+def join_command(
     path: Path,
     name: str,
     sources: tuple[str, ...],
@@ -74,7 +74,6 @@ def command(
 
     The dealer that FILE names joins without data and policy.
     """
-    from vfl.cli.terminal.signals import Terminated
     from vfl.launch.join import prepare, run
 
     own: dict[str, Any] = {"policy": policy, "identity": identity, "cores": cores, "index": index, "shards": shards}
@@ -314,3 +313,40 @@ def _short(text: str) -> str:
 
 def _cost(releases: int, epsilon: float | None) -> str:
     return f"{releases} noised sums" + (f", ε = {epsilon:.4g}" if epsilon is not None else "")
+
+
+@click.command("serve")
+@click.argument("path", metavar="FILE", type=PATH)
+@JSON_LINES
+def serve_command(path: Path, *, as_json: bool) -> None:
+    """Answer scoring requests over HTTP, as the service file FILE says, until Ctrl-C or SIGTERM.
+
+    Scores carry no noise: the party that adds up sees the other parties' parts of each margin. Policies and the callers'
+    quotas limit who asks, and how much.
+
+    SIGHUP reads models and callers from FILE again, and the data: requests in progress keep their version, and a new active
+    version answers once all parties have loaded it. The versions kept and refused are printed.
+    """
+    try:
+        from vfl.serving.run import Service
+    except ImportError as error:
+        raise SpecificationError(f"vfl serve needs {error.name}: pip install 'vfl[serve]'") from None
+
+    def watch(event: dict[str, Any]) -> None:
+        if as_json:
+            print_json({"time": round(time.time(), 3), **event})
+            return
+        name, refused = event["event"], event.get("refused", {})
+        said = {
+            "serving": f"{event.get('party')} serves at {event.get('listen')}",
+            "reloaded": "reloaded, except what is refused" if refused else "reloaded",
+        }.get(name, name)
+        click.echo(f"{time.strftime('%H:%M:%S')}  {said}" + (f": {event['why']}" if "why" in event else ""))
+        for model, kept in event.get("models", {}).items():
+            active = "no version answers" if kept["active"] is None else f"version {kept['active']} answers"
+            click.echo(f"          {model}: {active}; kept: {', '.join(kept['versions']) or 'none'}")
+        for which, why in refused.items():
+            click.echo(f"          {which} refused: {why}")
+
+    with contextlib.suppress(Terminated):
+        Service(path).run(watch)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import JSON, PATH, new_file, print_json
+from vfl.cli.options import JSON, PATH, new_file, print_json, tell
 from vfl.cli.options.jobs import NETWORK
 from vfl.errors import BudgetError, OutputError, PrivacyError, SpecificationError, nearest
 
@@ -145,15 +145,14 @@ def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
     if noted is not None:
         ledger.require(_head(noted))
     revisions = [str(revision) for balance in ledger.show() for revision in balance.revisions]
-    if as_json:
-        found = {"ledger": str(path), "ok": True, "head": dataclasses.asdict(head), "through": noted}
-        print_json(found | {"revisions": revisions})
-        return
-    click.echo(f"ok: {head.seq} entries follow from each other, and every sum from its charges; head {head.hash}")
-    if noted is not None:
-        click.echo(f"ok: the chain contains the head {noted}")
-    for revision in revisions:
-        click.echo(f"note: {revision}")
+    found = {"ledger": str(path), "ok": True, "head": dataclasses.asdict(head), "through": noted}
+    tell(
+        found | {"revisions": revisions},
+        f"ok: {head.seq} entries follow from each other, and every sum from its charges; head {head.hash}",
+        *([] if noted is None else [f"ok: the chain contains the head {noted}"]),
+        *(f"note: {revision}" for revision in revisions),
+        as_json=as_json,
+    )
 
 
 @command.command("replay", short_help="Recompute ε with another accountant.")
@@ -188,14 +187,13 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
     require_fraction("delta", delta, PrivacyError)
     releases = sum(run.releases for run in balance.runs)
     epsilon = ledger.replay(dataset, accountant).epsilon(delta) if releases else 0.0
-    if as_json:
-        print_json(
-            {"dataset": dataset, "accountant": way, "epsilon": epsilon, "delta": delta, "releases": releases}
-            | {"spent": balance.spent, "cap": balance.epsilon}
-        )
-        return
-    click.echo(f"{releases} releases on {dataset!r}: ε = {epsilon:.6g} at δ = {delta:.3g} by {way}")
-    click.echo(f"the ledger counts ε = {balance.spent:.6g} of ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g}")
+    tell(
+        {"dataset": dataset, "accountant": way, "epsilon": epsilon, "delta": delta, "releases": releases}
+        | {"spent": balance.spent, "cap": balance.epsilon},
+        f"{releases} releases on {dataset!r}: ε = {epsilon:.6g} at δ = {delta:.3g} by {way}",
+        f"the ledger counts ε = {balance.spent:.6g} of ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g}",
+        as_json=as_json,
+    )
 
 
 @command.command("settle", short_help="Free the unused reservation of a run that will not be resumed.")
@@ -218,20 +216,25 @@ def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_j
     """
     from vfl.privacy.ledger import SqliteLedger
 
-    statement = (
-        _settled_id(run, SqliteLedger(path, allow_network_file_system=allow_network_file_system))
-        if path is not None
-        else _settled_folder(Path(run), allow_network_file_system=allow_network_file_system)
-    )
-    if as_json:
-        print_json(None if statement is None else dataclasses.asdict(statement))
-        return
+    if path is None:
+        statement = _settled_folder(Path(run), allow_network_file_system=allow_network_file_system)
+    else:
+        ledger = SqliteLedger(path, allow_network_file_system=allow_network_file_system)
+        runs = ((balance.dataset, found.job) for balance in ledger.show() for found in balance.runs if found.run == run)
+        dataset, job = next(runs, (None, ""))
+        if dataset is None:
+            raise SpecificationError(
+                f"run {run!r} reserved nothing in the ledger {str(ledger.path)!r}: vfl ledger show prints the ids"
+            )
+        statement = _settled(ledger, dataset, run, job)
     if statement is None:
-        click.echo("nothing was charged: the whole reservation is free again")
+        tell(None, "nothing was charged: the whole reservation is free again", as_json=as_json)
         return
-    click.echo(
+    tell(
+        dataclasses.asdict(statement),
         f"{statement.releases} releases stay charged, ε = {statement.spent:.4g} of ε = {statement.reserved:.4g} reserved "
-        f"at δ = {statement.delta:.3g}; the rest is free again"
+        f"at δ = {statement.delta:.3g}; the rest is free again",
+        as_json=as_json,
     )
 
 
@@ -255,41 +258,24 @@ def _settled_folder(folder: Path, *, allow_network_file_system: bool) -> Stateme
         return _settled(ledger, budget.account(job), budget.run, start.job, budget.head)
 
 
-def _settled_id(run: str, ledger: SqliteLedger) -> Statement | None:
-    for balance in ledger.show():
-        for found in balance.runs:
-            if found.run == run:
-                return _settled(ledger, balance.dataset, run, found.job)
-    raise SpecificationError(
-        f"run {run!r} reserved nothing in the ledger {str(ledger.path)!r}: vfl ledger show prints the ids"
-    )
-
-
 def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
     """Take a run over, so that its process can no longer charge, and settle the run. Return None if nothing was charged."""
+    from parties.book import account_of
     from vfl.privacy.ledger import DatasetBook
 
     found = next((r for r in _named(ledger.show(), dataset).runs if r.run == run), None)
     if found is not None and found.status != "open":
         raise SpecificationError(f"run {run!r} is {found.status}: there is nothing left to settle")
-    _require_ledger(dataset, run)
+    if dataset.startswith(account_of("")):
+        raise BudgetError(
+            f"{dataset!r} is the account of a party's book, where all of run {run!r} counts, since the releases of other "
+            "parties depend on this party's records too: settle it in the coordinator's ledger"
+        )
     reservation = DatasetBook(ledger, dataset).resume(run, job=job, head=head)
     if reservation.charged():
         return reservation.settle()
     reservation.refund()
     return None
-
-
-def _require_ledger(dataset: str, run: str) -> None:
-    """Raise BudgetError for an account in a party's own ledger (book), which must count all parties' releases in a run."""
-    from parties.book import account_of
-
-    party = dataset.removeprefix(account_of(""))
-    if party != dataset:
-        raise BudgetError(
-            f"{dataset!r} is the account of a party's book, where all of run {run!r} counts, since the releases of other "
-            "parties depend on this party's records too: settle it in the coordinator's ledger"
-        )
 
 
 def _named(balances: tuple[Balance, ...], dataset: str) -> Balance:

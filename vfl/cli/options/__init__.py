@@ -51,6 +51,15 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
+def tell(plain: object, *lines: object, as_json: bool) -> None:
+    """Print a value as one line of JSON, or else these lines."""
+    if as_json:
+        print_json(plain)
+        return
+    for line in lines:
+        click.echo(line)
+
+
 def several(option: str, name: str, metavar: str, about: str, **others: Any) -> Adding:
     """Return an option that may be given several times. name : parameter that takes the option's values."""
     return click.option(option, name, multiple=True, metavar=metavar, help=about, **others)

@@ -211,40 +211,33 @@ def _named(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str] | s
 
 
 def records_of(
-    where: Where,
-    sources: Sequence[str],
-    parties: Sequence[str],
-    *,
-    formats: Sequence[str] = (),
-    policies: Sequence[str] = (),
-    run: Path | None = None,
+    where: Where, parties: Sequence[str], *, run: Path | None = None, sources: Sequence[str] | None = None
 ) -> Any:
     """Return the sources in --data with their owners' policies; with --federation, {party: owner's name of the source}.
 
-    formats, policies : values of --csv and --policy. run : folder of a run, whose text file formats are the defaults.
+    run : folder of a run, whose formats of text files are the defaults. sources : values of another option instead of --data.
     """
     from vfl.job.environment import Source
     from vfl.launch.run.checkpoint import formats_of_run
 
+    sources = where.sources if sources is None else sources
     if where.federation is not None:
         return _asked(sources, parties)
     declared = {} if run is None else formats_of_run(run)
-    return Source(named_sources(sources, parties, formats, declared), pairs("--policy", "PARTY=FILE", policies))
+    data = named_sources(sources, parties, where.formats, declared)
+    return Source(data, pairs("--policy", "PARTY=FILE", where.policies))
 
 
-def placed(
-    where: Where, job: Job, environment: Environment, sources: Sequence[str], **only: object
-) -> tuple[Site, Any, dict[str, Any]]:
+def placed(where: Where, job: Job, environment: Environment) -> tuple[Site, Any, dict[str, Any]]:
     """Return the site of a command, the data of its job, and a record of the data for the run's log.
 
-    sources : values of --data; with --federation these are the owners' names of sources. only : options that need
-    --federation.
+    The values of --data name the owners' sources.
     """
     from vfl.launch.sources import data_of
 
-    site = where.site(job, environment.site, only={"data": sources, **only})
+    site = where.site(job, environment.site, named=True)
     if where.federation is not None:
-        asked = _asked(sources, job.partition.parties)
+        asked = _asked(where.sources, job.partition.parties)
         return site, asked, {"sources": asked}
     if getattr(site, "address", None) is None:
         require_files(environment)

@@ -1,8 +1,11 @@
-"""Options that choose where a command runs (the site), in addition to the tables of the job file."""
+"""Options that choose the site of a command, together with the job file; and its connections, metrics and logs."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
+import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.options import path_option
-from vfl.errors import SpecificationError, nearest
+from vfl.errors import OutputError, SpecificationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from vfl.job import Job
     from vfl.job.site import Ray, Site
@@ -27,7 +30,11 @@ FEDERATION = (
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Values of the options that choose the site of a command. otherwise : engine if --engine and --address are not given."""
+    """Values of the options that a command on data shares with others: its site, its data, and what watches it.
+
+    otherwise : engine without --engine and --address. sources, formats, policies : values of --data, --csv and --policy.
+    metrics, log : address and file of a federation's metrics and log.
+    """
 
     engine: str | None = None
     address: str | None = None
@@ -36,20 +43,18 @@ class Where:
     federation: Path | None = None
     name: str | None = None
     identity: Path | None = None
+    sources: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    metrics: str | None = None
+    log: Path | None = None
     otherwise: str = "ray"
 
-    def site(
-        self,
-        job: Job | None,
-        declared: Ray | None = None,
-        *,
-        only: Mapping[str, object] | None = None,
-        **others: object,
-    ) -> Site:
+    def site(self, job: Job | None, declared: Ray | None = None, *, named: bool = False, **others: object) -> Site:
         """Return the site of a command.
 
-        job : job whose parties must be in the federation. declared : site that the job file names. only : {name: value} of
-        options that need --federation. others : options that cannot be combined with --federation.
+        job : job whose parties must be in the federation. declared : site of the job file. named : True if --data names
+            sources of owners, and so needs --federation. others : options that --federation excludes.
 
         Raises SpecificationError for a party that is no member of the federation, for a member that is not the coordinator,
         and for a key that cannot be used.
@@ -60,11 +65,12 @@ class Where:
         declared = declared or Ray()
         own = {"engine": self.engine, "address": self.address, "shards": self.shards, "cores": self.cores}
         if self.federation is not None:
-            for option, value in {**own, **others}.items():
+            for option, value in {**own, "policy": self.policies, **others}.items():
                 if value:
                     raise click.UsageError(f"--{option} cannot be combined with --federation: its parties run vfl join")
             return self._across(self.federation, job, declared)
-        for option, given in {"as": self.name, "identity": self.identity, **(only or {})}.items():
+        only = {"as": self.name, "identity": self.identity, "metrics": self.metrics, "log": self.log}
+        for option, given in {**only, "data": self.sources if named else ()}.items():
             if given:
                 raise click.UsageError(f"--{option} needs --federation FILE")
         ray = replace(
@@ -80,7 +86,7 @@ class Where:
             raise SpecificationError("an address names a Ray cluster: leave --address out, or use --engine ray")
         return InProcess(cores=ray.cores, shards=ray.shards)
 
-    def resumed(self, own: Site, job: Job, run: Path, *, only: Mapping[str, object] | None = None) -> Site:
+    def resumed(self, own: Site, job: Job, run: Path) -> Site:
         """Return the site at which a run continues: the run's own site, with federation file and key from options, if given."""
         from vfl.job.site import Federated, Ray
 
@@ -89,7 +95,7 @@ class Where:
                 raise click.UsageError(
                     f"the run in {str(run)!r} did not begin across organisations: leave out --federation"
                 )
-            self.site(job, only=only)  # refuses options that need a federation
+            self.site(job)  # refuses options that need a federation
             return own
         identity = self.identity or (Path(own.identity) if own.identity else None)
         there = replace(self, federation=self.federation or Path(own.file), identity=identity)
@@ -162,3 +168,85 @@ def members_of(job: Job, federation: Path | None) -> tuple[str, ...]:
 
     dealer = None if federation is None else dealer_of(job, read_federation(federation))
     return (*job.partition.parties, *(() if dealer is None else (dealer,)))
+
+
+ROUNDS, LINKS = "vfl.run", "vfl.federation"
+"""Loggers of runs and of connections. Each line is one JSON object, without data of records (coordinator.telemetry)."""
+
+
+def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --metrics and --log to a command that takes --federation."""
+    metrics = click.option(
+        "--metrics", metavar="HOST:PORT", help="With --federation: serve Prometheus metrics at this address."
+    )
+    log = path_option("--log", "With --federation: append the log to this file, one JSON object per line.")
+    return metrics(log(command))
+
+
+class Connections(logging.Handler):
+    """Log handler that prints to standard error when parties connect, disconnect or are refused."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one log line about the connections."""
+        from coordinator.federation.gathering import ENDED
+
+        line = json.loads(record.getMessage())
+        who = line.get("party") or f"a peer with the certificate {line.get('peer') or 'unknown'}"
+        match line["event"]:
+            case "connected":
+                click.echo(f"{who} is connected", err=True)
+            case "disconnected" if line["why"] != ENDED:  # a regular end is not a fault
+                click.echo(f"{who} disconnected: {line['why']}", err=True)
+            case "refused":
+                click.echo(f"{who} is refused: {line['why']}", err=True)
+
+
+class Timed(logging.Formatter):
+    """Log formatter that adds the time, in seconds since 1970, to every JSON line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return json.dumps({"time": round(record.created, 3), **json.loads(record.getMessage())}, ensure_ascii=False)
+
+
+@contextlib.contextmanager
+def watched(where: Where, parties: Iterable[str], *, job: str = "", quiet: bool = False) -> Iterator[None]:
+    """Print connections while a command runs. If requested, serve metrics and append log lines to a file.
+
+    parties : parties for which the command waits. quiet : True prints nothing.
+    """
+    with contextlib.ExitStack() as stack:
+        if where.federation is not None and not quiet:
+            stack.enter_context(_handling(Connections(), LINKS))
+            click.echo(f"waiting for {', '.join(parties)}: each runs vfl join {where.federation.name}", err=True)
+        if where.log is not None:
+            stack.enter_context(_logged(where.log))
+        if where.metrics is not None:
+            from coordinator.telemetry import COUNTERS, GAUGES
+            from vfl.launch.metrics import Metrics
+
+            stack.enter_context(Metrics(where.metrics, COUNTERS, GAUGES, {"job": job}))
+        yield
+
+
+@contextlib.contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write the log {str(path)!r}: {error.strerror}") from error
+    handler.setFormatter(Timed())
+    with _handling(handler, LINKS), _handling(handler, ROUNDS):
+        yield
+    handler.close()
+
+
+@contextlib.contextmanager
+def _handling(handler: logging.Handler, name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import JSON_ALONE, RUN, new_file, several
-from vfl.cli.options.federated import watched
+from vfl.cli.options import JSON_ALONE, RUN, new_file, several, tell
 from vfl.cli.options.jobs import CSV, LEDGER, POLICIES, named_sources, records_of
-from vfl.cli.options.site import Where, site_options
-from vfl.errors import OutputError, SpecificationError
+from vfl.cli.options.site import Where, site_options, watched
+from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,15 +50,12 @@ BASELINE, HISTORY = "baseline.json", "monitored"
 @JSON_ALONE
 def command(
     run: Path,
-    sources: tuple[str, ...],
     before: tuple[str, ...],
     party: str | None,
     epsilon: float | None,
     delta: float | None,
     dataset: str | None,
     ledger: str | None,
-    formats: tuple[str, ...],
-    policies: tuple[str, ...],
     where: Where,
     threshold: float,
     output: Path | None,
@@ -77,29 +72,28 @@ def command(
 
     from vfl.launch.monitor import Counted, compare, count, count_own
     from vfl.launch.run.result import Result
-    from vfl.report.drift import drift_page
+    from vfl.report.comparison import drift_page
     from vfl.writing import write_whole
 
     if not threshold > 0:
         raise SpecificationError(f"--threshold is a positive stability index, such as 0.2, not {threshold:g}")
-    if not sources:
+    if not where.sources:
         raise click.UsageError("Missing option '--data'.")
     result = Result.load(run)
-    if why := result.altered():
-        raise OutputError(f"the model in {str(run)!r} cannot be relied on, since its certificate does not hold: {why}")
+    result.require_unaltered(f"the model in {str(run)!r} cannot be relied on")
     parties = result.job.partition.parties
     if party is not None:
         if where.federation is not None or epsilon is not None or ledger is not None or not before:
             raise SpecificationError(
                 "--party compares without noise, here: give --data and --training, and no --epsilon"
             )
-        then, now = (count_own(result, party, _own(given, party, formats)) for given in (before, sources))
+        then, now = (count_own(result, party, _own(given, party, where.formats)) for given in (before, where.sources))
     else:
         if epsilon is None or ledger is None:
             raise SpecificationError(
                 "each counting costs ε: give --epsilon and --ledger, or --party to look at your own columns"
             )
-        site, paid = where.site(result.job, policy=policies), epsilon
+        site, paid = where.site(result.job), epsilon
         account = dataset or result.job.dataset
         if account is None:
             raise SpecificationError(
@@ -107,12 +101,12 @@ def command(
             )
 
         def counted(given: tuple[str, ...], account: str | None) -> Counted:
-            data = records_of(where, given, parties, formats=formats, policies=policies, run=run)
-            with watched(federation=where.federation, parties=parties, quiet=as_json):
+            data = records_of(where, parties, run=run, sources=given)
+            with watched(where, parties, quiet=as_json):
                 return count(result, data, dataset=account, at=site, epsilon=paid, delta=delta, ledger=ledger)
 
         then = _baseline(run, lambda given: counted(given, result.job.dataset or dataset), before)
-        now = counted(sources, account)
+        now = counted(where.sources, account)
     found = compare(result, then, now)
     exceeding = found.exceeding(threshold)
     if party is None:
@@ -122,14 +116,9 @@ def command(
         past = [] if party is not None else sorted((run / HISTORY).glob("*.json"))
         days = {path.stem: compare(result, then, Counted.load(path)) for path in past}
         write_whole(output, drift_page(found, threshold, f"{result.job.name}: drift", days))
-    if as_json:
-        rows = {one.name: {"index": one.index, "floor": one.floor, "limit": one.limit} for one in found.drifts}
-        click.echo(
-            json.dumps({"drift": rows, "exceeding": exceeding, "unwatched": found.unwatched}, ensure_ascii=False)
-        )
-    else:
-        for one in found.drifts:
-            click.echo(f"{one}{'  DRIFT' if one.name in exceeding else ''}")
+    rows = {one.name: {"index": one.index, "floor": one.floor, "limit": one.limit} for one in found.drifts}
+    said = (f"{one}{'  DRIFT' if one.name in exceeding else ''}" for one in found.drifts)
+    tell({"drift": rows, "exceeding": exceeding, "unwatched": found.unwatched}, *said, as_json=as_json)
     if exceeding:
         raise SystemExit(DRIFTED)
 

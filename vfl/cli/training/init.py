@@ -161,31 +161,26 @@ def at_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-_PROMPTS = {
-    "label": "the label, PARTY.COLUMN",
-    "bounds": "public bounds, LOW HIGH",
-    "fill": "number for a missing cell",
-    "categories": "public categories, separated by commas",
-    "missing": "a missing cell: 'indicator' adds a coordinate for it",
-    "classes": "public classes, separated by commas; of two, the negative one first",
-    "read": "y: all of it is publicly known",
-    "epsilon": "ε of the job",
+_ASKED = {
+    "label": ("the label, PARTY.COLUMN", ""),
+    "bounds": ("public bounds, LOW HIGH", "two numbers, the lower one first, such as 0 1.5"),
+    "fill": ("number for a missing cell", "a number, such as 0"),
+    "categories": ("public categories, separated by commas", "two categories or more, such as red, green, blue"),
+    "missing": ("a missing cell: 'indicator' adds a coordinate for it", "indicator"),
+    "classes": (
+        "public classes, separated by commas; of two, the negative one first",
+        "two classes or more, such as no, yes",
+    ),
+    "read": ("y: all of it is publicly known", "y, or Enter"),
+    "epsilon": ("ε of the job", "a number above 0, such as 1.0"),
 }
-_EXPECTED = {
-    "bounds": "two numbers, the lower one first, such as 0 1.5",
-    "fill": "a number, such as 0",
-    "categories": "two categories or more, such as red, green, blue",
-    "missing": "indicator",
-    "classes": "two classes or more, such as no, yes",
-    "read": "y, or Enter",
-    "epsilon": "a number above 0, such as 1.0",
-}
+"""{subject of a question: (prompt, expected form of the answer)}."""
 _NOT_PRIVATE = ("bounds", "categories", "classes")
 
 
 def _ask(question: Question) -> str | None:
     """Ask a question at the terminal until the answer can be read. Enter leaves the declaration open, or takes the default."""
-    prompt, open_ = _PROMPTS[question.about], "Enter: leave it open"
+    (prompt, expected), open_ = _ASKED[question.about], "Enter: leave it open"
     if question.about in _NOT_PRIVATE:
         shown = (
             f"{question.column}: the records hold {question.shown}, NOT PRIVATE unless publicly known. y: it is public"
@@ -208,7 +203,7 @@ def _ask(question: Question) -> str | None:
             return '""' if question.about == "read" else question.shown
         if (read := _read(question.about, answer)) is not None:
             return read
-        click.echo(f"  {answer!r} cannot be read: expected {_EXPECTED[question.about]}", err=True)
+        click.echo(f"  {answer!r} cannot be read: expected {expected}", err=True)
 
 
 def _read(about: str, answer: str) -> str | None:

@@ -1,16 +1,17 @@
-"""`vfl plan JOB`: show what a job would release and cost, before it spends any budget."""
+"""`vfl plan` and `vfl align`: show what a job would release and cost, and find its records, before it spends any budget."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import JSON, path_option, print_json, records_option
-from vfl.cli.options.jobs import EXPLAIN, job_argument, read_job, require_files
+from vfl.cli.options import JSON, JSON_ALONE, path_option, print_json, records_option, tell
+from vfl.cli.options.jobs import EXPLAIN, SOURCES, job_argument, placed, read_job, require_files
+from vfl.cli.options.site import Where, site_options, watched, watching_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     help="Bound rounds, bytes and time on such connections to the coordinator, e.g. 100Mbit/20ms.",
 )
 @JSON
-def command(
+def plan_command(
     job: str,
     assignments: tuple[str, ...],
     records: int | None,
@@ -63,9 +64,8 @@ def command(
 ) -> None:
     """Show the guarantee of JOB and its expected quality and cost. Reads no party's records."""
     from vfl.federation.file import read_federation
-    from vfl.launch.engines.place import check_job
-    from vfl.launch.row_order import row_order_warnings
-    from vfl.launch.sources import data_of
+    from vfl.launch.engines.place import check_job, dealer_of
+    from vfl.launch.sources import data_of, row_order_warnings
     from vfl.planning import forecast, plan
 
     spec, environment = read_job(job, assignments)
@@ -82,7 +82,11 @@ def command(
     warnings = row_order_warnings(spec, {} if across is not None else environment.data)
     records = records or noted or int(data_of(spec, environment).data.num_rows)
     if candidates is not None:
-        _plan_tune(spec, candidates, records, as_json=as_json)
+        from vfl.tuning.candidates import read_candidates, tuning_of
+        from vfl.tuning.forecast import TunePlan
+
+        choice = TunePlan(tuning_of(spec, **read_candidates(candidates)).with_delta(records), records)
+        tell(choice.to_dict(), choice, as_json=as_json)
         return
     planned = plan(spec, records, link=link)
     expected = forecast(spec, records, positives=positives, signal=signal)
@@ -101,7 +105,10 @@ def command(
         said = re.sub(r"(?m)^(  align +by .*?), about .*$", r"\1, as done by vfl align", said)
     click.echo(said)
     if across is not None:
-        click.echo(_members(spec, across))
+        dealer = dealer_of(spec, across)
+        third = "" if dealer is None else f"; dealer {dealer}"
+        parties = ", ".join(spec.partition.parties)
+        click.echo(f"  across     federation {across.name}, digest {across.digest}: {parties}{third}")
     for warning in warnings:
         click.echo(f"  warning    {warning}")
     _print_costs(planned, environment, nodes=nodes)
@@ -125,21 +132,10 @@ def _noted(job: Job, environment: Environment, federation: Path | None, across: 
     return noted
 
 
-def _members(job: Job, federation: Federation) -> str:
-    from vfl.launch.engines.place import dealer_of
-
-    dealer = dealer_of(job, federation)
-    parties = ", ".join(job.partition.parties)
-    return f"  across     federation {federation.name}, digest {federation.digest}: {parties}" + (
-        f"; dealer {dealer}" if dealer is not None else ""
-    )
-
-
 def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
-    from vfl.launch.engines.arrangement import usable_cores
+    from vfl.launch.engines.place import usable_cores
     from vfl.launch.engines.readiness import cpus_of
-    from vfl.planning.cost import APART, CLUSTER, RAY, TRANSPORTS, cost_of, sizes_of
-    from vfl.planning.machine import Machine
+    from vfl.planning.cost import APART, CLUSTER, RAY, TRANSPORTS, Machine, cost_of, sizes_of
 
     declared, job = environment.site, planned.job
     here = declared
@@ -161,8 +157,7 @@ def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
 
 def _print_costs(planned: Plan, environment: Environment, *, nodes: bool) -> None:
     """Print advice on memory. nodes : True also prints a table of memory, bytes and time for each transport."""
-    from vfl.planning.cost import advice, sizes_of, table
-    from vfl.planning.machine import Machine
+    from vfl.planning.cost import Machine, advice, sizes_of, table
 
     machine = Machine.here()
     for sentence in advice(sizes_of(planned), machine):
@@ -182,8 +177,7 @@ def _to_dict(
 ) -> dict[str, Any]:
     """Return the plan as plain values, for --json. records : n, including held-out records."""
     from vfl.alignment import reveals
-    from vfl.planning.cost import advice, sizes_of
-    from vfl.planning.machine import Machine
+    from vfl.planning.cost import Machine, advice, sizes_of
     from vfl.privacy.events import OnPart, bare
 
     job, problem = planned.job, planned.problem
@@ -229,10 +223,59 @@ def _to_dict(
     }
 
 
-def _plan_tune(job: Job, candidates: Path, records: int, *, as_json: bool) -> None:
-    """Print the plan of a tuning run (a private choice): the cost, and a forecast."""
-    from vfl.tuning.file import read_tuning
-    from vfl.tuning.forecast import TunePlan
+@click.command("align")
+@job_argument
+@site_options("ray")
+@SOURCES
+@click.option("--again", is_flag=True, help="Make a new alignment, even if the parties still hold a valid one.")
+@watching_options
+@JSON_ALONE
+def align_command(
+    job: str,
+    assignments: tuple[str, ...],
+    where: Where,
+    *,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Find the records that all parties of JOB have, by private set intersection: no party shows its ids to another.
 
-    planned = TunePlan(read_tuning(job, candidates).with_delta(records), records)
-    click.echo(json.dumps(planned.to_dict(), ensure_ascii=False) if as_json else str(planned))
+    A party whose data are files stores the positions of its common rows, and later runs of the job read them. Repeat the
+    command to continue an interrupted alignment. An alignment that still fits the files is reused.
+    """
+    from vfl.alignment import reveals
+    from vfl.cli.terminal.progress import Progress
+    from vfl.launch.align import align
+
+    spec, environment = read_job(job, assignments)
+    site, data, _ = placed(where, spec, environment)
+    started = time.monotonic()
+    with (
+        watched(where, spec.partition.parties, job=spec.name, quiet=as_json),
+        Progress(quiet=as_json) as progress,
+    ):
+        aligned = align(spec, data, at=site, again=again, watch=progress)
+    seconds, seen = time.monotonic() - started, reveals(len(spec.partition.parties))
+    if as_json:
+        outcome = {
+            "n_records": aligned.n_records,
+            "sizes": dict(aligned.sizes),
+            "alignment": aligned.alignment,
+            "kept": environment.table is None,
+            "reused": aligned.reused,
+            "seconds": seconds,
+            "revealed": seen,
+        }
+        print_json(outcome)
+        return
+    sizes = ", ".join(f"{party} {size}" for party, size in aligned.sizes.items())
+    click.echo(f"{aligned.n_records} records are common to all parties ({sizes}); {seconds:.1f} s")
+    if aligned.reused:
+        click.echo("every party still holds an alignment of these files, which is reused; --again makes a new one")
+        return
+    for who, what in seen.items():
+        click.echo(f"  {who} learned  {what}" if who != "outsider" else f"  public  {what}")
+    if environment.table is None:
+        click.echo("each party stores its rows locally; runs of this job start from them")
+    else:
+        click.echo("nothing is stored: the parties are simulated from one table")

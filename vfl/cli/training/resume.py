@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vfl.cli.options import JSON_ALONE, KEY, RUN
-from vfl.cli.options.federated import watched, watching_options
-from vfl.cli.options.site import Where, federation_options, members_of
+from vfl.cli.options.site import Where, federation_options, members_of, watched, watching_options
 from vfl.cli.training.run import resumable, show
+from vfl.cli.training.tune import show_tuned, telling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +30,6 @@ def command(
     run: Path,
     key: str | None,
     where: Where,
-    metrics: str | None,
-    log: Path | None,
     *,
     as_json: bool,
 ) -> None:
@@ -48,7 +47,7 @@ def command(
     from vfl.tuning.run import is_tune
 
     if is_tune(run):
-        resume_tune(run, key, where, as_json=as_json)
+        _resume_tune(run, key, where, as_json=as_json)
         return
     if (run / MODEL).exists():
         if not as_json:
@@ -58,19 +57,19 @@ def command(
     check_folder(run)
     job, _ = jobfile.read(run / jobfile.NAME)
     kept = checkpoint.read(run, job)[0].environment
-    site = where.resumed(site_of_log(kept), job, run, only={"metrics": metrics, "log": log})
-    federation = Path(site.file) if isinstance(site, Federated) else None
+    site = where.resumed(site_of_log(kept), job, run)
+    where = replace(where, federation=Path(site.file) if isinstance(site, Federated) else None)
     earlier = checkpoint.charged_before(run, job)
     with (
         resumable(run),
-        watched(metrics, log, federation=federation, parties=members_of(job, federation), job=job.name, quiet=as_json),
+        watched(where, members_of(job, where.federation), job=job.name, quiet=as_json),
         Progress(quiet=as_json, earlier=earlier) as progress,
     ):
-        result = resume(run, kept_data(job, kept, site), at=site, key=key, watch=progress)
+        result = resume(run, _kept_data(job, kept, site), at=site, key=key, watch=progress)
     show(result, run, as_json=as_json)
 
 
-def kept_data(job: Job, kept: Mapping[str, Any], site: Site) -> Any:
+def _kept_data(job: Job, kept: Mapping[str, Any], site: Site) -> Any:
     """Return the data that the log of a run names: sources; across organisations {party: owner's name of the source}."""
     from vfl.job.environment import Environment
     from vfl.job.site import Federated
@@ -81,9 +80,7 @@ def kept_data(job: Job, kept: Mapping[str, Any], site: Site) -> Any:
     return data_of(job, Environment.of_log(kept))
 
 
-def resume_tune(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
-    """Continue the tuning run in a folder."""
-    from vfl.cli.training.tune import show_tuned, telling
+def _resume_tune(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
     from vfl.job.site import site_of_log
     from vfl.tuning.run import read_state, resume
 
@@ -91,5 +88,5 @@ def resume_tune(run: Path, key: str | None, where: Where, *, as_json: bool) -> N
     job = tuning.jobs[0]
     site = where.resumed(site_of_log(kept), job, run)
     with resumable(run):
-        tuned = resume(run, kept_data(job, kept, site), at=site, key=key, watch=telling(quiet=as_json))
+        tuned = resume(run, _kept_data(job, kept, site), at=site, key=key, watch=telling(quiet=as_json))
     show_tuned(tuned, run, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`vfl run JOB`: train, print the outcome, and write model and certificate to a new folder."""
+"""`vfl run`: train, print the outcome, and write model and certificate to the folder of the run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import click
 
 from vfl.cli import INTERRUPTED
 from vfl.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, print_json
-from vfl.cli.options.federated import watched, watching_options
 from vfl.cli.options.jobs import EXPLAIN, LEDGER, NETWORK, SOURCES, job_argument, ledger_of, placed, read_job
-from vfl.cli.options.site import Where, members_of, site_options
+from vfl.cli.options.site import Where, members_of, site_options, watched, watching_options
 from vfl.errors import OutputError
 
 if TYPE_CHECKING:
@@ -47,14 +46,11 @@ def command(
     job: str,
     assignments: tuple[str, ...],
     where: Where,
-    sources: tuple[str, ...],
     ledger: str | None,
     key: str | None,
     output: Path | None,
     warm_start: Path | None,
     track: str | None,
-    metrics: str | None,
-    log: Path | None,
     *,
     allow_network_file_system: bool,
     diagnostics: bool,
@@ -70,8 +66,8 @@ def command(
     from vfl.cli.terminal.progress import Progress
     from vfl.job.file import EXAMPLE
     from vfl.launch import train
-    from vfl.launch.row_order import row_order_warnings
-    from vfl.launch.run.tracking import check_tracker
+    from vfl.launch.run.tracking import check_tracker, log_to_mlflow
+    from vfl.launch.sources import row_order_warnings
     from vfl.launch.train import starting_from
 
     if track is not None:
@@ -81,19 +77,10 @@ def command(
     spec = starting_from(spec, warm_start)  # before a folder is made
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
         where = replace(where, otherwise="inprocess")  # the start of actors would take longer than the run
-    site, data, kept = placed(where, spec, environment, sources, metrics=metrics, log=log)
+    site, data, kept = placed(where, spec, environment)
     warnings = () if where.federation is not None else row_order_warnings(spec, environment.data)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(
-            watched(
-                metrics,
-                log,
-                federation=where.federation,
-                parties=members_of(spec, where.federation),
-                job=spec.name,
-                quiet=as_json,
-            )
-        )
+        stack.enter_context(watched(where, members_of(spec, where.federation), job=spec.name, quiet=as_json))
         folder = output or unused(spec.name)
         stack.enter_context(resumable(folder))
         progress = stack.enter_context(Progress(quiet=as_json, explain=explain))
@@ -110,16 +97,10 @@ def command(
             environment=kept,
         )
     show(result, folder, as_json=as_json, warnings=warnings)
-    if track is not None:
-        logged(result, folder, track)
-
-
-def logged(result: Result, folder: Path, uri: str) -> None:
-    """Log a finished run to MLflow under its folder's name. If logging fails, the error says that the run is kept."""
-    from vfl.launch.run.tracking import log_to_mlflow
-
+    if track is None:
+        return
     try:
-        ident = log_to_mlflow(result, uri=uri, run_name=folder.name)
+        ident = log_to_mlflow(result, uri=track, run_name=folder.name)
     except OutputError as error:
         error.add_note(f"the run is finished and kept in {str(folder)!r}; vfl.log_to_mlflow can log it later")
         raise

@@ -9,7 +9,7 @@ import click
 from vfl.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, print_json, records_option
 from vfl.cli.options.jobs import LEDGER, NETWORK, SOURCES, job_argument, ledger_of, placed, read_job
 from vfl.cli.options.site import Where, site_options
-from vfl.cli.training.run import resumable, show, unused
+from vfl.cli.training.run import resumable, show, summary, unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,6 @@ def command(
     assignments: tuple[str, ...],
     candidates: Path,
     where: Where,
-    sources: tuple[str, ...],
     records: int | None,
     ledger: str | None,
     key: str | None,
@@ -49,13 +48,13 @@ def command(
     considered stay secret. `vfl plan JOB --candidates FILE` shows the cost.
     """
     from vfl.launch.align import remembered_records
-    from vfl.tuning.file import read_candidates
+    from vfl.tuning.candidates import read_candidates
     from vfl.tuning.forecast import TunePlan
     from vfl.tuning.run import tune
 
     spec, environment = read_job(job, assignments)
     given = read_candidates(candidates)
-    site, data, kept = placed(where, spec, environment, sources)
+    site, data, kept = placed(where, spec, environment)
     if records is None and where.federation is None:
         records = remembered_records(spec, environment.data) if environment.table is None else int(data.data.num_rows)
     if records is not None:
@@ -95,8 +94,6 @@ def telling(*, quiet: bool) -> Callable[[object], None]:
 def show_tuned(tuned: Tuned, folder: Path, *, as_json: bool) -> None:
     """Print the winner."""
     if as_json:
-        from vfl.cli.training.run import summary
-
         score = None if tuned.score is None else {"value": tuned.score.value, "error": tuned.score.error}
         choice = {"candidate": tuned.candidate, "of": len(tuned.tuning.jobs), "score": score}
         print_json(summary(tuned.result, folder, ()) | {"choice": choice})

@@ -36,8 +36,8 @@ from vfl.job.drafted import MARK
 from vfl.job.environment import path_of
 from vfl.job.file import ADDRESS
 from vfl.job.plain import FORMAT
-from vfl.launch.drafting.overlap import by_overlap, distinct_cells, overlap
-from vfl.launch.drafting.recognition import is_recognised, recognise
+from vfl.launch.drafting.recognition import by_overlap, distinct_cells, is_recognised, overlap, recognise
+from vfl.launch.sources import named_as_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +62,6 @@ _LOSSES = {
 }
 _NUMBERS = ("poisson", "squared")
 """Losses in drafts for which the range of the label must be declared."""
-IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient", "person", "user", "account")
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,11 +424,6 @@ def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | 
     return {party: chosen_of[party] for party in found}
 
 
-def named_as_id(column: str) -> bool:
-    """Return True if a column has a usual name of an id."""
-    return column.lower() in IDS or column.lower().endswith(("_id", "-id", " id"))
-
-
 def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]], how: str) -> list[str]:
     if not id_of:
         named = ", ".join(f'{_key(party)} = "..."' for party in found)
@@ -493,7 +487,6 @@ def _binary(found: Found) -> bool:
 
 
 def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
-    """Return the lines that declare the classes of the label."""
     if found is None:
         return []
     lines = []
@@ -658,7 +651,6 @@ def _text(text: str) -> str:
 
 
 def _key(text: str) -> str:
-    """Return the text as a TOML key, without quotes if possible."""
     return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _text(text)
 
 

@@ -20,7 +20,7 @@ from vfl.job import Job
 from vfl.job.drafted import left_in
 from vfl.launch.drafting.draft import numbers_in
 from vfl.launch.drafting.recognition import recognise
-from vfl.launch.paid_releases.bounds import private_bounds
+from vfl.launch.paid_releases.paid_release import private_bounds
 from vfl.partition import FeaturePartition
 from vfl.privacy.ledger import SqliteLedger
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vfl.launch.drafting.draft import Ask, Question
-    from vfl.privacy.noise import SeededNoise
 
 LABEL = "no label"
 LARGEST = 1e300
@@ -82,7 +81,6 @@ def release_bounds(
     epsilon: float,
     ledger: str | Path | None = None,
     dataset: str | None = None,
-    noise: SeededNoise | None = None,
 ) -> ReleasedBounds:
     """Release the open bounds of a draft's numeric columns, (ε, δ)-DP for every record of every party under replace-one.
 
@@ -118,9 +116,7 @@ def release_bounds(
             dataset=dataset,
         )
         delta = 1.0 / (max(table.num_rows, 2) ** 2 * len(named))
-        released = private_bounds(
-            job, table, epsilon=epsilon / len(named), delta=delta, ledger=ledger, noise=noise, at="inprocess"
-        )
+        released = private_bounds(job, table, epsilon=epsilon / len(named), delta=delta, ledger=ledger, at="inprocess")
         bounds |= {columns[column]: found for column, found in released.bounds.items()}
         unknown += [columns[column] for column in released.unknown]
         failed += delta  # a ledger's cap may have a different δ, and then a different ε for the same release

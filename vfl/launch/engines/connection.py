@@ -90,7 +90,7 @@ def require_answer(url: str, *, rpc: bool = False) -> None:
     def ask() -> None:
         try:
             with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as connection:
-                if rpc and not _truthy(os.environ.get("RAY_USE_TLS")):  # TLS has a handshake of its own
+                if rpc and os.environ.get("RAY_USE_TLS", "").lower() not in ("1", "true"):  # TLS has its own handshake
                     connection.sendall(HTTP2_PREFACE)
                     header = connection.recv(9, socket.MSG_WAITALL)
                     if len(header) < 9 or header[3] != SETTINGS_FRAME:
@@ -117,10 +117,6 @@ def _cluster_address(address: str) -> str | None:
         return None if address == "auto" else address
     found: str = canonicalize_bootstrap_address_or_die(address)
     return found
-
-
-def _truthy(value: str | None) -> bool:
-    return (value or "").lower() in ("1", "true")
 
 
 def compiled_modules(source: str) -> dict[str, str | None]:
@@ -199,15 +195,11 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
             except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
                 raise unreachable("Ray cluster", repr(address), error, remedy) from error
-    _handle_sigterm_by(own_handler)
+    # Ray replaces the handler with one that exits or aborts with a stack trace.
+    if threading.current_thread() is threading.main_thread() and own_handler is not None:
+        signal.signal(signal.SIGTERM, own_handler)
     try:
         yield ray
     finally:
         if address is not None:
             ray.shutdown()
-
-
-def _handle_sigterm_by(handler: Any) -> None:
-    """Restore this process's handler of SIGTERM. Ray replaces it with one that exits or aborts with a stack trace."""
-    if threading.current_thread() is threading.main_thread() and handler is not None:
-        signal.signal(signal.SIGTERM, handler)

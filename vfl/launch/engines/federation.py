@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from coordinator.rounds import Log
     from vfl.alignment import Aligning
     from vfl.job import Job
-    from vfl.launch.engines.arrangement import Application, ApplyEvent, Arrangement, RunEvent
-    from vfl.launch.engines.place import Organisations
+    from vfl.launch.engines.place import Application, ApplyEvent, Arrangement, Organisations, RunEvent
 
 LOAD_SECONDS = 3600.0
 FINISH_SECONDS = 10.0
@@ -47,16 +46,32 @@ def run(
     """
     from coordinator.coordinator import Coordinator, Outcome
     from coordinator.telemetry import Telemetry
+    from coordinator.transport import expected
 
     dealer = dealer_of(job, place.federation)
     there = tuple(party for party in job.partition.parties if party not in log.left.values())
     members = there if dealer is None else (*there, dealer)
     offer = _offer_of(job, TRAIN, budget.run, there, sources, arrangement)
+    dealing = None
+    if job.secure is not None and dealer is None:  # the coordinator's own dealer signs with the coordinator's identity
+        certificates = {name: member.certificate_pem for name, member in place.federation.parties.items()}
+        credentials = Credentials((place.federation.digest, budget.run), place.identity.key_pem, certificates)
+        dealing = Dealing(job, credentials)
+
+    def parts(n_records: int) -> tuple[int, int]:
+        division = job.subsamples(n_records)
+        split = job.split if division is None else division[0]
+        return (n_records, 0) if split is None else split.sizes(n_records)
+
+    def accept(link: Link) -> None:
+        """Offer the job again to a party that has reconnected."""
+        expected(link.call(offer(link.party, True)).wait(place.faults.answer_seconds)[0], Done, link.party)
+
     options = {
-        "offer": lambda link: _accepted(link, offer, place.faults.answer_seconds),
-        "parts": lru_cache(lambda n: _parts(job, n)),
+        "offer": accept,
+        "parts": lru_cache(parts),
         "load_seconds": LOAD_SECONDS,
-        "dealer": dealer if job.secure is None or dealer is not None else _own_dealer(job, place, budget.run),
+        "dealer": dealing or dealer,
         "targets": job.targets,
     }
     with _working(place, there, members, **options) as (transport, complete):
@@ -69,12 +84,6 @@ def run(
             if isinstance(event, Outcome):
                 complete()
             yield event
-
-
-def _own_dealer(job: Job, place: Organisations, run: str) -> Dealing:
-    """Return the coordinator's own dealer, which signs with the coordinator's identity."""
-    certificates = {name: member.certificate_pem for name, member in place.federation.parties.items()}
-    return Dealing(job, Credentials((place.federation.digest, run), place.identity.key_pem, certificates))
 
 
 def align_only(
@@ -92,7 +101,7 @@ def align_only(
 
 
 def apply(asked: Application, *, place: Organisations) -> Iterator[ApplyEvent]:
-    """Let every party apply its part of a model to the party's own source, as vfl.launch.engines.dispatch.apply does."""
+    """Have every party apply its part of a model to its own source (vfl.launch.engines.place.engine_of)."""
     from coordinator.prediction import apply as applied
     from parties.alignment.reading import all_hold_ids
 
@@ -111,13 +120,6 @@ def apply(asked: Application, *, place: Organisations) -> Iterator[ApplyEvent]:
         yield found
 
 
-def _parts(job: Job, n_records: int) -> tuple[int, int]:
-    subsamples = job.subsamples(n_records)
-    if subsamples is not None:
-        return subsamples.size, n_records - subsamples.size
-    return (n_records, 0) if job.split is None else job.split.sizes(n_records)
-
-
 def _offer_of(
     job: Job,
     purpose: str,
@@ -133,18 +135,11 @@ def _offer_of(
     return lambda party, again: replace(first, source=sources.get(party, ""), resumed=resumed or again)
 
 
-def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float) -> None:
-    """Offer the job again to a party that has reconnected."""
-    from coordinator.transport import expected
-
-    expected(link.call(offer(link.party, True)).wait(seconds)[0], Done, link.party)
-
-
 @contextlib.contextmanager
 def _working(
     place: Organisations, parties: tuple[str, ...], members: tuple[str, ...] = (), **options: Any
 ) -> Iterator[tuple[FederationTransport, Callable[[], None]]]:
-    """Wait for the members of the federation. Yield the transport to the parties, and the function that `_offering` yields.
+    """Wait for the members; yield the transport to the parties, and the function that `offering` yields.
 
     members : members that take part; () for the parties alone. options : options of the transport.
     """
@@ -154,40 +149,36 @@ def _working(
     check_parties(parties, place.federation)
     with Gathering(place.federation, place.identity, listen=place.listen) as gathering:
         gathering.wait(members or parties, place.gather_seconds)
-        with _offering(gathering, members or parties) as complete:
+        with offering(gathering, members or parties) as complete:
             yield FederationTransport(gathering, parties, timeout=place.faults.answer_seconds, **options), complete
 
 
 @contextlib.contextmanager
-def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
+def offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
     """Yield a function that tells the parties that the job is finished.
 
     If the context ends and the function was not called, send the reason to the connected parties.
     """
-    open_still = True
+    ended = False
 
-    def complete() -> None:
-        nonlocal open_still
-        open_still = False
-        _finish(gathering, parties, "")
+    def end(why: str = "") -> None:
+        nonlocal ended
+        links = {} if ended else gathering.connected()
+        ended = True
+        for party, link in links.items():
+            if party in parties:
+                with contextlib.suppress(VflError):
+                    link.call(Finish(why)).wait(FINISH_SECONDS)
 
     why = "the coordinator ended it"
     try:
-        yield complete
+        yield end
     except Exception as error:
         # Messages of other packages may quote values, and the parties' owners read and log this message.
         why = (str(error) if isinstance(error, VflError) else "") or type(error).__name__
         raise
     finally:
-        if open_still:
-            _finish(gathering, parties, why)
-
-
-def _finish(gathering: Gathering, parties: tuple[str, ...], why: str) -> None:
-    for party, link in gathering.connected().items():
-        if party in parties:
-            with contextlib.suppress(VflError):
-                link.call(Finish(why)).wait(FINISH_SECONDS)
+        end(why)
 
 
 def _aligned(transport: FederationTransport, arrangement: Arrangement) -> Iterator[Aligning | Aligned]:

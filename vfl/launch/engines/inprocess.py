@@ -23,7 +23,7 @@ from parties.services.training import PartyService
 from vfl.alignment import Aligned, Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, from_plain_call, to_plain, to_plain_call
-from vfl.launch.engines.arrangement import Arrangement, cores_each
+from vfl.launch.engines.place import Arrangement, cores_each
 from vfl.secure.roles import DEALER
 from vfl.security.psi import new_salt
 from vfl.shards import Here
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.job.site import InProcess
     from vfl.job.task import PartyTask
-    from vfl.launch.engines.arrangement import Application, ApplyEvent, RunEvent
+    from vfl.launch.engines.place import Application, ApplyEvent, RunEvent
     from vfl.messages import Greeting
 
 
@@ -155,7 +155,7 @@ def _aligned(
 
 
 def apply(asked: Application, *, place: InProcess) -> Iterator[ApplyEvent]:
-    """Apply a model in this process, as vfl.launch.engines.dispatch.apply does.
+    """Apply a model in this process (vfl.launch.engines.place.engine_of).
 
     If the sources have ids, this process joins the sources in the clear. The first event states their numbers of rows.
     """

@@ -1,9 +1,9 @@
 """Ray engine: one actor per party and one for the coordinator. This process, the driver, starts and monitors the actors.
 
-Without an address, a local Ray is started if this process is not connected to a Ray. The local Ray gets one CPU per actor of
-the job, for any number of cores, and never writes vectors to disk (spilling). On a local Ray, the parties of a large
-simulation share a few processes (vfl.Ray). On a cluster only the operator can switch spilling off; the certificate flags a
-cluster that may spill. On a cluster with an address, every party is pinned to its node.
+Without an address, a local Ray is started if this process is not connected to one. The local Ray gets one CPU per actor of the
+job, for any number of cores, and never spills vectors to disk. There, the parties of a large simulation share a few processes
+(vfl.Ray). On a cluster only the operator can switch spilling off; the certificate flags a cluster that may write vectors to
+disk unencrypted. On a cluster with an address, every party is pinned to its node.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from coordinator.charging.budget import Reserved
 from coordinator.recovery import LOSSES_A_QUERY
 from vfl.errors import PlacementError
 from vfl.job.site import ALONE, Ray
-from vfl.launch.engines.arrangement import Arrangement, cores_each, usable_cores
 from vfl.launch.engines.connection import connected, connected_elsewhere
-from vfl.launch.engines.readiness import CENTRE, asked_of, cpus_of, options_of, require_offered, require_ready
-from vfl.launch.engines.shards import reserved
-from vfl.launch.engines.spilling import flags_of_cluster, flags_of_stores
+from vfl.launch.engines.place import Arrangement, cores_each, usable_cores
+from vfl.launch.engines.readiness import CENTRE, asked_of, cpus_of, options_of, require_offered, require_ready, reserved
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.psi import new_salt
@@ -34,7 +32,98 @@ if TYPE_CHECKING:
     from parties.sources.blocks import Blocks
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
-    from vfl.launch.engines.arrangement import Application, ApplyEvent, RunEvent
+    from vfl.launch.engines.place import Application, ApplyEvent, RunEvent
+
+SPILLS = (
+    "the Ray cluster may spill its object store to disk: per-record vectors and ids may have been written in clear on its "
+    "nodes; "
+    """start its head with --system-config='{"automatic_object_spilling_enabled": false}'"""
+)
+UNKNOWN = "whether the Ray cluster spills its object store to disk in clear could not be found out"
+STORED = (
+    "the Ray object store of {who} lies on disk: per-record vectors and ids were written there in clear; start Ray there "
+    "with a --object-store-memory that its /dev/shm can hold"
+)
+UNSEEN = "whether the Ray object store of {who} lies on disk in clear could not be found out"
+MEMORY, DISK, UNCERTAIN = "memory", "disk", "uncertain"
+IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
+"""File systems that hold files in memory. Swapping is not detected."""
+ASK_SECONDS = 60.0
+
+
+def flags_of_cluster() -> tuple[str, ...]:
+    """Return the certificate's flags for the cluster to which Ray is connected; () if spilling is switched off.
+
+    The head node's setting applies to all nodes and overrides their environments. Ray has no public function that returns
+    this setting. If this version of Ray lacks the private function that does, the flag says that the setting is unknown.
+    """
+    try:
+        from ray._private.state import state
+
+        config = state.get_system_config()
+    except Exception:  # noqa: BLE001  # private to Ray, so anything may change
+        return (UNKNOWN,)
+    return () if config.get("automatic_object_spilling_enabled") is False else (SPILLS,)
+
+
+def store_here(maps: str | None = None, mounts: str | None = None) -> str:
+    """Return the medium of this node's object store: MEMORY, DISK or UNCERTAIN.
+
+    If /dev/shm is too small, Ray puts the store into a file of its temporary folder and reports this only in its log. This
+    process maps the file once an object is in the store.
+
+    maps, mounts : contents of /proc/self/maps and /proc/self/mountinfo; None reads these files.
+    """
+    try:
+        if maps is None:
+            import ray
+
+            ray.get(ray.put(b""))
+            maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8") if mounts is None else mounts
+        kinds = {
+            tuple(map(int, line.split()[2].split(":"))): line.partition(" - ")[2].split()[0]
+            for line in mounts.splitlines()
+        }
+        mapped = [line.split(maxsplit=5) for line in maps.splitlines()]
+        # Address, permissions, offset, device, inode, path: shared memory has an s among the permissions.
+        devices = [part[3] for part in mapped if "s" in part[1] and part[-1].rpartition("/")[2].startswith("plasma")]
+        # A device without a mount of its own is a disk below an overlay file system.
+        found = {kinds.get(tuple(int(half, 16) for half in device.split(":")), "") for device in devices}
+    except Exception:  # noqa: BLE001  # no /proc here, or none of this form
+        return UNCERTAIN
+    if not found:
+        return UNCERTAIN
+    return MEMORY if found <= set(IN_MEMORY) else DISK
+
+
+def flags_of_stores(ray: Any, actors: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the certificate's flags for the object stores that these actors and this process use.
+
+    actors : {name of the actor in the flag: handle of the actor}.
+    """
+    # __ray_call__ is Ray's own method to run a function in an actor.
+    asked = {who: actor.__ray_call__.remote(_store_of) for who, actor in actors.items()}
+    ray.wait(list(asked.values()), num_returns=len(asked), timeout=ASK_SECONDS)
+    found = {who: _answer(ray, ref) for who, ref in asked.items()} | {"the driver": store_here()}
+    return tuple(
+        said.format(who=" and of ".join(those))
+        for said, kind in ((STORED, DISK), (UNSEEN, UNCERTAIN))
+        if (those := [who for who, what in found.items() if what == kind])
+    )
+
+
+def _store_of(_: Any) -> str:
+    return store_here()
+
+
+def _answer(ray: Any, ref: Any) -> str:
+    try:
+        said: str = ray.get(ref, timeout=0)
+    except ray.exceptions.RayError:  # lost or late: the run itself reports it
+        return UNCERTAIN
+    return said
+
 
 LOAD_SECONDS = 3600.0
 ONE_CLUSTER = (
@@ -52,12 +141,6 @@ def cores_of(place: Ray, n_parties: int) -> int:
     if place.address is None:
         return cores_each(place.cores, n_parties * place.shards)
     return place.cores or max(1, int(cpus_of(place, apart=True)))
-
-
-def _this_node(ray: Any) -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def _blocks_of(party: str, dataset: Any) -> Blocks:
@@ -128,6 +211,8 @@ def _federation(
     processes = place.processes(sources)
     cpus = len(processes) * place.shards + 1 + (secure is not None)
     with connected(cpus, place.address) as ray, contextlib.ExitStack() as groups:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         from coordinator.cluster.actor import CoordinatorActor
         from coordinator.cluster.seat import process_of
         from parties.actor import InMemory
@@ -140,7 +225,8 @@ def _federation(
         # A shared process answers for one party at a time, so it needs the resources of one party.
         heads = {CENTRE, DEALER, *(parties[0] for parties in processes)}
         require_offered(ray, {name: what for name, what in asked.items() if name in heads}, place.ready_seconds)
-        pinned = {"scheduling_strategy": _this_node(ray)} if here else {}
+        this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        pinned = {"scheduling_strategy": this_node} if here else {}
         once = {"max_restarts": 0, "max_task_retries": 0}
         restarts = 0 if place.faults.on_party_lost == "abort" else -1
         again = once | {"max_restarts": restarts}
@@ -244,7 +330,7 @@ def align_only(
 
 
 def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
-    """Let every party apply its part of a model on the party's node, as vfl.launch.engines.dispatch.apply does.
+    """Have every party apply its part on its node (vfl.launch.engines.place.engine_of).
 
     The label party adds up the parts of the margins; if that party has no part, the first party does. The other parties send
     their parts to the adding party through the object store. When a model is measured, margins and labels stay in the adding

@@ -1,11 +1,21 @@
-"""Check, within seconds, that a cluster is ready for a job. The error lists missing resources and how to add them."""
+"""Placement of actors on a cluster: the resources that they ask for, and a check within seconds that the cluster offers these.
+
+The nodes of row shards are reserved before any actor starts. Without pinned parties there is one group of nodes with a bundle
+per shard. Shard k of every party and of the margins share bundle k, so that their vectors stay on one node.
+
+With pinned parties there is one group per party, over the nodes that offer the party's resource. There is also one group for
+the margins, over the nodes that offer the resource 'coordinator'. If nodes offer both the label party's resource and
+'coordinator', the margins share the label party's bundles, since one operator owns both.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PlacementError, VersionMismatch
@@ -15,7 +25,7 @@ from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from vfl.job.site import Ray
     from vfl.secure.specification import Secure
@@ -49,7 +59,7 @@ def asked_of(place: Ray, parties: Iterable[str], *, here: bool, secure: Secure |
     secure : options of a run on shares. The dealer of such a run is an actor too. It runs next to the coordinator, or on the
     node that offers the dealer's resource.
 
-    With several shards, a party's shards take the CPUs and the party's actor takes none (`vfl.launch.engines.shards`).
+    With several shards, a party's shards take CPUs and its actor takes none (`reserved`).
     """
     pinned = place.pinned
     cpus = cpus_of(place, apart=False) if place.shards == 1 else 0.0
@@ -81,7 +91,11 @@ def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> Non
     while True:
         # Several nodes may share one machine and its address.
         offers = [(node["NodeManagerAddress"], dict(node["Resources"])) for node in ray.nodes() if node["Alive"]]
-        missing = {who: what for who, what in asked.items() if not any(_holds(node, what) for _, node in offers)}
+        missing = {
+            who: what
+            for who, what in asked.items()
+            if not any(all(node.get(name, 0.0) >= amount for name, amount in what.items()) for _, node in offers)
+        }
         short = {} if missing else _short(ray, asked)
         if not missing and not short:
             return
@@ -138,10 +152,6 @@ def _short(ray: Any, asked: Mapping[str, Asked]) -> dict[str, tuple[float, float
     return {name: (amount, free.get(name, 0.0)) for name, amount in total.items() if free.get(name, 0.0) < amount}
 
 
-def _holds(node: Mapping[str, float], asked: Asked) -> bool:
-    return all(node.get(name, 0.0) >= amount for name, amount in asked.items())
-
-
 def _name(who: str) -> str:
     return {CENTRE: "the coordinator", DEALER: "the dealer"}.get(who, f"party {who!r}")
 
@@ -168,3 +178,101 @@ def _start_line(ray: Any, asked: Asked) -> str:
     cpus = f" --num-cpus={math.ceil(asked['CPU'])}" if asked.get("CPU") else ""
     resources = f" --resources='{json.dumps(named)}'" if named else ""
     return f"ray start --address={ray.get_runtime_context().gcs_address}{cpus}{resources}"
+
+
+Options = tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOptions:
+    """Ray's options for each shard of each party and of the margins; () without shards."""
+
+    parties: Mapping[str, Options]
+    margins: Options = ()
+
+
+def bundles_of(
+    place: Ray,
+    parties: Sequence[str],
+    label_party: str | None,
+    *,
+    offers: Sequence[Mapping[str, float]],
+) -> dict[str, dict[str, float]]:
+    """Return {group: resources of each of its S bundles}. Group '' is that of the margins, or the only group if unpinned.
+
+    label_party : name of the label party; None for a prediction, which has no margins to place.
+    offers : resources of each node.
+    """
+    cpus = cpus_of(place, apart=True)
+    if not place.pinned:
+        return {"": {"CPU": max(cpus * len(parties), PIN)}}
+    groups = {party: {"CPU": cpus, place.resource(party): PIN} for party in parties}
+    if label_party is not None:
+        own = place.resource(label_party)
+        if label_party in groups and any(COORDINATOR in node and own in node for node in offers):
+            groups[label_party][COORDINATOR] = PIN
+        else:
+            groups[""] = {COORDINATOR: PIN}
+    return {
+        name: {resource: amount for resource, amount in bundle.items() if amount} for name, bundle in groups.items()
+    }
+
+
+@contextlib.contextmanager
+def reserved(
+    ray: Any, place: Ray, parties: Sequence[str], label_party: str | None, *, restarts: int
+) -> Iterator[ShardOptions]:
+    """Reserve nodes for all shards, and free the nodes on exit. PlacementError if no nodes are free in time.
+
+    restarts : how often a dead shard is restarted; -1 for no limit.
+    """
+    if place.shards == 1:
+        yield ShardOptions(dict.fromkeys(parties, ()))
+        return
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    offers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    bundles = bundles_of(place, parties, label_party, offers=offers)
+    groups = {
+        name: placement_group([dict(bundle) for _ in range(place.shards)], strategy="SPREAD")
+        for name, bundle in bundles.items()
+    }
+    try:
+        for name, group in groups.items():
+            if not group.wait(math.ceil(place.ready_seconds)):
+                raise PlacementError(_missing(place, name, bundles[name], offers))
+
+        def options(name: str, cpus: float, pin: str | None, restarts: int) -> Options:
+            own = name if name in groups else ""
+            resources = {pin: PIN} if pin is not None and pin in bundles[own] else {}
+            return tuple(
+                {
+                    "num_cpus": cpus,
+                    "resources": resources,
+                    "max_restarts": restarts,
+                    "max_task_retries": 0,
+                    "scheduling_strategy": PlacementGroupSchedulingStrategy(groups[own], k),
+                }
+                for k in range(place.shards)
+            )
+
+        cpus = cpus_of(place, apart=True)
+        margins = "" if "" in groups else label_party or ""
+        yield ShardOptions(
+            {party: options(party, cpus, place.resource(party), restarts) for party in parties},
+            () if label_party is None else options(margins, 0.0, COORDINATOR, restarts),
+        )
+    finally:
+        for group in groups.values():
+            remove_placement_group(group)
+
+
+def _missing(place: Ray, name: str, bundle: Mapping[str, float], offers: Sequence[Mapping[str, float]]) -> str:
+    said = " and ".join(f"{amount:g} {resource}" for resource, amount in bundle.items())
+    whose = f"party {name!r}" if name else "the job"
+    return (
+        f"{whose} needs {place.shards} shards of {said} each, and they are not free after "
+        f"{place.ready_seconds:g} s; the cluster's {len(offers)} nodes offer "
+        f"{sum(node.get('CPU', 0.0) for node in offers):g} CPU in total: lower [ray] shards or party_cpus, or add nodes"
+    )

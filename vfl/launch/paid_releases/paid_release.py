@@ -1,26 +1,31 @@
-"""Run that makes one release about columns: what `private_bounds`, `private_quantiles` and `woe` have in common."""
+"""Releases about columns, each by a run of its own: `private_bounds`, `private_quantiles`, and their part shared with `woe`."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
+
+import numpy as np
 
 from coordinator.coordinator import Outcome
-from coordinator.rounds import Log
+from vfl.columns import Numeric
 from vfl.errors import SpecificationError, nearest
-from vfl.launch.engines import dispatch
-from vfl.launch.run.execution import asked_sources, settings_of
+from vfl.features import Curve
+from vfl.features.grid import edges_of
+from vfl.job.job import require_job
+from vfl.launch.run.execution import asked_sources, running, settings_of
 from vfl.launch.run.warnings import count_run, warn_of_plan
 from vfl.losses import loss_of
 from vfl.penalties import NoPenalty
 from vfl.planning import layout_of
 from vfl.privacy.specification import Privacy
 from vfl.problem import INTERCEPT
+from vfl.solvers.releases.knots import CELLS, quantiles_of, shortened
+from vfl.solvers.releases.ranges import ColumnCounts, ColumnRanges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from vfl.job import Job
@@ -44,19 +49,18 @@ class Terms(TypedDict, total=False):
     ledger: str | Path | Ledger | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Terms:
-    """Values of `Terms`, with defaults."""
-
-    epsilon: float
-    delta: float | None = None
-    noise: SeededNoise | None = None
-    at: At = None
-    ledger: str | Path | Ledger | None = None
-
-
-def paid_release(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome:
-    """Run a solver that makes one release about columns with the whole budget in `terms`; return the outcome of the run.
+def paid_release(
+    draft: Job,
+    data: Any,
+    solver: Solver,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    noise: SeededNoise | None = None,
+    at: At = None,
+    ledger: str | Path | Ledger | None = None,
+) -> Outcome:
+    """Run a solver that makes one release about columns with the whole budget of its `Terms`; return its outcome.
 
     If the job names an id column, records are aligned first, as for `train`: only records that all parties hold are counted.
 
@@ -64,10 +68,8 @@ def paid_release(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome
 
     Raises the errors of `train`.
     """
-    where = _Terms(**terms)
     names = [name for own in layout_of(draft).columns.values() for name in own if name != INTERCEPT]
-    smoothness = dict.fromkeys(names, 1.0)
-    privacy = Privacy(epsilon=where.epsilon, delta=where.delta, noise=where.noise, smoothness=smoothness)
+    privacy = Privacy(epsilon=epsilon, delta=delta, noise=noise, smoothness=dict.fromkeys(names, 1.0))
     spec = replace(
         draft,
         privacy=privacy,
@@ -78,11 +80,9 @@ def paid_release(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome
         intercept=False,
         diagnostics=False,
     )
-    settings = settings_of(spec, data, at=where.at, ledger=where.ledger)
-    sources, arrangement = asked_sources(spec, settings), settings.arrangement
-    events = dispatch.run(spec, sources, settings.budget, Log(), place=settings.place, arrangement=arrangement)
-    with contextlib.closing(events) as watched:  # type: ignore[type-var]
-        for event in watched:
+    settings = settings_of(spec, data, at=at, ledger=ledger)
+    with running(spec, asked_sources(spec, settings), settings) as events:
+        for event in events:
             warn_of_plan(event)
             count_run(spec, event)
             if isinstance(event, Outcome):
@@ -114,3 +114,131 @@ def cost_of(outcome: Outcome) -> dict[str, Any]:
         "delta": statement.delta if statement else 0.0,
         "scope": "; ".join([*outcome.plan.flags, statement.scope if statement else "no guarantee"]),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateBounds:
+    """Bounds that `private_bounds` found. They are released, hence public. Declare them in a job like any other bounds.
+
+    bounds : {column: (low, high)}, each a power of two or 0. Values outside are clamped.
+    unknown : columns without a result, because they hold too few records or only zeros.
+    least : approximate number of records that a magnitude needs in order to be found.
+    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee is for.
+    """
+
+    bounds: Mapping[str, tuple[float, float]]
+    unknown: tuple[str, ...]
+    least: float
+    epsilon: float
+    delta: float
+    scope: str
+
+
+def private_bounds(
+    job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: Unpack[Terms]
+) -> PrivateBounds:
+    """Learn the ranges of numeric columns in one joint release, (ε, δ)-DP for every record under replace-one.
+
+    Noisy histograms over powers of two show the smallest and the largest magnitude that enough records have
+    (vfl.privacy.magnitudes). Training later clamps the values outside these ranges. This is a separate run, whose ε adds to
+    the training's ε, so charge both runs to one ledger.
+
+    job : a draft without bounds: privacy=None, scaling='none'. data : as for `train`.
+    columns : the columns whose ranges to learn; None takes all features that have no bounds.
+    terms : epsilon, delta, noise, at, ledger (`Terms`).
+
+    Raises the errors of `train`; SpecificationError for a column that is not numeric or not a feature.
+    """
+    require_job(job)
+    unbounded = job.schema.unbounded(job.partition.features)
+    fitting = [c for c in unbounded if isinstance(job.schema[c], Numeric)]
+    what = "numeric feature without a declared range"
+    named = unbounded if columns is None else columns
+    asked = asked_columns(job, named, fitting, release="private_bounds", what=what)
+    draft = replace(job.on_all_records(), name=f"{job.name}-bounds")
+    outcome = paid_release(draft, data, ColumnRanges(asked), **terms)
+    low, high = outcome.w.reshape(2, -1).tolist()
+    found = {name: (a, b) for name, a, b in zip(asked, low, high, strict=True) if not math.isnan(a)}
+    return PrivateBounds(
+        bounds=found,
+        unknown=tuple(name for name in asked if name not in found),
+        least=ColumnRanges(asked).least(outcome.plan.problem),
+        **cost_of(outcome),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateQuantiles:
+    """Quantiles that `private_quantiles` found: public values, for edges of vfl.Binned or knots of vfl.Spline.
+
+    edges : {column: the distinct quantiles, ascending}, with 6 digits. If several quantiles lie in one cell of the grid, the
+    ends of the cell replace these quantiles.
+    rank_error : largest standard error, due to noise, of the share of records below a quantile.
+    resolution : {column: width of the widest cell of the column's grid}; quantiles are interpolated within a cell.
+    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee is for.
+    """
+
+    edges: Mapping[str, tuple[float, ...]]
+    rank_error: float
+    resolution: Mapping[str, float]
+    epsilon: float
+    delta: float
+    scope: str
+
+
+def private_quantiles(
+    job: Job,
+    data: Any,
+    *,
+    quantiles: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
+    columns: Sequence[str] | None = None,
+    **terms: Unpack[Terms],
+) -> PrivateQuantiles:
+    """Learn quantiles of numeric columns in one joint release, (ε, δ)-DP for every record under replace-one.
+
+    Each column's owner counts the records in 160 cells of a public grid between the declared bounds (vfl.features.grid).
+    Replacing a record lowers one cell by one and raises another by one, in every column, so that Δ = √(2m) over m columns.
+    Quantiles are interpolated from the noisy counts. This is a separate run, whose ε adds to the training's ε, so charge both
+    runs to one ledger. A job with vfl.Curve finds quantiles within the job's own ε.
+
+    job : a job with bounds for the columns. data : as for `train`.
+    quantiles : shares of records, ascending, between 0 and 1.
+    columns : numeric features with bounds; None takes all such features.
+    terms : epsilon, delta, noise, at, ledger (`Terms`).
+
+    Raises the errors of `train`; SpecificationError for a column without bounds or of another kind.
+    """
+    require_job(job)
+    shares = tuple(float(share) for share in quantiles)
+    if not shares or any(not 0 < share < 1 for share in shares) or sorted(set(shares)) != list(shares):
+        raise SpecificationError(f"quantiles are ascending shares between 0 and 1, not {quantiles!r}")
+    declared = {c: own for c in job.partition.features if isinstance(own := job.schema[c], Numeric) and own.bounds}
+    what = "number with declared bounds"
+    asked = asked_columns(job, columns, list(declared), release="private_quantiles", what=what)
+    grids = {
+        c: Curve(1, bounds=own.bounds, of=job.partition.local(c), fill=own.fill, missing=own.missing)
+        for c, own in ((c, declared[c]) for c in asked)
+    }
+    lines = {c: replace(d, knots=()) for c, d in job.columns.items() if isinstance(d, Curve) and d.knots is None}
+    draft = replace(
+        job.on_all_records(),
+        name=f"{job.name}-quantiles",
+        columns={**job.columns, **lines, **grids},
+        bounds={c: b for c, b in job.bounds.items() if c not in grids},
+        fill={c: f for c, f in job.fill.items() if c not in grids},
+    )
+    solver = ColumnCounts(tuple(own for column in asked for own in grids[column].own(column)), CELLS[0])
+    outcome = paid_release(draft, data, solver, **terms)
+    edges = {column: edges_of(grid.limits, CELLS[0]) for column, grid in grids.items()}
+    found = {
+        column: shortened(quantiles_of(noisy, edges[column], shares), grids[column].limits)
+        for column, noisy in zip(asked, outcome.w.reshape(len(asked), CELLS[0]), strict=True)
+    }
+    ((event, _),) = solver.releases(outcome.plan.problem) or ((None, 0),)
+    sigma = 0.0 if event is None else float(event.sigma)  # type: ignore[attr-defined]
+    return PrivateQuantiles(
+        edges=found,
+        rank_error=sigma * math.sqrt(CELLS[0]) / outcome.plan.problem.n_records,
+        resolution={column: float(np.diff(own).max()) for column, own in edges.items()},
+        **cost_of(outcome),
+    )

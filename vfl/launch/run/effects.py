@@ -309,7 +309,6 @@ def _of_side(side: Side, x: Any) -> Vector:
 
 
 def _points(column: str, declared: Any, number: int) -> Any:
-    """Return the points at which to evaluate a column: numbers or categories."""
     if ends := _ends(declared):
         inner = [*(getattr(declared, "knots", None) or ()), *getattr(declared, "edges", ())]
         return np.union1d(np.linspace(*ends, number), [knot for knot in inner if ends[0] <= knot <= ends[1]])

@@ -4,39 +4,146 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.charging.budget import Budget
+import numpy as np
+
+from coordinator.charging.budget import Budget, Reserved
 from coordinator.coordinator import Outcome
-from coordinator.rounds import Log, Made
-from vfl.errors import SpecificationError
+from coordinator.rounds import Log, Lost, Made, Round
+from vfl.certificate import certify
+from vfl.errors import LedgerError, SpecificationError
+from vfl.inference import Inference
+from vfl.inference.covariance import inference_of
 from vfl.job.environment import Ledger
 from vfl.job.job import require_job
 from vfl.job.site import InProcess, Ray
-from vfl.launch.engines import dispatch
-from vfl.launch.engines.place import Organisations, located, require_fit
-from vfl.launch.run.result import Result
+from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
+from vfl.launch.run.result import Result, numbers, told
 from vfl.launch.run.warnings import count_run
-from vfl.launch.run.witness import Witness
 from vfl.launch.sources import ask_owners, named_by_owners, sources_of
-from vfl.planning import cheapest, check
+from vfl.messages import Tally
+from vfl.planning import Plan, cheapest, check
+from vfl.solvers.releases.labels import asked_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from coordinator.charging.budget import Reserved
-    from coordinator.rounds import Lost, Round
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
-    from vfl.launch.engines.arrangement import Arrangement
-    from vfl.launch.engines.place import At, Place
-    from vfl.planning import Plan
+    from vfl.launch.engines.place import Arrangement, At, Place, RunEvent
+    from vfl.privacy.events import Event as Charge
+    from vfl.privacy.events import ReleaseKey
+    from vfl.privacy.ledger import Statement
     from vfl.security.signatures import SigningKey
+    from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.labels import LabelCounts
+    from vfl.types import Vector
 
     Event = Aligning | Aligned | Plan | Reserved | Round | Lost
     Watch = Callable[[Event], None]
+
+GIVEN_UP = (
+    "party {party!r} was lost during the run and left out: the model's coefficients of its columns are 0, and releases "
+    "that were charged for it before stay charged"
+)
+FIRST = 3
+"""Number of first queries whose releases are kept, since they hold knots of curves, column moments or the labels' histogram."""
+
+
+def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts, Vector, float] | None:
+    """Return the histogram of the labels from the first releases of a run; None if the run released no histogram.
+
+    The result is (statistic, noisy counts (BINS,), standard deviation of their noise).
+    """
+    if not plan.problem.loss.quadratic or plan.solver.sealed or not getattr(plan.solver, "label_share", None):
+        return None
+    schedule = plan.solver.schedule(plan.problem)
+    query = next(schedule)
+    for values in released[plan.n_before :]:
+        if isinstance(query, Tally):
+            found = asked_by(query)
+            return None if found is None else (found[0], values[0], found[1])
+        query = schedule.send(values)
+    return None
+
+
+class Witness:
+    """Recorder of the releases of one process of a run, which issues the certificate at the end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._budget, self._place, log = settings.budget, settings.place, settings.log
+        self._charged: Counter[Charge] = Counter()
+        self._lost: set[ReleaseKey] = set()
+        self._first: dict[int, Released] = {k: u for k, u in enumerate(log.released[:FIRST]) if u is not None}
+        self._all: list[Released | None] | None = list(log.released)
+        self._flags = dict.fromkeys(log.flags)
+
+    def note(self, event: object) -> None:
+        """Count the charges of a round or of a lost attempt. From a reservation, keep the flags."""
+        if isinstance(event, Plan) and event.problem.inference is None:
+            self._all = None
+        elif isinstance(event, Reserved):
+            self._flags.update(dict.fromkeys(event.flags))
+        elif isinstance(event, Lost):
+            # Seeded noise repeats a release under the charged key, at no further cost.
+            self._charged.update(charged for key, charged in event.charges if key not in self._lost)
+            self._lost.update(key for key, _ in event.charges)
+        elif isinstance(event, Round):
+            self._charged.update(charged for key, charged in event.charges if key not in self._lost)
+            if event.number < FIRST:
+                self._first[event.number] = event.released
+            if self._all is not None:
+                self._all.append(None if event.refused else event.released)
+
+    def result(self, outcome: Outcome) -> Result:
+        """Return the result of the run, with an unsigned certificate."""
+        plan, statement = outcome.plan, outcome.statement
+        # In a run on subsamples, the first releases describe the first subsample, not all records.
+        first = tuple(released for _, released in sorted(self._first.items())) if plan.subsamples is None else ()
+        coordinates, secure, place = plan.problem.layout.names, plan.job.secure, self._place
+        across = place.federation if isinstance(place, Organisations) else None
+        certificate = certify(
+            plan,
+            statement,
+            model=numbers(outcome.w, coordinates),
+            findings=told(outcome.findings),
+            charged={} if statement is None else self._charges(statement),
+            released=first,
+            books=outcome.books,
+            run=self._budget.run,
+            account=self._budget.account(plan.job),
+            flags=(*self._flags, *(GIVEN_UP.format(party=party) for party in outcome.left)),
+            federation=None if across is None else across.stated("" if secure is None else secure.dealer),
+            knots=outcome.knots,
+        )
+        moments = first[plan.n_before] if certificate.moments_digest else ()
+        found = counts_among(plan, first)
+        labels = None if found is None else found[1]
+        result = Result(
+            plan.job, certificate, outcome.w, coordinates, outcome.findings, moments, labels, knots=outcome.knots
+        )
+        if outcome.fits and statement is not None and not statement.stopped_early:
+            own = [replace(result, w=w).original for w in outcome.fits]
+            return result.with_inference(
+                Inference.between(tuple(result.original), np.array([[*one.values()] for one in own]))
+            )
+        if self._all is None or outcome.left:
+            return result
+        return result.with_inference(inference_of(plan, self._all[plan.n_before :], result.original))
+
+    def _charges(self, statement: Statement) -> Mapping[Charge, int]:
+        """Return the run's charges: those counted here, or the ledger's if it also holds charges of earlier processes."""
+        if self._charged.total() == statement.releases:
+            return self._charged
+        if self._budget.ledger is None:
+            raise LedgerError("a budget in memory charged other releases than were made: the result is not certified")
+        from vfl.certificate.verification import charges
+
+        return charges(self._budget.ledger, self._budget.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +204,12 @@ def asked_sources(job: Job, settings: Settings, *others: Job) -> Mapping[str, An
 
 def events_of(job: Job, settings: Settings) -> Iterator[Event | Result]:
     """Execute a run. Yield its events as they happen, then its result, which is not signed yet."""
-    place, arrangement = settings.place, settings.arrangement
     sources = asked_sources(job, settings)
-    if job.id is not None and not arrangement.required:
+    if job.id is not None and not settings.arrangement.required:
         check(job)  # before an alignment that may take hours
-    events = dispatch.run(job, sources, settings.budget, settings.log, place=place, arrangement=arrangement)
-    witness = Witness(settings.budget, settings.log, _federation_of(place, job))
-    with contextlib.closing(events) as watched:  # type: ignore[type-var]
-        for event in watched:
+    witness = Witness(settings)
+    with running(job, sources, settings) as events:
+        for event in events:
             if settings.counted:
                 count_run(job, event)
             witness.note(event)
@@ -114,11 +219,13 @@ def events_of(job: Job, settings: Settings) -> Iterator[Event | Result]:
                 yield event
 
 
-def _federation_of(place: Place, job: Job) -> dict[str, str] | None:
-    """Return the name, digest and dealer of the run's federation; None for other places."""
-    if not isinstance(place, Organisations):
-        return None
-    return place.federation.stated("" if job.secure is None else job.secure.dealer)
+@contextlib.contextmanager
+def running(job: Job, sources: Mapping[str, Any], settings: Settings) -> Iterator[Iterator[RunEvent]]:
+    """Yield the events of the engine at the run's place; the engine stops with the block. sources : from `asked_sources`."""
+    run, arrangement = engine_of(settings.place).run, settings.arrangement
+    events = run(job, sources, settings.budget, settings.log, place=settings.place, arrangement=arrangement)
+    with contextlib.closing(events):
+        yield events
 
 
 def finish(

@@ -1,18 +1,23 @@
-"""Folder of a run: its files, and the refusal of folders that hold no finished run."""
+"""The folder of a run: its files, the durations of its rounds, and the refusal of folders that hold no finished run."""
 
 from __future__ import annotations
 
+import contextlib
+import csv
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vfl.documents import read_json
+from coordinator.rounds import Round
+from vfl.documents import read_bytes, read_json
 from vfl.errors import OutputError
 from vfl.launch.run import checkpoint
+from vfl.writing import owners_file
 
 FORMAT = 1
 TUNE = "tune.json"
 """Public state of a tuning run (vfl.tuning.run). Its folder is resumed in a different way from the folder of a run."""
-MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
+MODEL, CERTIFICATE, FINDINGS, TIMING = "model.json", "certificate.json", "findings.json", "timing.csv"
 
 
 def fresh_folder(folder: str | Path) -> Path:
@@ -59,3 +64,54 @@ def read_model(folder: Path) -> dict[str, Any]:
             "restore a copy, or read it with the vfl that wrote it"
         )
     return model
+
+
+BAN = "# not for release: how long a round took depends on data, a little"
+HEADER = "round,kind,parties,seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Duration of one round. parties : parties that answered, joined by '+'. seconds : from the charge to the last reply."""
+
+    round: int
+    kind: str
+    parties: str
+    seconds: float
+
+
+class Stopwatch:
+    """Appends one line per round to the folder's timing.csv. It ignores a full disk, since no run needs this file.
+
+    The file is separate from the log, which holds released values only and may be shared like the model. Times depend on the
+    data a little, so timing.csv must not be shared; its first line says so.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / TIMING
+
+    def __call__(self, event: object) -> None:
+        """Append the duration of a round."""
+        if not isinstance(event, Round):
+            return
+        with contextlib.suppress(OSError):
+            begun = self._path.exists()
+            with open(self._path, "a", encoding="utf-8", newline="", opener=owners_file) as file:
+                if not begun:
+                    file.write(f"{BAN}\n{HEADER}\n")
+                row = (event.number, event.kind, "+".join(event.parties), f"{event.seconds:.6f}")
+                csv.writer(file, lineterminator="\n").writerow(row)
+
+
+def read_timing(folder: Path) -> tuple[Timing, ...]:
+    """Return the complete lines of timing.csv; () if there is no such file."""
+    try:
+        text = read_bytes(folder / TIMING, follow=False).decode()
+    except (OSError, UnicodeDecodeError):
+        return ()
+    lines = []
+    for row in csv.reader(text.splitlines()[2:]):
+        with contextlib.suppress(ValueError):
+            number, kind, parties, seconds = row
+            lines.append(Timing(int(number), kind, parties, float(seconds)))
+    return tuple(lines)

@@ -80,6 +80,8 @@ def summary_of(result: Result, level: float) -> Summary:
 
 def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
     """Return (n, 2) ends of intervals of the mean response of new records; see `Result.mean_confint`."""
+    from scipy.special import expit
+
     found = inference_of(result)
     reach = quantile(level, found.df)
     data, policies, _ = owned(result.job.partition.parties, data)
@@ -88,7 +90,8 @@ def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
     total = added(products, directions.get(INTERCEPT, np.zeros(1)))
     margins, errors = total[:, 0], np.sqrt((total[:, 1:] ** 2).sum(axis=1))
     ends = np.column_stack([margins - reach * errors, margins + reach * errors])
-    return np.asarray(_response(result, ends), dtype=np.float64)
+    loss = loss_of(result.job.loss)
+    return np.asarray(expit(ends) if loss.log_odds else loss.response(ends), dtype=np.float64)
 
 
 def inferred(result: Result, data: Any) -> Result:
@@ -168,10 +171,3 @@ def _directions(result: Result, found: Inference) -> dict[str, Vector]:
     values, vectors = np.linalg.eigh(A @ found.covariance @ A.T)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     return dict(zip(names, np.column_stack([A @ found.estimates, root]), strict=True))
-
-
-def _response(result: Result, margins: Vector) -> Any:
-    from scipy.special import expit
-
-    loss = loss_of(result.job.loss)
-    return expit(margins) if loss.log_odds else loss.response(margins)

@@ -531,6 +531,11 @@ class Result:
         report = verify(self.certificate, model=self.document(), findings=self.told())
         return "; ".join(str(check) for check in report.failed if check.name in OWN_CHECKS)
 
+    def require_unaltered(self, refusal: str) -> None:
+        """Raise OutputError, which begins with the refusal, if the signed certificate does not fit this model."""
+        if why := self.altered():
+            raise OutputError(f"{refusal}, since its certificate does not hold: {why}")
+
     def save(self, folder: str | Path, *, key: str | Path | None = None) -> Path:
         """Write model, signed certificate and job to a folder and return it.
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from vfl.features.formula import Condition, Formula
     from vfl.job import Job
     from vfl.launch.run.result import Result
-    from vfl.losses import Loss
 
 _NAMES = {
     name: getattr(np, name) for name in ("broadcast_arrays", "cos", "floor", "log", "nan", "select", "sin", "stack")
@@ -92,7 +91,6 @@ def pipeline_of(result: Result, party: str | None = None) -> Any:
 
 
 def _step(function: Any, **arguments: Any) -> Any:
-    """Return a transformer that calls a function with the given keyword arguments."""
     from sklearn.preprocessing import FunctionTransformer
 
     return FunctionTransformer(function, kw_args=arguments or None)
@@ -197,7 +195,6 @@ def _forms(codes: dict[str, int]) -> dict[Any, int]:
 
 
 def _at_threshold(result: Result, model: Any, nothing: Any) -> Any:
-    """Return the model with the threshold of the result."""
     if not result.margin_threshold:
         return model
     from sklearn.frozen import FrozenEstimator
@@ -210,14 +207,28 @@ def _at_threshold(result: Result, model: Any, nothing: Any) -> Any:
     return fixed.fit(nothing, model.classes_)
 
 
-def _unfitted(loss: Loss) -> Any:
-    """Return the scikit-learn model that predicts as this loss does."""
-    from sklearn import linear_model
+def _fitted(job: Job, coef: Any, intercept: Any, nothing: Any) -> Any:
+    """Return the estimator for the job's loss: fitted to zeros, and then given the coefficients, (p,) or (p, K)."""
+    from sklearn.linear_model import LinearRegression, LogisticRegression
     from sklearn.svm import LinearSVC
 
-    if loss.log_odds or loss.multinomial:
-        return linear_model.LogisticRegression()
-    return LinearSVC() if loss.classification else linear_model.LinearRegression()
+    loss, labels = loss_of(job.loss), np.array([0.0, 1.0])
+    if job.multinomial:
+        model = LogisticRegression().fit(nothing, np.arange(job.n_margins))
+        if job.n_margins == 2:  # scikit-learn keeps the difference of two classes
+            coef, intercept = np.diff(coef, axis=1), np.diff(intercept)
+        model.classes_ = np.array(job.classes)
+        model.coef_, model.intercept_ = np.ascontiguousarray(coef.T), intercept
+        return model
+    if not job.classification:
+        model = LinearRegression().fit(nothing, labels + 1.0)
+        model.coef_, model.intercept_ = coef, intercept
+        return model if loss.power is None else _response(model, reach_of(loss), nothing, labels + 1.0)
+    model = (LogisticRegression() if loss.log_odds else LinearSVC()).fit(nothing, labels)
+    negative, positive = job.classes or (0, 1)
+    model.classes_ = np.array([False, True] if isinstance(negative, tuple) else [negative, positive])
+    model.coef_, model.intercept_ = coef[np.newaxis, :], np.array([intercept])
+    return model
 
 
 def _response(model: Any, reach: tuple[float, float], nothing: Any, labels: Any) -> Any:
@@ -233,25 +244,3 @@ def _response(model: Any, reach: tuple[float, float], nothing: Any, labels: Any)
     )
     found.regressor_ = model
     return found
-
-
-def _fitted(job: Job, coef: Any, intercept: Any, nothing: Any) -> Any:
-    """Return the estimator for the job's loss: fitted to zeros, and then given the coefficients, (p,) or (p, K)."""
-    loss, labels = loss_of(job.loss), np.array([0.0, 1.0])
-    if job.multinomial:
-        K = job.n_margins
-        model = _unfitted(loss).fit(nothing, np.arange(K))
-        if K == 2:  # scikit-learn keeps the difference of two classes
-            coef, intercept = np.diff(coef, axis=1), np.diff(intercept)
-        model.classes_ = np.array(job.classes)
-        model.coef_, model.intercept_ = np.ascontiguousarray(coef.T), intercept
-        return model
-    if not job.classification:
-        model = _unfitted(loss).fit(nothing, labels + 1.0)
-        model.coef_, model.intercept_ = coef, intercept
-        return model if loss.power is None else _response(model, reach_of(loss), nothing, labels + 1.0)
-    model = _unfitted(loss).fit(nothing, labels)
-    negative, positive = job.classes or (0, 1)
-    model.classes_ = np.array([False, True] if isinstance(negative, tuple) else [negative, positive])
-    model.coef_, model.intercept_ = coef[np.newaxis, :], np.array([intercept])
-    return model

@@ -114,7 +114,6 @@ def _released(woe: WeightOfEvidence | None, column: str, category: str) -> tuple
 
 
 def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict[str, float]:
-    """Return {category: part of the margin that the category contributes}."""
     declared = result.applied.schema[column]
     if isinstance(declared, Crossed):
         return _of_pair(declared, column, coefficient)

@@ -17,7 +17,6 @@ from vfl.losses import loss_of
 
 if TYPE_CHECKING:
     from vfl.features.formula import Condition, Formula
-    from vfl.launch.run.parts import Sum
     from vfl.launch.run.result import Result
 
 RECORD = "vfl_record"
@@ -47,7 +46,9 @@ def query_of(result: Result, table: str = "records", party: str | None = None) -
     for shared, formula in own.made.items():
         source = f"(SELECT *, {_sql(formula, names)} AS {shared.column}\n  FROM {source}) AS {shared.column}"  # noqa: S608
         names[shared] = shared.column
-    margin = f"(SELECT {_sum(own, names)}\n  FROM {source})"  # noqa: S608 - names are quoted
+    parts = [f"{number(weight)} * {_sql(formula, names)}" for weight, formula in own.terms]
+    added = "\n  + ".join([number(own.constant), *parts, *(_sql(guard, names) for guard in own.guards)])
+    margin = f"(SELECT {added}\n  FROM {source})"  # noqa: S608 - names are quoted
     name = "margin" if party is None else "margin_part"
     scored = f"SELECT {RECORD}.*,\n  {margin} AS {name}\nFROM {quoted(table)} AS {RECORD}\n"
     if party is not None:
@@ -127,13 +128,6 @@ def _cleaned(cell: Cell) -> str:
             f"ELSE {number(NO_DATE)} END"
         )
     return f"CASE {none} ELSE CAST({column} AS DOUBLE PRECISION) END"
-
-
-def _sum(own: Sum, names: dict[Cell, str]) -> str:
-    lines = [number(own.constant)]
-    lines += [f"{number(weight)} * {_sql(formula, names)}" for weight, formula in own.terms]
-    lines += [_sql(guard, names) for guard in own.guards]
-    return "\n  + ".join(lines)
 
 
 def _sql(formula: Formula, names: dict[Cell, str]) -> str:

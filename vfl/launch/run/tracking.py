@@ -48,8 +48,7 @@ def tracked(result: Result) -> Tracked:
     Raises OutputError if a signed certificate does not fit the model.
     """
     require_result(result)
-    if why := result.altered():
-        raise OutputError(f"the run is not tracked, since its certificate does not hold: {why}")
+    result.require_unaltered("the run is not tracked")
     job, certificate = result.job, result.certificate
     options = {f"solver.{name}": value for name, value in certificate.solver.items() if name != "name"}
     params = {

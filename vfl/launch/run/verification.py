@@ -14,9 +14,9 @@ from vfl.errors import OutputError, VflError
 from vfl.federation.file import read_federation
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import LEDGER
+from vfl.launch.run.execution import FIRST, counts_among
 from vfl.launch.run.folder import CERTIFICATE, check_finished, read_model
 from vfl.launch.run.result import Result
-from vfl.launch.run.witness import FIRST, counts_among
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 
 from vfl.certificate.issue import moments_digest
 from vfl.columns import Numeric
+from vfl.launch.run.execution import counts_among
 from vfl.launch.run.importance import LEVEL
-from vfl.launch.run.witness import counts_among
 from vfl.losses.base import MEAN
 from vfl.planning import plan as make_plan
 from vfl.solvers.releases.labels import MOST, narrow

@@ -1,4 +1,4 @@
-"""`vfl predict RUN --data ...`: apply a saved model to new records."""
+"""`vfl predict` and `vfl evaluate`: apply a saved model to new records, or measure it on records with labels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import JSON_ALONE, PATH, new_file, pairs, print_json, several
-from vfl.cli.options.federated import watched
+from vfl.cli.options import JSON, JSON_ALONE, PATH, RUN, new_file, pairs, print_json, several, tell
 from vfl.cli.options.jobs import CSV, POLICIES, records_of
-from vfl.cli.options.site import Where, site_options
+from vfl.cli.options.site import Where, site_options, watched
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
@@ -48,14 +47,11 @@ if TYPE_CHECKING:
 @POLICIES
 @new_file("A new CSV file (default: print).")
 @JSON_ALONE
-def command(
+def predict_command(
     run: Path | None,
-    sources: tuple[str, ...],
-    formats: tuple[str, ...],
     parts: tuple[str, ...],
     threshold: float | None,
     where: Where,
-    policies: tuple[str, ...],
     output: Path | None,
     *,
     as_json: bool,
@@ -70,16 +66,16 @@ def command(
     from vfl.launch.run.result import Result
     from vfl.writing import write_whole
 
-    site = where.site(None, part=parts, policy=policies)
-    if not sources and where.federation is None:
+    site = where.site(None, part=parts)
+    if not where.sources and where.federation is None:
         raise click.UsageError("Missing option '--data'.")
     if (run is None) != bool(parts):
         raise SpecificationError("name the folder RUN of a model, or give --part PARTY=FILE once for each party")
     model = pairs("--part", "PARTY=FILE", parts) if run is None else Result.load(run)
     parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
-    data = records_of(where, sources, parties, formats=formats, policies=policies, run=run)
+    data = records_of(where, parties, run=run)
     with (
-        watched(federation=where.federation, parties=parties, quiet=as_json),
+        watched(where, parties, quiet=as_json),
         warnings_told(),
         Progress(quiet=as_json) as progress,
     ):
@@ -123,3 +119,64 @@ def _summary(found: Predictions, output: Path | None) -> dict[str, Any]:
         return said | {"output": str(output)}
     keys = ([] if found.ids is None else ["id"]) + _names(found)
     return said | {"predictions": [dict(zip(keys, row, strict=True)) for row in _rows(found)]}
+
+
+@click.command("evaluate")
+@RUN
+@several(
+    "--data",
+    "sources",
+    "[PARTY=]FILE",
+    "Records with labels to measure on, without noise: one table of all columns, or PARTY=FILE once for each party.",
+    type=click.Path(),
+)
+@CSV
+@POLICIES
+@click.option(
+    "--threshold",
+    type=float,
+    metavar="T",
+    help="With --data, measure decisions at T: a probability with logistic loss, else a margin (default: the model's own).",
+)
+@site_options("inprocess")
+@JSON
+def evaluate_command(
+    run: Path,
+    threshold: float | None,
+    where: Where,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the released measures of the run in the folder RUN, or measure its model on other records.
+
+    Printing released measures costs no privacy. Measures on --data are exact and have no privacy protection. If the job
+    aligns records by ids, the records of --data are aligned too. With --federation, --data PARTY=NAME takes the source to
+    which its owner gave this name.
+    """
+    from vfl.cli.terminal.progress import warnings_told
+    from vfl.launch.predict import evaluate
+    from vfl.launch.run.result import Result
+
+    result = Result.load(run)
+    found, parties = dict(result.findings), result.job.partition.parties
+    site = where.site(result.job)
+    if not where.sources and where.federation is None:
+        if threshold is not None:
+            raise click.UsageError(
+                "--threshold needs --data: the released measures have the thresholds that the job names"
+            )
+        for option in ("engine", "address", "shards", "cores"):
+            if getattr(where, option):
+                raise click.UsageError(f"--{option} needs --data: it says where other records are measured")
+        if found:
+            result.require_unaltered(f"the measures in {str(run)!r} cannot be relied on")
+    else:
+        data = records_of(where, parties, run=run)
+        with watched(where, parties, quiet=as_json), warnings_told():
+            found = {"data": evaluate(result, data, at=site, threshold=threshold)}
+    if not found:
+        raise SpecificationError(
+            f"the run in {str(run)!r} has no measures: train with --set holdout=0.2, or give --data with records to measure on"
+        )
+    plain = {name: findings.to_dict() for name, findings in found.items()}
+    tell(plain, *(f"{name}: {findings}" for name, findings in found.items()), as_json=as_json)

@@ -1,17 +1,20 @@
-"""`vfl submit JOB`: send a job to a cluster, and return without waiting for the end of the job."""
+"""`vfl submit`, `status`, `logs` and `cancel`: send jobs to a Ray cluster, follow them and end them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import JSON, PATH, print_json, several
+from vfl.cli.options import JSON, PATH, several, tell
 from vfl.cli.options.jobs import NETWORK
 from vfl.errors import FederationError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from vfl.launch.engines.submission import JobServer
 
 ADDRESS = click.option(
     "--address", metavar="URL", help="The cluster's job server, http://HEAD:8265 (default: RAY_ADDRESS)."
@@ -36,7 +39,7 @@ ADDRESS = click.option(
 @click.option("--key", metavar="FILE", help="The key that signs the certificate, a path on the coordinator's node.")
 @click.option("--follow", is_flag=True, help="Wait, and show the job's output.")
 @JSON
-def command(
+def submit(
     job: Path | None,
     run: str | None,
     address: str | None,
@@ -70,17 +73,58 @@ def command(
         arguments = [part for option in options for part in option]
         sent = JobServer(address).submit(spec.name, text, folder=folder, arguments=arguments)
         output = f"{RUNS}/{sent.id}"
-    if as_json:
-        print_json({"id": sent.id, "output": output})
-    else:
-        click.echo(f"{sent.id}: sent; its run is kept in {output}")
+    tell({"id": sent.id, "output": output}, f"{sent.id}: sent; its run is kept in {output}", as_json=as_json)
     if follow:
-        for text in JobServer(address).follow(sent.id):
-            click.echo(text, nl=False)
-        finish(JobServer(address).status(sent.id))
+        _follow(JobServer(address), sent.id)
 
 
-def finish(job: Any) -> None:
-    """Raise FederationError if the job failed."""
+def _follow(server: JobServer, ident: str) -> None:
+    """Print the output of a job until the job ends. Raises FederationError if the job failed."""
+    for text in server.follow(ident):
+        click.echo(text, nl=False)
+    job = server.status(ident)
     if job.status == "FAILED":
         raise FederationError(f"{job.id} failed: {f'{job.brief}; ' if job.brief else ''}see vfl logs {job.id}")
+
+
+@click.command("status")
+@click.argument("ident", metavar="[ID]", required=False)
+@ADDRESS
+@JSON
+def status(ident: str | None, address: str | None, *, as_json: bool) -> None:
+    """Show the state of job ID, or of all jobs that the cluster's job server knows."""
+    from vfl.launch.engines.submission import JobServer
+
+    server = JobServer(address)
+    jobs = [server.status(ident)] if ident is not None else server.list()
+    tell(
+        [dataclasses.asdict(job) for job in jobs],
+        *(f"{j.id}  {j.status.lower()}  {j.message if ident is not None else j.brief}".rstrip() for j in jobs),
+        as_json=as_json,
+    )
+
+
+@click.command("logs")
+@click.argument("ident", metavar="ID")
+@ADDRESS
+@click.option("--follow", is_flag=True, help="Wait until the job ends, and fail if it failed.")
+def logs(ident: str, address: str | None, *, follow: bool) -> None:
+    """Show the output of job ID: its plan, rounds and certificate. The output holds no data."""
+    from vfl.launch.engines.submission import JobServer
+
+    server = JobServer(address)
+    if follow:
+        _follow(server, ident)
+    else:
+        click.echo(server.logs(ident), nl=False)
+
+
+@click.command("cancel")
+@click.argument("ident", metavar="ID")
+@ADDRESS
+def cancel(ident: str, address: str | None) -> None:
+    """End job ID. Its releases stay charged. Continue its run with: vfl submit --resume RUN."""
+    from vfl.launch.engines.submission import JobServer
+
+    JobServer(address).cancel(ident)
+    click.echo(f"{ident}: ended; its run can be resumed")

@@ -1,14 +1,15 @@
-"""`vfl export RUN`: write a model split by party, or in a form that needs no vfl."""
+"""`vfl summary` and `vfl export`: show a model's coefficients with standard errors, or write the model for other tools."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import RUN, path_option
+from vfl.cli.options import JSON, RUN, path_option, several, tell
 from vfl.errors import OutputError, SpecificationError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _forms(command: Callable[..., Any]) -> Callable[..., Any]:
 @path_option(
     "--output", "New file; without any of the above a new folder for the parts of all parties.", metavar="PATH"
 )
-def command(run: Path, party: str | None, output: Path | None, forms: tuple[str, ...]) -> None:
+def export_command(run: Path, party: str | None, output: Path | None, forms: tuple[str, ...]) -> None:
     """Write the model in the folder RUN for others to apply: split by party, or for tools that need no vfl.
 
     A party predicts with its part by vfl predict --part NAME=FILE. Pipelines, graphs and queries take one table of all
@@ -87,3 +88,28 @@ def _content(result: Result, form: str | None, party: str | None) -> str | bytes
     if form == "tracking":
         return json.dumps(tracked(result).to_dict(), indent=2, ensure_ascii=False)
     return result.part(str(party)).to_json()
+
+
+@click.command("summary")
+@RUN
+@click.option("--level", type=float, default=0.95, show_default=True, help="Level of the intervals.")
+@several(
+    "--test",
+    "hypotheses",
+    "HYPOTHESIS",
+    "Also test, such as 'age = 0' or 'age = income, calls = 0'; may be repeated.",
+)
+@JSON
+def summary_command(run: Path, level: float, hypotheses: tuple[str, ...], *, as_json: bool) -> None:
+    """Show the coefficients of the run in the folder RUN with standard errors, p-values and intervals.
+
+    The run must have been trained with --intervals, or without privacy. The table costs no privacy.
+    """
+    from vfl.launch.run.result import Result
+
+    result = Result.load(run)
+    result.require_unaltered(f"the model in {str(run)!r} cannot be relied on")
+    summary = result.summary(level)
+    tests = [result.test(hypothesis) for hypothesis in hypotheses]
+    told = summary.to_dict() | {"tests": [dataclasses.asdict(test) for test in tests]}
+    tell(told, summary, *tests, as_json=as_json)

@@ -1,1 +1,0 @@
-"""Commands on jobs that a Ray cluster runs."""
