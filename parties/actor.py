@@ -199,7 +199,7 @@ class RowsActor(Serving, IdsActor):
         return self._near, self._reader.reads(party)
 
     def labels(self) -> Any:
-        """Return y of this shard's records, or a handle of y. Only the coordinator's `Margins` may receive it."""
+        """Return y of this shard's records, or a reference to y. Only the coordinator's `Margins` may receive it."""
         return stored(self._rows.labels())
 
     def sums(self, query: Plain, records: Records) -> list[Sums]:
@@ -212,7 +212,7 @@ class RowsActor(Serving, IdsActor):
         return self._rows.sums(from_plain(query, Query), read)
 
     def vector(self, query: Plain, records: Records, deltas: tuple[Vector, ...]) -> Any:
-        """Return a per-record vector, or a handle of the vector. Only the coordinator's `Margins` may receive it."""
+        """Return a per-record vector, or a reference to the vector. Only the coordinator's `Margins` may receive it."""
         return self._sent(self._rows.vector(from_plain(query, Query), self._read(records), deltas))
 
     def enter(self, query: Plain, records: Records) -> Sums:
@@ -226,7 +226,7 @@ class RowsActor(Serving, IdsActor):
         return self._rows.step(number, delta, shift)
 
     def leave(self, delta: Vector, shift: float) -> Any:
-        """Return the visit's change of the margins, or a handle of it. Only the coordinator's `Margins` may receive it."""
+        """Return the visit's change of the margins, or a reference to it. Only the coordinator's `Margins` may receive it."""
         return self._sent(self._rows.leave(delta, shift, self._room))
 
     @property
@@ -239,11 +239,11 @@ class RowsActor(Serving, IdsActor):
         return room_to_send(size, self._lender.room, near=self._near)
 
     def _sent(self, vector: Vector) -> Any:
-        """Return the vector in a form that the process with the margins can read."""
+        """Return the vector, or a reference that the process with the margins can read."""
         return sent(vector, self._lender.lend, near=self._near)
 
     def _read(self, records: Records) -> Records:
-        """Replace handles by their vectors. Margins and weights may be views of memory that the coordinator can change."""
+        """Replace references by their vectors. Margins and weights may be views of memory that the coordinator can change."""
         return Records(
             self._view(records.weights),
             self._view(records.margins),
@@ -305,7 +305,7 @@ class Constants:
         self._fetched: dict[str, tuple[int, Vector]] = {}
 
     def of(self, name: str, given: Vector | Stored | None) -> Vector | None:
-        """Return a given vector unchanged; fetch a stored vector, unless this cache has it. name : name of the vector."""
+        """Return `given` if it is a vector; else fetch the vector that it refers to, once. name : name of the vector."""
         if not isinstance(given, Stored):
             return given
         if name not in self._fetched or self._fetched[name][0] != given.number:
@@ -314,7 +314,7 @@ class Constants:
 
 
 class ServiceActor:
-    """Actor around a service (parties.services). It resolves handles of vectors and converts messages from and to plain form.
+    """Actor around a service (parties.services). It fetches vectors by reference; messages are nested tuples, not objects.
 
     Ray never retries methods of this actor, since a retry would be a new release. name : name of the participant.
     """

@@ -27,7 +27,7 @@ class AnswerLog:
     which is false if the look-up failed.
 
     A digest is the first DIGITS hexadecimal digits of HMAC-SHA256(key, id in normal form). The key is in a file next to the
-    log, which only the owner can read, and the key never leaves this file. Without the key, digests show which lines are about
+    log, which only the owner can read. The key is stored nowhere else. Without the key, digests show which lines are about
     one record, and nothing about its id. A line is on disk before its answer is sent. All lines of a batch are written at once,
     so several processes may share the log.
 
@@ -79,6 +79,6 @@ class AnswerLog:
 
     def _unusable(self) -> ConsentRefused:
         return ConsentRefused(
-            f"party {self._party!r} refuses to answer, since its log {self._path.name!r} cannot be written: give its owner's "
-            "process write access to the policy's folder, and disk space"
+            f"party {self._party!r} refuses to answer, since its log {self._path.name!r} cannot be written. Free disk space, "
+            "or let the party's process write to the folder of the owner's policy file"
         )

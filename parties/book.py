@@ -1,4 +1,4 @@
-"""A party's book: an append-only, hash-chained log of the releases of the party's records, under the owner's cap.
+"""A party's book: an append-only, hash-chained log of the releases from the party's records, under the owner's cap.
 
 A book is a ledger like the coordinator's, in a file that only the owner can read. Before and after a run, the ledger records
 the head (last hash) of the book's chain, and the book records the head of the ledger's chain. If either file was restored from

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _extent(query: Gram) -> tuple[object, ...]:
-    """Return all that defines the sum of a party's share: number of the piece, columns and clip.
+    """Return all that defines a party's sum: its number among the parts of one release, columns and clip.
 
     Cap and noise are not included.
     """
@@ -62,8 +62,8 @@ class Charges:
     def record(self, query: Query, key: ReleaseKey) -> None:
         """Charge all releases in the answer to a query, in one transaction.
 
-        Raises ConsentRefused for a release that exceeds the reservation, for a repeated release, and for a piece of a joint
-        release that the plan does not contain.
+        Raises ConsentRefused for a release that exceeds the reservation, for a repeated release, and for a part of a larger
+        release that differs from the plan.
         """
         if isinstance(query, Gram) or isinstance(query.batch, Piece):
             self._require_planned(query)
@@ -127,10 +127,10 @@ class Charges:
         self._made.update(each for each, _ in items)
 
     def _require_planned(self, query: Query) -> None:
-        """Raise ConsentRefused for a piece that differs from the planned piece of its number. One charge pays for all pieces.
+        """Raise ConsentRefused for a part of a release that differs from the plan. All parts are charged once, together.
 
         The party compares the terms of its own sum and the number of pieces. If a run centres and scales columns by released
-        values, all pieces must use the centres and scales of the first one. The party relies on the coordinator for the
+        values, all parts must use the centres and scales of the first one. The party relies on the coordinator for the
         weights, which bound the shares of all parties together, as in every release of several parties.
         """
         batch, solver = query.batch, self._plan.solver if self._plan is not None else None

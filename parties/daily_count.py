@@ -72,7 +72,8 @@ class DailyCount:
             self.close()
             problem = f"the count of predicted records, {self._path.name!r}, cannot be kept"
         raise ConsentRefused(
-            f"party {party!r} refuses a prediction: {problem}; give its owner's process write access to the policy's folder"
+            f"party {party!r} refuses a prediction: {problem}. Let the party's process write to the folder of the owner's "
+            "policy file"
         )
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Dealer of a run on shares: a participant without columns that sends random words and adds noise.
+"""Dealer of a run on secret shares: a participant without columns that sends random integers and adds noise.
 
-Guarantee. The dealer receives only public facts. The words that it sends are uniform for their receiver. It adds its noise to
-every opened sum. It derives roles, bits and caps from the job and n. It deals nothing until every party has stated n, because
-noise for a larger n would be too small.
+Guarantee. The dealer receives only public facts. The integers modulo 2^64 that it sends are uniform for their receiver. It adds
+its noise to every opened sum. It derives roles, bits and caps from the job and n. It deals nothing until every party has stated
+n, because noise for a larger n would be too small.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Dealing(Service):
     """Service that answers the requests to the dealer.
 
     job : the job of all participants; it also specifies the source of the noise.
-    recycles : True if the caller copies parcels before the next request. The largest parcel then reuses one piece of memory:
-        allocating that memory takes longer than drawing the words.
+    recycles : True if the caller copies parcels before the next request. The largest parcel then reuses one buffer: allocating
+        the buffer takes longer than drawing the random integers.
     """
 
     name = DEALER
@@ -123,9 +123,9 @@ class Dealing(Service):
         self._checked = True
 
     def _fourier_terms(self, version: Version, dealer: Dealer, session: Session, sharing: Sharing) -> bytearray:
-        """Return shares of the Fourier terms for one version, that is, one model.
+        """Return the sealed shares of the Fourier terms for one version of the model.
 
-        Each piece is sealed as soon as it is drawn.
+        The shares are drawn and sealed some rows at a time.
         """
         record = 16 * SERIES[version.place].terms
         size = record * dealer.n_rows
@@ -136,7 +136,7 @@ class Dealing(Service):
         return session.seal_parts(sharing.roles.supplied, f"Fourier terms {version.name}", parts, size, out)
 
     def _dealt(self, request: requests.DealProducts, session: Session, sharing: GramSharing) -> list[Parcel]:
-        """Return the dealer's part of the products, sealed for the later party of each pair."""
+        """Return the dealer's part of each product of two parties, sealed for the party that is later in `Roles.parties`."""
         if self._products is None:
             raise FederationError("the dealer received a message before the keys of its session")
         parties = sharing.roles.parties

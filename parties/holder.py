@@ -1,10 +1,10 @@
-"""A party of a run on shares: it masks its columns, holds shares of residuals, and adds noise to every opened sum.
+"""A party of a run on secret shares: it masks its columns, holds shares of residuals, and adds noise to every revealed sum.
 
-Guarantee. The party sends uniform words. For each opened sum it sends its part of the sum plus its noise and its share of zero.
-The words of all parties add up to the charged sum with noise. Without the words of any one party, the rest is uniform. Before
-the party draws noise, it checks the cap and the event of the release for every block of every party. It then charges the
-release to the owner's book, or to a count in memory. Both refuse releases that the job's plan does not cover. The party
-derives roles, bits and caps from the job to which the owner has agreed, never from a message.
+Guarantee. The party sends uniform integers modulo 2^64. For each opened (revealed) sum, these are its part of the sum plus its
+noise and its share of zero. The shares of all parties add up to the charged sum with noise. Without the share of any one party,
+the rest is uniform. Before the party draws noise, it checks the cap and the event of the release for every block of every
+party. It then charges the release to the owner's book, or to a count in memory. Both refuse releases that the job's plan does
+not cover. The party derives roles, bits and caps from the job to which the owner has agreed, never from a message.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Holder:
         return self.sharing
 
     def takes(self, request: Request) -> int:
-        """Return the number of sealed parcels that must come with a request; 0 before the keys of the session are exchanged."""
+        """Return the number of sealed parcels that must come with a request; 0 before the session's keys are exchanged."""
         return 0 if self._streams is None else len(requests.senders(request, self.name, self.sharing.roles))
 
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
@@ -204,7 +204,7 @@ class Holder:
     def _opened_rows(
         self, version: Version, member: Member, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
     ) -> list[Parcel]:
-        """Return the parcel with this party's opened rows for the label party. A holder shares the residuals first."""
+        """Return this party's sealed check rows for the label party. A holder of residual shares first computes its share."""
         n = self._columns.n_records
         for sender, parcel in parcels.items():
             if sender == DEALER:
@@ -217,7 +217,7 @@ class Holder:
                 angles = session.open(sender, f"angles {version.name}", parcel, np.uint16, n)
                 member.take_angles(version, sender, angles)
         if member.holds:
-            member.share(version)  # computes the opened rows, too, even if nobody needs this share
+            member.share(version)  # computes the check rows, too, even if nobody needs this share
         masks, shares = member.opened_rows(version)
         words = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
         return [session.seal(label, f"rows {version.name}", words) for label in to]
@@ -303,7 +303,7 @@ class Holder:
         session: Session,
         parcels: dict[str, Parcel],
     ) -> Words:
-        """Charge the release; return the words: products with each of the other parties, in order, then the own block."""
+        """Charge the release; return this party's share of its products with each other party, in order, then its own block."""
         own = request.query.shares().get(self.name)
         if own is None or to_plain(request.query) != to_plain(sharing.first):
             raise self._refusal("was asked for products of columns that its job does not plan")
@@ -366,14 +366,14 @@ class Holder:
     def _commitment(
         self, words: Words, request: requests.Contribute | requests.ContributeProducts, session: Session
     ) -> Commitment:
-        """Keep the words of an opening until they are disclosed, and return a commitment to them."""
+        """Keep this party's share of a noised sum until it is disclosed, and return a commitment to the share."""
         drawn = self._noise.stream(replace(request.key, part=request.query.part), f"{self.name}, commitment").words(4)
         nonce = drawn.astype("<u8", copy=False).tobytes()
         self._committed = requests.Contribution(words.astype("<u8", copy=False).tobytes(), nonce)
         return committed(self.name, session.session, self._committed)
 
     def _disclosed(self) -> requests.Contribution:
-        """Return the words of the last commitment, once."""
+        """Return the share of the last commitment, once."""
         words, self._committed = self._committed, None
         if words is None:
             raise self._refusal("was asked to disclose words that it has not committed to", FederationError)
@@ -382,7 +382,7 @@ class Holder:
     def _admitted(self, query: Backward, request: requests.Contribute) -> Gaussian:
         """Return the event of a release. Raises PrivacyError unless the set-up and the charge cover the query.
 
-        The cap C of the set-up bounds a record's joint contribution to all columns of all parties. One charge can therefore
+        The cap C of the set-up bounds a record's contribution to all columns of all parties together. One charge can therefore
         cover disjoint blocks.
         """
         setup, event = self._of_setup(), query.event
@@ -414,11 +414,11 @@ class Holder:
         """
         cap = query.capped
         if cap is None or cap.paid is None:
-            raise self._refusal("was asked for a block of a pass that nothing was charged for")
+            raise self._refusal("was asked for a block of a pass that was not charged")
         if cap.cap != self._of_setup().cap:
             raise self._refusal("was asked to change the cap within a set-up")
         cap.require_covered([(query.clip, event)])
-        self._coverage.admit(cap.paid, self._shape(), asked)  # rows of two different set-ups have no joint cap
+        self._coverage.admit(cap.paid, self._shape(), asked)  # rows of two different set-ups are not under one cap
 
     def _shape(self) -> bytes:
         """Return the cap, and the centres and scales of all parties' rows, as bytes. Different set-ups give different bytes."""

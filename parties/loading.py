@@ -56,7 +56,8 @@ def consented(task: PartyTask, source: Any, policy: str | None = None, *, begins
     Without a policy, an address is refused unless the owner has listed it (parties.allowed).
 
     policy : path of the owner's policy (parties.consent), which is read here, before any data are opened.
-    begins : True if this process is the first of the run. Then the owner's book must have room for the run.
+    begins : True if this process is the first of the run. Then the budget in the owner's release log (book) must suffice for
+        the run.
     """
     agreed = policy_of(policy)
     if agreed is not None:
@@ -379,8 +380,8 @@ def load_range(
 def _total(task: PartyTask) -> PartyTask:
     """Return a task that reads infinite values as the largest number wherever no bounds are declared.
 
-    A refusal in a private run would reveal one record's value to everybody. The contribution of the record is clipped in any
-    case.
+    In a private run, refusing an infinite value would reveal one record's value to everybody. The contribution of the record is
+    clipped in any case.
     """
     scaling, label, most = task.scaling, task.label, float(np.finfo(task.storage).max)
     scaling = replace(scaling, lo=np.maximum(scaling.lo, -most), hi=np.minimum(scaling.hi, most))

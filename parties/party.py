@@ -1,8 +1,8 @@
-"""A party: its own columns, a source of noise, and the owner's book if there is one. It has no model and no solver.
+"""A party: its own columns, a source of noise, and the owner's release log (book), if any. It has no model and no solver.
 
 Every query carries the parameters that the answer needs. A restarted party therefore only reloads its data. The party answers
 a closed set of queries. Its owner can read in this module and in parties.rows everything that can be computed from the
-columns, and every result that leaves the party without noise (`Reply.vector`, only to the coordinator's `Margins`).
+columns, and every result that is sent without noise (`Reply.vector`, only to the coordinator's `Margins`).
 """
 
 from __future__ import annotations
@@ -127,17 +127,17 @@ class Party:
         return Greeting(__version__, self.n_records, self._book is not None, self._alignment)
 
     def hear(self, notice: Notice) -> BookHeads:
-        """Pass a notice of the coordinator to the owner's book, and return the book's answer."""
+        """Report a phase of the run to the owner's release log (book), and return the log's answer."""
         if self._book is None:
             raise PrivacyError(f"party {self.name!r} keeps no book")
         return self._book.hear(notice, self.n_records)
 
     def costs(self) -> Costs | None:
-        """Return the cost of the run that the owner's book opened last; None without a book."""
+        """Return the cost of the last run that the owner's release log (book) opened; None without a log."""
         return None if self._book is None else self._book.costs()
 
     def labels(self) -> Any:
-        """Return y, (n,), or its pieces by shard.
+        """Return the labels y, (n,); with several shards, one array per shard.
 
         Only the coordinator's `Margins` may ask for y; in a run on shares, nobody may.
         """
@@ -265,7 +265,7 @@ class Party:
         return self._piece(self._shards.vectors("vector", query, records, deltas))
 
     def _piece(self, pieces: Each) -> Any:
-        """Return the vector of a single shard, or the pieces of several shards."""
+        """Return a per-record vector: of a single shard as it is, of several shards as one array per shard."""
         return pieces[0] if self._shards.size == 1 else pieces
 
     def _release(
@@ -286,7 +286,7 @@ class Party:
         key: ReleaseKey,
         sensitivity: float,
     ) -> Vector:
-        """Return sums with the noise of their event. Every sum that leaves the party passes through this method."""
+        """Return sums with the noise of their event. Every sum that the party sends passes through this method."""
         return release(sums, grid, event, self._noise, key, sensitivity)
 
     def _moments(self, query: Moments, key: ReleaseKey) -> Vector:
@@ -308,7 +308,7 @@ class Party:
         return self._noised(counts, 1.0, query.event, key, sensitivity)
 
     def _select(self, query: Select, w: Vector, sums: Sums, key: ReleaseKey) -> NoisyScore:
-        """Return the best of the noisy scores. No score leaves the party."""
+        """Return the best of the noisy scores. No other score is sent."""
         sensitivity = query.rules[self.name].sensitivity
         return noisy_best(self._scores(query, w, sums), sensitivity, query.event, self._noise, key)
 
@@ -318,7 +318,7 @@ class Party:
         return query.rules[self.name](w, np.asarray(sums * grid, dtype=np.float64))
 
     def _tally(self, query: Tally, key: ReleaseKey) -> Vector:
-        """Release a statistic of this party's labels alone."""
+        """Release, with noise, a statistic that is computed only from the labels of this party."""
         if self.n_records > self.n_trained:
             raise PrivacyError(
                 f"party {self.name!r} tallies its labels only if all records are trained on, and some are held out"

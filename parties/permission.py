@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def count_of(policy: Policy) -> Path:
-    """Return the path of the file with an owner's counts of predicted records. It is next to the owner's book."""
+    """Return the path of the file with an owner's counts of predicted records, next to the owner's release log (book)."""
     return policy.book.with_suffix(".predictions")
 
 
@@ -30,7 +30,7 @@ class Permission:
     policy: Policy | None
 
     def count(self, records: int) -> None:
-        """Count records before their margins leave the party. Raises ConsentRefused above the policy's daily limit."""
+        """Count records before their margins are sent. Raises ConsentRefused above the policy's daily limit."""
         allowed = None if self.policy is None else self.policy.prediction
         if self.policy is None or allowed is None or allowed.records is None:
             return

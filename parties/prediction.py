@@ -186,7 +186,7 @@ class PartGreeting:
 
 
 def agreed(greetings: Mapping[str, PartGreeting]) -> PartGreeting:
-    """Return the first greeting, once all parties agree on version, job, model and threshold.
+    """Return the first greeting, after checking that all parties agree on version of vfl, job, model and threshold.
 
     Raises VersionMismatch for different versions, OutputError for parts of different models, and SpecificationError for a
     missing part.

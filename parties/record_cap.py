@@ -38,7 +38,7 @@ class _Bounds(NamedTuple):
 
 
 class Coverage:
-    """Coordinates that were released under each charge. A charge pays for each coordinate once, under one cap and one scale.
+    """Coordinates that were released under each charge. A charge covers each coordinate once, under one cap and one scale.
 
     repeats : True if a release may be repeated, because seeded noise is the same to the bit.
     """
@@ -48,20 +48,20 @@ class Coverage:
         self._made: dict[ReleaseKey, tuple[Gaussian, Hashable, int | None, set[Hashable]]] = {}
 
     def admit(self, paid: Paid, shape: Hashable, coordinates: Sequence[Hashable], subsample: int | None = None) -> None:
-        """Record coordinates to be released; PrivacyError unless the charge pays for them.
+        """Record coordinates to be released. Raises PrivacyError unless the charge `paid` covers them.
 
         shape : cap and scale of all rows.
         """
         charged, known, records, made = self._made.setdefault(paid.key, (paid.event, shape, subsample, set()))
         if records != subsample:
-            raise self.refusal("was asked for other records within a pass: its charge pays for only one subsample")
+            raise self.refusal("was asked for other records within a pass, which was charged for one subsample only")
         if charged != paid.event:
-            raise self.refusal("was asked to change the charge within a pass, which its first block has paid")
+            raise self.refusal("was asked to change the charge within a pass, which was charged with its first block")
         if known != shape:
             raise self.refusal("was asked to change the cap or the scale within a pass")
         new = set(coordinates)
         if not self._repeats and (len(new) < len(coordinates) or not made.isdisjoint(new)):
-            raise self.refusal("was asked for a coordinate twice in one pass: one charge pays for it once")
+            raise self.refusal("was asked for a coordinate twice in one pass, which was charged for one release of it")
         made |= new
 
     def refusal(self, why: str) -> PrivacyError:
@@ -70,7 +70,7 @@ class Coverage:
 
 
 class OwnCap:
-    """Refuses releases that a charge does not pay for, whatever residuals and limits the coordinator sends.
+    """Refuses releases that cost more privacy than was charged, whatever residuals and limits the coordinator sends.
 
     Guarantee. The coordinates of one charge's releases are disjoint and have one scale. A record contributes to all of these
     releases together a vector of norm at most C(1 + p·2⁻⁵⁰), before rounding. The coordinator vouches for the norms of the
@@ -84,7 +84,7 @@ class OwnCap:
         self._coverage = Coverage(party, repeats=repeats)
 
     def admit(self, query: Descend | Backward, cap: RecordCap) -> None:
-        """Record the coordinates that a query releases. Raises PrivacyError if the charge does not pay for them."""
+        """Record the coordinates that a query releases. Raises PrivacyError if the charge of the pass does not cover them."""
         refusal = self._coverage.refusal
         if isinstance(query, Descend):
             if query.replayed is not None:
@@ -103,7 +103,7 @@ class OwnCap:
                 raise refusal("was asked for a block in a scale different from that of its pass")
         if cap.paid is None:
             if any(event is not None for _, event in releases):
-                raise refusal("was asked for a block of a pass that nothing was charged for")
+                raise refusal("was asked for a block of a pass that was not charged")
             return
         cap.require_covered(releases)
         if any(type(clip) is not Clip for clip, _ in releases):  # a pass moves by up to 2C; other clips claim less

@@ -1,7 +1,7 @@
-"""Some rows of one party, in one process: exact sums over the rows for releases, and per-record vectors for `Margins`.
+"""Some rows of one party, in one process: sums over the rows without noise, and per-record vectors for `Margins`.
 
-Results have no noise. They must therefore reach only parties.party, or `Margins`, the coordinator's per-record state. This
-module draws no noise and checks no budget. parties.party does both, once for all rows of the party.
+Results have no noise. They must therefore reach only parties.party, or `Margins`, the coordinator's per-record state.
+parties.party checks the budget and adds noise, once for all rows of the party.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Rows:
     """Some rows of a party's columns, with the kernels for their storage.
 
     columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
-    labels : y of all of these records, at the label party; with k factors (1 + k, n), y first (parties.storage.labels).
+    labels : y of all of these records, at the label party; with k exposures and weights (1 + k, n), y first
+        (parties.storage.labels).
     held_out : the same features of the held-out records. From these records the party computes only X_k w_k and the norms of
         rows, which only the coordinator's `Margins` receives. It never computes a noised sum from them.
     groups : {column: (m,) codes}, groups of the held-out records for fairness checks; only `Margins` receives the codes.
@@ -151,7 +152,7 @@ class Rows:
         return None if self._labels is None else self._labels.astype(np.float64, copy=False)
 
     def labels(self) -> Vector:
-        """Return y of these records, followed by the factors of y, (n + kn,). Only `Margins` may receive the result."""
+        """Return y of these records, then their exposures and weights, (n + kn,). Only `Margins` may receive the result."""
         y = self.y
         if y is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
@@ -330,7 +331,10 @@ class Rows:
         """
         (block,), (centre,), (scale,), clip = query.blocks, query.centres, query.scales, query.clip
         if weights.size != query.width * self.columns.n_records:
-            raise PrivacyError(f"party {self._party!r} was sent a number of vectors that does not fit its products")
+            raise PrivacyError(
+                f"party {self._party!r} needs {query.width} vectors of {self.columns.n_records} numbers for products of its "
+                f"columns, and was sent {weights.size} numbers in total"
+            )
         t, *held = weights.reshape(query.width, -1)[: 1 + len(query.rows_for(self._party))]
         sums = [self._sum(block, centre, OFF_DIAGONAL * scale, clip, r, None) for r in held]
         for j in range(block.size if query.own else 0):

@@ -83,7 +83,7 @@ class Session:
         return Streams("seeded", seeds)
 
     def seal(self, to: str, label: str, words: npt.NDArray[Any]) -> bytearray:
-        """Return words sealed for the participant `to`."""
+        """Return integers modulo 2^64, sealed for the participant `to`."""
         data = _plain(words)
         pieces = (data[start : start + PIECE] for start in range(0, max(len(data), 1), PIECE))
         return self._sealer.seal_pieces(to, f"{self.name} {label}", pieces, len(data))
@@ -91,14 +91,14 @@ class Session:
     def seal_parts(
         self, to: str, label: str, parts: Iterable[npt.NDArray[Any]], size: int, out: bytearray | None = None
     ) -> bytearray:
-        """Return words sealed for the participant `to`. No array holds all words at once.
+        """Return integers modulo 2^64, sealed for the participant `to`. No array holds all of them at once.
 
         parts : arrays of PIECE bytes each, the last one may be shorter. size : total bytes. out : see `Sealer.seal_pieces`.
         """
         return self._sealer.seal_pieces(to, f"{self.name} {label}", map(_plain, parts), size, out)
 
     def open(self, sender: str, label: str, parcel: Parcel, kind: Any, *shape: int) -> npt.NDArray[Any]:
-        """Return the words that `sender` sealed for this participant, in this shape. Raises FederationError for other texts."""
+        """Return integers that `sender` sealed for this participant, in this shape. Raises FederationError for other data."""
         words = np.empty(shape, dtype=np.dtype(kind).newbyteorder("<"))
         self._fits(sender, parcel, words.nbytes)
         for _ in self._sealer.open_pieces(sender, f"{sender} {label}", _view(parcel), _plain(words)):
@@ -108,7 +108,7 @@ class Session:
     def open_parts(
         self, sender: str, label: str, parcel: Parcel, kind: Any, n: int, width: int
     ) -> Iterator[npt.NDArray[Any]]:
-        """Yield the (n, width) words that `sender` sealed for this participant, some rows at a time.
+        """Yield the (n, width) integers modulo 2^64 that `sender` sealed for this participant, some rows at a time.
 
         Each part overwrites the rows of the part before it, and may raise FederationError. PIECE is a multiple of a row's
         bytes.
@@ -126,7 +126,7 @@ class Session:
 
 
 def _plain(words: npt.NDArray[Any]) -> memoryview:
-    """Return words as little-endian bytes. Words that are little-endian already are not copied."""
+    """Return integers as little-endian bytes. Integers that are little-endian already are not copied."""
     plain = np.ascontiguousarray(words).astype(words.dtype.newbyteorder("<"), copy=False)
     return plain.reshape(-1).view(np.uint8).data
 

@@ -67,7 +67,7 @@ class SubsampledRows:
         return RowFacts(first.n_trained, self._n_records - first.n_trained, first.n_coordinates)
 
     def labels(self) -> Vector:
-        """Return y of all of these records, followed by the factors of y. Only `Margins` may receive the result."""
+        """Return y of this shard's records, followed by their exposures and weights. Only `Margins` may receive the result."""
         if self._labels is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
         return np.asarray(self._labels, dtype=np.float64).ravel()

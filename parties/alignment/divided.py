@@ -1,6 +1,6 @@
 """Ids of a party whose rows are in shards. The process of each shard holds the ids of one range of the source's rows.
 
-Ids travel only between processes of their owner. The main process reads ids in pieces, so it holds O(n/S) of them at once.
+Ids are sent only between processes of their owner. The main process reads ids in chunks, so it holds O(n/S) of them at once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class IdRange:
 
 
 class DividedIds(Gathered):
-    """Normalised ids of all rows, read from the shards in pieces. They must not leave the party.
+    """Normalised ids of all rows, read from the shards in chunks. They must not be sent to other participants.
 
     shards : objects with a method `of_ids(method, ...)` that calls a method of their `IdRange`. ranges : rows of each shard.
     """
@@ -139,7 +139,7 @@ def read_divided(
 
 
 def _cells_at(opened: Source, column: str, rows: Integers) -> list[object]:
-    """Return the cells of these rows in the form in which the source holds them. rows : in ascending order."""
+    """Return the cells of these rows as the source holds them, not converted. rows : in ascending order."""
     found: list[object] = []
     count = 0
     for batch in opened.batches([column]):

@@ -1,6 +1,6 @@
 """A party's side of an alignment: it reads its ids, blinds sets of ids, and learns which of its rows all parties have.
 
-Ids, the secret and rows stay in the party's process. `Keeping` says which files the party leaves on its own disk.
+Ids, the secret and rows stay in the party's process. `Keeping` says which files the party keeps on its own disk.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Alignment:
         return self.index
 
     def close(self) -> None:
-        """Release the state of an interrupted alignment, which remains on disk."""
+        """Unlock the saved state of an unfinished alignment, so that another process can continue the alignment."""
         if self._pending is not None:
             self._pending.release()
 

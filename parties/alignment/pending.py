@@ -24,7 +24,7 @@ class Pending:
     Only one process at a time keeps state. If another process aligns the same ids on this machine, this process keeps no state
     and has no salt.
 
-    folder : the party's folder. If it is missing, it is created, for its owner alone.
+    folder : the party's folder. If it is missing, it is created, accessible only to its owner.
     name : name of the alignment, equal for the same ids and participants.
     """
 

@@ -75,7 +75,7 @@ def _pieces(source: Source, column: str) -> Iterator[pa.Array]:
 
 
 def raw_ids(task: PartyTask, spec: Any) -> list[Any]:
-    """Return the ids of all rows in the form in which the source holds them, so that the owner recognises its records."""
+    """Return the ids of all rows as the source holds them, not normalised, so that the owner recognises its records."""
     return [cell for piece in _pieces(_open_ids(task, spec), _id_of(task)) for cell in piece.to_pylist()]
 
 

@@ -1,6 +1,6 @@
-"""The dealer of a federation: an organisation without data that deals random words for training on shares.
+"""The dealer of a federation: an organisation without data that sends random integers for training on secret shares.
 
-Guarantee. The dealer opens no source and has no policy to ask, since it releases only its noise and uniform words. It deals
+Guarantee. The dealer opens no source and has no policy to ask, since it sends only noise and uniform random integers. It deals
 only for jobs that name a separate dealer, under keys that its own identity signs. It accepts no other call. The parties send
 it nothing but their numbers of records.
 """

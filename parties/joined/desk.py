@@ -1,7 +1,7 @@
 """Answers to the calls that a joined party receives: an offer of a job, judged by the owner's policy, then the job's calls.
 
 Guarantee. No source is opened before the policy has agreed to the offer. The policy must name the trust setting of the job as
-accepted: across organisations, residuals and margins leave the party. Every call is checked against the state of the job and
+accepted: across organisations, residuals and margins are sent to others. Every call is checked against the state of the job and
 the sizes that follow from the job. An unexpected call is refused, and nothing is computed.
 """
 
@@ -138,7 +138,7 @@ class Desk:
         return {name: most[name] for name in self._work.takes(message) if name in most}
 
     def _read_call(self, plain: Plain) -> object:
-        """Return the message of a call: for a query, the tuple (query, release key)."""
+        """Return the message of a call: for a query, the tuple (query, key of its release)."""
         if self._last is None or self._last[0] is not plain:
             self._last = (plain, from_plain_call(plain))
         return self._last[1]
@@ -342,8 +342,8 @@ class Desk:
         if policy.trust is None or job.trust not in policy.trust:
             travels = "sealed shares" if job.secure is not None else "residuals, margins or labels of single records"
             raise ConsentRefused(
-                f"party {self.party!r} refuses job {job.name!r} by its policy's trust: under trust = {job.trust!r} {travels} "
-                f'travel between organisations; its owner accepts that with trust = ["{job.trust}"]'
+                f"party {self.party!r} refuses job {job.name!r} by its policy's trust: this job would send {travels} to other "
+                f'organisations. To allow that, write trust = ["{job.trust}"] in the policy of party {self.party!r}'
             )
 
     def _source(self, name: str) -> Any:

@@ -55,8 +55,8 @@ MOST_PARCELS, MOST_TERMS = 16, 16
 OF_MARGINS = ("weights", "margins")
 """Names of the vectors in `Records` that have K entries per record under multinomial loss: residuals and margins."""
 MOST_NOTICES = 1000
-"""Largest number of notices per offer, since the owner's book may record each notice. Each start of a party brings two notices;
-each start of the coordinator brings three."""
+"""Largest number of notices per offer, since the owner's release log may record each one. A notice reports a phase of the run:
+two per start of a party, three per start of the coordinator."""
 
 MOST_SCORED, MOST_ID_BYTES = 1 << 17, 1 << 24
 """Limits of one call of a service: records, and bytes of their ids."""
@@ -117,7 +117,7 @@ class Work:
         return {"seconds": seconds, "releases": self.releases, "epsilon": None, "records": None, "left": None}
 
     def reserved(self) -> float | None:
-        """Return the ε that the owner's book has reserved for this work; None without a book."""
+        """Return the ε that the owner's release log (book) has reserved for this work; None without a log."""
         return None
 
     def close(self) -> None:
@@ -143,7 +143,8 @@ class TrainingWork(Work):
     """Work on one run: an alignment alone, or a training.
 
     Guarantee. A query concerns only this party's own columns, and each vector has one entry per record of this party. A query
-    is answered only once under a release key, also after a restart, unless its noise is seeded and therefore equal to the bit.
+    is answered only once per key (round, part and attempt), also after a restart, unless its noise is seeded and therefore
+    identical.
 
     answered : path of the file with answered keys, next to the owner's book.
     """
@@ -241,7 +242,7 @@ class TrainingWork(Work):
         }
 
     def reserved(self) -> float | None:
-        """Return the ε that the owner's book has reserved; None without a book."""
+        """Return the ε that the owner's release log (book) has reserved for the run; None without a log."""
         costs = None if self._party is None else self._party.costs()
         return None if costs is None else costs.reserved
 
@@ -289,7 +290,7 @@ def _first_part(query: Query, party: str) -> int:
 
 
 class PredictingWork(Work):
-    """Work on a prediction or an evaluation. Parts of margins travel sealed to the party that adds them up."""
+    """Work on a prediction or an evaluation. Parts of margins are sealed for the party that adds them up."""
 
     _service: PredictionService
 
@@ -366,12 +367,12 @@ class DealerWork(Work):
     def limits(self) -> Limits:
         """Return the size limits of the next call.
 
-        A gradient query names coordinates of all parties; a parcel contains one number.
+        A gradient query names coordinates of all parties; a sealed message contains one number.
         """
         return Limits(BODY_BYTES + PER_COORDINATE * (self._coordinates + 1), self._counts)
 
     def takes(self, message: Any) -> Iterable[str]:
-        """Return the names of the parcels that must come with a call: the parties' numbers of records."""
+        """Return the names of the sealed messages that must come with a call: the parties' numbers of records."""
         return self._counts if isinstance(message, CheckRecords) else ()
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:

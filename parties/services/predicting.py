@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class PredictionService(Service):
     """Applies one party's part of a model to its new records, with or without alignment to the other parties' records.
 
-    Guarantee. Records are counted under the owner's permission before a margin leaves the party; aligned records are counted
+    Guarantee. Records are counted under the owner's permission before a margin is sent; aligned records are counted
     even before a cell is read. Parts of margins go to one party only, which adds them up. The coordinator receives the sums in
     a prediction, or exact sums of a statistic in an evaluation.
 
@@ -166,7 +166,7 @@ class PredictionService(Service):
         self._parts[sender] = Each(np.split(whole, np.cumsum(self._counts)[:-1]))
 
     def _whole(self, pieces: Each) -> Any:
-        """Return a vector of all records; with shards in other processes, references to its pieces."""
+        """Return a vector of all records; with shards in other processes, references to the shards' parts of the vector."""
         if isinstance(self._rows, Here):
             return np.ascontiguousarray(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
         return list(pieces)

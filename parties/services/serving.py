@@ -1,8 +1,8 @@
 """A party's part of a resident service. It keeps margins of all records in memory, with the row of each id.
 
 Guarantee. A part of a model is applied only while the owner's policy allows it. A changed policy file holds from the next call
-on. The count of records is on disk before records are looked up. The outcome is logged before the outcome or a margin leaves
-the party. The margins have no noise.
+on. The count of records is on disk before records are looked up. The outcome is logged before the outcome or a margin is sent.
+The margins have no noise.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ class ServingService(Service):
     def score(
         self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], quotas: Mapping[str, int] = MappingProxyType({})
     ) -> tuple[list[Outcome], list[Vector | None]]:
-        """Return an outcome and margins for each request, after counting its records on disk. No margin may leave before `log`.
+        """Count each request's records on disk, then return its outcome and margins. Call `log` before any margin is sent.
 
         A request names single records. If a cell makes a request fail, only the log of this process names the column.
 
@@ -343,7 +343,7 @@ class ServingService(Service):
         """Log, on disk and with one write, all requests whose records were looked up.
 
         A failed look-up is logged like an answer, since the failure also reveals something about the requested records. Raises
-        ConsentRefused; then no outcome and no margin of `score` may leave.
+        ConsentRefused; then no outcome and no margin of `score` may be sent.
         """
         if self._log is None:
             if self._policy is None:

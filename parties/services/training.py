@@ -35,7 +35,7 @@ class PartyService(Service):
         party = self.party
         match message:
             case (query, key):
-                # The vectors of all shards travel under one name, as a list with one item per shard.
+                # The vectors of all shards are sent under one name, as a list with one item per shard.
                 over = "records" in vectors
                 records: Any = (
                     Each(vectors["records"]) if over else Records(**{k: vectors[k] for k in vectors if k in RECORDS})

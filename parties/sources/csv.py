@@ -82,7 +82,7 @@ class CsvSource:
     field contains a line break; lines can be found without decoding (parties.sources.lines); a file of one column has no blank
     lines. Other files are read from their beginning.
 
-    lines : lines of the file, if known; None to find them here.
+    lines : the file's `Lines` (counts and positions), if the caller has scanned the file; None to scan it here.
     """
 
     typed = False

@@ -50,7 +50,7 @@ def open_file(
 
 
 def column_names(source: str | Path | Csv) -> tuple[str, ...]:
-    """Return the names of the columns, from a file's header or footer alone; () if they cannot be read."""
+    """Return the names of the columns from a file's header or footer, without reading records; () if they cannot be read."""
     path = Path(source.path if isinstance(source, Csv) else source)
     name = path.name.lower()
     try:

@@ -72,7 +72,7 @@ class SparseSource:
 
     @property
     def ids(self) -> ArraySource:
-        """Return a source of the ids alone, one id per row."""
+        """Return a source of the ids only, one id per row."""
         ids: ArraySource = self._ids
         return ids
 

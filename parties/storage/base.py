@@ -1,4 +1,4 @@
-"""Storage protocol: one party's columns in the form on which the kernels compute."""
+"""Storage protocol: one party's columns, stored as the kernels need them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def contents_of(
     groups: Sequence[str] = (),
     factors: Sequence[Factor] = (),
 ) -> dict[str, Content]:
-    """Return {column: content} for `open_source`: columns, label, factors and groups, in this order.
+    """Return {column: content} for `open_source`: columns, label, its exposure and weight, groups, in this order.
 
     label : (column, declaration).
     """

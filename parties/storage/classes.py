@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class ClassColumns:
     """A party's columns, stored once, as p·K coordinates: each column has K consecutive coordinates, one per class.
 
-    A block contains whole columns. All classes of a column are therefore released together, as the joint cap on a record
-    requires.
+    A block contains whole columns. All classes of a column are therefore released together, since one cap on a record covers
+    them together.
 
     columns : the stored columns. classes : K.
     """
@@ -45,7 +45,5 @@ class ClassColumns:
     def block(self, start: int, stop: int) -> Any:
         """Return the columns of coordinates start..stop − 1; PrivacyError if only some classes of a column are included."""
         if start % self.classes or stop % self.classes:
-            raise PrivacyError(
-                "a block must hold all classes of its columns, because one charge pays for them together"
-            )
+            raise PrivacyError("a block must hold all classes of its columns, because they are charged together")
         return self.columns.block(start // self.classes, stop // self.classes)

@@ -97,7 +97,7 @@ def read_columns(
     columns : names, in the order of the coordinates, which may differ from the order in the source.
     scaling : scaling of these columns (Scaling.of).
     intercept : True to append a column of ones.
-    label : (column, declaration) at the label party. factors : columns that are read with the label.
+    label : (column, declaration) at the label party. factors : exposure and weight columns, read with the label.
     groups : object that collects the codes of the group columns.
     dtype : type of the storage, float64 or float32. Computations are in float64.
 

@@ -1,4 +1,4 @@
-"""Readers of the label and of its factors (exposure and weight), chunk by chunk."""
+"""Readers of the label and of its exposure and weight, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class LabelReader:
 
 
 class TargetReader:
-    """Collects the label and its factors (exposure and weight), within their declared bounds."""
+    """Collects the label, its exposure and its weight, within their declared bounds."""
 
     def __init__(self, label: tuple[str, Label], factors: Sequence[Factor], origin: Origin, at_most: int) -> None:
         self._label = LabelReader(label, origin, at_most)
@@ -105,7 +105,7 @@ class TargetReader:
     def values(self, count: int) -> Vector:
         """Return y, (count,).
 
-        With k factors, return rows (1 + k, count): y, then log(exposure), then s/s_max for a weight s.
+        With an exposure, a weight or both (k columns), return rows (1 + k, count): y, log(exposure), s/s_max for a weight s.
         """
         y = self._label.values(count)
         if not self._factors:

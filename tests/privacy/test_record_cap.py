@@ -293,11 +293,11 @@ def test_a_party_refuses_what_a_charge_does_not_pay_for() -> None:
     with pytest.raises(PrivacyError, match="a coordinate twice in one pass"):
         party.answer(visit(cap_of(1.0), [2, 1]), *at)
     party.answer(visit(cap_of(1.0, number=9), [2, 1]), *at)
-    with pytest.raises(PrivacyError, match="less noise than the charge"):
+    with pytest.raises(PrivacyError, match="less noise"):
         party.answer(visit(cap_of(1.0, number=10), [0], z=0.99), *at)
     with pytest.raises(PrivacyError, match="a scale different"):
         party.answer(visit(cap_of(1.0, number=11, scale=np.full(P, 2.0)), [0]), *at)
-    with pytest.raises(PrivacyError, match="nothing was charged for"):
+    with pytest.raises(PrivacyError, match="not charged"):
         party.answer(visit(cap_of(1.0, number=12), [0], paid=None), *at)
     with pytest.raises(PrivacyError, match="a cap or grid different"):
         party.answer(visit(cap_of(1.0, number=13), [0], cap=2.0), *at)
