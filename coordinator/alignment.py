@@ -119,7 +119,7 @@ def _positions(
 
 
 def _set_of(transport: MessageTransport, owner: str, holder: str, to: str, sizes: Mapping[str, int]) -> Posted:
-    """Ask `holder` for `owner`'s set, in order to pass the set on to party `to`. If `to` is '', the set is read here."""
+    """Ask `holder` for `owner`'s blinded set of ids, to pass it on to party `to`. If `to` is '', the set is read here."""
     return transport.post(holder, SendSet(owner, to), due={"points": SIZE * sizes[owner]}, passed=bool(to))
 
 

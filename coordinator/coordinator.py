@@ -44,7 +44,7 @@ class Outcome:
     w : (p,) the model for the scaled features.
     statement : the budget's statement about the run; None without privacy.
     findings : results of the job's evaluation queries, by name.
-    books : {party: head of the chain of the party's book}, for parties that keep a book.
+    books : {party: last hash of the party's release log (book)}, for parties that keep one.
     left : names of the parties that were given up during the run.
     knots : {column: knots}, for curves whose knots the run found.
     fits : (p,) one model per subsample; w is their mean. () for a run without subsamples.
@@ -101,7 +101,7 @@ def _require_skippable(plan: Plan) -> None:
 
 
 def _welcome(began: Mapping[str, Greeting], books: PartyBooks, party: str, greeting: Greeting) -> None:
-    """Reopen the book of a party that has come back. Raises DataError if the party has different records than before.
+    """Reopen a returned party's release log (book). Raises DataError if the party has different records than before.
 
     began : {party: the party's greeting at the start of the run}.
     """
@@ -115,7 +115,7 @@ def _welcome(began: Mapping[str, Greeting], books: PartyBooks, party: str, greet
 
 
 def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reservation | None:
-    """Reserve the plan in the ledger, then in every party's book. If a book refuses, withdraw the run everywhere."""
+    """Reserve the plan in the ledger, then in the parties' release logs (books). If one refuses, withdraw it everywhere."""
     books.compare()
     reservation = budget.reserve(plan)
     if reservation is not None:
@@ -131,7 +131,7 @@ def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reserv
 
 
 def _closed(books: PartyBooks, recovery: Recovery, left: tuple[str, ...]) -> dict[str, Head]:
-    """Close the run in every book. If a party was lost meanwhile, wait for it once more, even if its book is closed already."""
+    """Close the run in every release log (book). If a party was lost meanwhile, wait for it once more."""
     losses = 0
     while True:
         try:
@@ -227,7 +227,7 @@ class Coordinator:
     def _state(self, plan: Plan, log: Log) -> tuple[Transport, State]:
         """Return the run's transport and state.
 
-        The state is margins and labels; under trust='secure', the public model alone.
+        The state is margins and labels; under trust='secure', only the public model.
         """
         label = plan.job.partition.label_party
         if plan.sharing is None:

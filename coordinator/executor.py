@@ -105,7 +105,7 @@ class Executor:
         self._stale = False
 
     def _begin(self) -> None:
-        """Drop earlier charges, at the start of a run or subsample. A charge pays only for releases on one subsample."""
+        """Drop earlier charges, at the start of a run or subsample. A charge covers only releases on one subsample."""
         self._folds = Folds(self._noise.private and not self._held)
         self._passes = Passes(self._noise.private)
         self._samples = Samples(self._noise.private)
@@ -144,9 +144,9 @@ class Executor:
             self._ask(again, key, without=gone)
 
     def refuse(self) -> NoReturn:
-        """Count a query that an earlier process could not pay for, and raise the same error again."""
+        """Count a query that did not fit the budget in an earlier process of this run, and raise BudgetExceeded again."""
         self._round += 1
-        raise BudgetExceeded("an earlier process of this run could not pay for this release")
+        raise BudgetExceeded("this release did not fit the budget in an earlier process of this run")
 
     def give_up(self, query: Query, party: str) -> None:
         """Count a query that stays unanswered because its party was lost.
@@ -274,7 +274,7 @@ class Executor:
         return released
 
     def _charge(self, query: Query, key: ReleaseKey) -> tuple[Query, Charges]:
-        """Charge a query's releases, and return the query. If the charge of a pass pays for it, the query names this charge."""
+        """Charge a query's releases, and return the query. A query that the charge of its pass covers names this charge."""
         self._passes.begin()
         events: tuple[Event | None, ...]
         if (by_pass := paid_by_pass(query)) is not None:

@@ -1,9 +1,9 @@
-"""The coordinator's part of training on shares. It sends the requests for each gradient, and opens the sum with noise.
+"""The coordinator's part of training on secret shares. It sends the requests for each gradient, and reveals the noised sum.
 
-Guarantee. The coordinator holds the public model, sealed parcels that it cannot read, and the words of openings. Words are
-integers modulo 2^64, which add up to sums with noise. The coordinator never asks for labels. Each opening is charged before the
-first request for it is sent. If a request fails, nothing is released, the charge stays, and the session ends. The next attempt
-has new keys, new masks and new streams.
+Guarantee. The coordinator holds the public model, sealed messages that it cannot read, and the parties' shares of noised sums.
+Shares are integers modulo 2^64, which add up to the sum with noise. The coordinator never asks for labels. Each sum is charged
+before the first request for it is sent. If a request fails, nothing is released, the privacy cost remains charged, and the
+session ends. The next attempt has new keys, new masks and new streams.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class SecureTransport:
         return self._inner.greet()
 
     def hear(self, notices: Mapping[str, Notice]) -> Mapping[str, BookHeads]:
-        """Send notices to the parties' books."""
+        """Report phases of the run to the parties' release logs (books)."""
         return self._inner.hear(notices)
 
     def labels(self, party: str) -> NoReturn:
@@ -159,7 +159,7 @@ class SecureTransport:
         return self._sharing
 
     def _piece(self, query: Gram, key: ReleaseKey, sharing: GramSharing) -> dict[str, Reply]:
-        """Return the replies for one piece of the products of columns. The first piece opens all products, under one charge."""
+        """Return the replies for one part of the products of columns. The first part reveals all products, under one charge."""
         number = 0 if query.batch is None else query.batch.number
         if self._gram is None:
             if number or query.events() != sharing.first.events():
@@ -170,9 +170,9 @@ class SecureTransport:
         return {block.party: Reply((u,)) for block, u in blocks}
 
     def newly_opened(self) -> Released:
-        """Return the products opened since the last call. Entry j is row j of the symmetric matrix, from the diagonal on.
+        """Return products of columns revealed since the last call. Entry j is row j of the symmetric matrix, from the diagonal.
 
-        The charge of the first piece pays for all products. A run that has logged them can continue the pass in a new process.
+        All products are charged with the first part. A run that has logged them can continue the pass in a new process.
         """
         new, self._new = self._new, ()
         return new
@@ -324,7 +324,7 @@ class SecureTransport:
         return Centred(w, needed, reaches)
 
     def _share(self, model: Centred, setup: SetUp, owners: tuple[str, ...]) -> tuple[Version, tuple[str, ...]]:
-        """Share the residuals at a model unless they are shared. Return their version, and the owners that take them now."""
+        """Compute shares of the residuals at a model, once. Return its `Version`, and the owners that take the shares now."""
         place = self._logistic.place(model.needed)
         known, version = self._version, Version(digest_of(model.w, [str(setup.number)]), place)
         roles, session = self._roles, self._session
@@ -351,7 +351,7 @@ class SecureTransport:
         return version, fresh
 
     def _post(self, to: str, request: Request) -> None:
-        """Send a request with the parcels for its receiver, and keep the parcels that the receiver sends."""
+        """Send a request with the sealed parcels for its receiver, and keep the sealed parcels that the receiver returns."""
         parcels = [self._parcels[sender, to].pop(0) for sender in senders(request, to, self._roles)]
         names = receivers(request, to, self._roles)
         due = dict.fromkeys(parcel_names(len(names)), self._largest)
@@ -361,7 +361,7 @@ class SecureTransport:
         self._waiting.append(posted)
 
     def _disclosed(self) -> dict[str, Words]:
-        """Return the words of all parties. Each party commits to its words before any party discloses."""
+        """Return all parties' shares of the sums. Every party commits to its shares before any party discloses its own."""
         parties, session = self._roles.parties, self._session
         commitments = self._collected()
         for party in parties:

@@ -3,8 +3,9 @@
     posted = transport.post("bank", Multiply(...), {"points": handle}, steps=n)
     for party, done in transport.follow([posted]): ...           # or transport.collect([posted])
 
-A subclass sends messages as function calls, to Ray actors, or over gRPC streams. Vectors travel as handles that only the
-transport can resolve: an array, shared memory, a reference to an object store, or the future of an answer.
+A subclass sends messages as function calls, to Ray actors, or over gRPC streams. Vectors are sent by reference. Only the
+transport can resolve a reference, called a handle: an array, shared memory, a reference to an object store, or the future of an
+answer.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Transport(Protocol):
         ...
 
     def hear(self, notices: Mapping[str, Notice]) -> Mapping[str, BookHeads]:
-        """Send notices to parties that keep a book for the run. Return {party: chain heads of its book}."""
+        """Report phases of the run to parties that keep a release log (book). Return {party: last hashes of its log}."""
         ...
 
     def labels(self, party: str) -> Vector:
@@ -75,7 +76,8 @@ class Transport(Protocol):
 class Posted:
     """A message that was sent but is not answered yet.
 
-    to : the receiver. answer : handle on which the transport waits. vectors : {name: handle} of vectors to pass on.
+    to : the receiver. answer : the pending answer, for which the transport waits. vectors : {name: reference} of vectors to
+        pass on.
     """
 
     to: str
@@ -87,9 +89,9 @@ class Posted:
 class Call:
     """A message to one participant.
 
-    to : the receiver. message : message of a registered kind; for a query, the tuple (query, release key).
-    vectors : {name: array or handle}. due : {name: largest number of bytes} of the vectors that the answer brings.
-    passed : True if these vectors are for other participants, and `Posted` has handles of them; False if they come with the
+    to : the receiver. message : message of a registered kind; for a query, the tuple (query, key of its release).
+    vectors : {name: array, or reference to one}. due : {name: largest number of bytes} of the vectors that the answer brings.
+    passed : True if these vectors are for other participants, and `Posted` has references to them; False if they come with the
         reply.
     steps : number of steps whose progress `follow` yields. seconds : limit for the answer, or for silence before it; None for
         the transport's limit.
@@ -153,12 +155,12 @@ class MessageTransport(Transport, ABC):
         """Raise FederationError if this process cannot hold sets of ids of these sizes. sizes : {party: number of its ids}."""
 
     def whole(self, vector: Any, party: str) -> Any:
-        """Return a vector of an answer as one array. Pieces that the party's shards hold are joined."""
+        """Return a vector of an answer as one array. The parts that the party's shards hold are joined."""
         del party
         return vector
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return handles of a query's per-record vectors. All of these parties can resolve the handles."""
+        """Return references to a query's per-record vectors, which all of these parties can resolve."""
         del parties
         if isinstance(records, tuple):  # one entry per shard
             return {"records": records}
@@ -178,13 +180,13 @@ class MessageTransport(Transport, ABC):
         return self.call(dict.fromkeys(self.parties, Load()), Greeting, self.load_seconds)
 
     def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
-        """Send notices to these parties' books, and return {party: chain heads of its book}."""
+        """Report phases of the run to these parties' release logs (books). Return {party: last hashes of its log}."""
         return self.call(notices, BookHeads)
 
     def labels(self, party: str) -> Any:
         """Return y, (n,), followed by the other vectors of the job's targets.
 
-        If rows are in shards, return a handle per shard.
+        If rows are in shards, return one reference per shard.
         """
         ((reply, vectors),) = self.collect([self.post(party, SendLabels(), due={"labels": self._due_labels(party)})])
         expected(reply, Done, party)

@@ -43,7 +43,7 @@ class Budget:
     head : head of the ledger's chain when this run reserved its plan; LedgerError if the chain of the ledger lacks this head.
     allow_network_file_system : True to accept a ledger on a network file system, where a charge may be lost.
     sealed : True for a trial of a private selection that was charged as a whole before. The trial's releases are charged to a
-        book in memory, capped at the trial's budget, and the record of a round contains no released value.
+        ledger in memory, capped at the trial's budget, and the record of a round contains no released value.
     counts : True for a run that only counts records. It ends after planning, reserves nothing and computes nothing on columns.
     """
 
@@ -148,7 +148,7 @@ class Budget:
         """Return a function from a round to the first attempt number that this process may use.
 
         A release that an earlier process charged may have been seen. To repeat it is a new release, with new noise and a new
-        charge. One charge pays for a whole pass, and names only the first release of the pass. Any round may therefore have
+        charge. One charge covers a whole pass, and names only the first release of the pass. Any round may therefore have
         been answered under any charged attempt, so this process starts above all of them. Seeded noise is equal in each
         attempt, so the number is then 0.
         """

@@ -1,4 +1,4 @@
-"""The coordinator's side of the parties' budget books. Ledger and book note each other's chain head, to detect old backups."""
+"""The coordinator's side of the parties' release logs (books). Ledger and log note each other's last hash: old copies show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PartyBooks:
-    """Sends notices about the run to the parties that keep a book. If no party keeps a book, nothing is sent.
+    """Reports phases of the run to the parties that keep a release log (book). If no party keeps one, nothing is sent.
 
     It detects a book or a ledger whose chain lacks the head (last hash) that the other file noted last. It cannot detect that
     entries after this head are missing.
@@ -38,7 +38,7 @@ class PartyBooks:
         self._closed: dict[str, Head] = {}
 
     def compare(self) -> None:
-        """Raise LedgerError if a party's book, or this ledger, is older than the head that the other file has noted.
+        """Raise LedgerError if a party's release log (book) or this ledger is an old copy, by the last hashes that they noted.
 
         Call this before any write to a book or to the ledger, since a write would overwrite the noted head.
         """
@@ -60,22 +60,22 @@ class PartyBooks:
                 ) from error
 
     def open(self) -> None:
-        """Make every book reserve the plan. Raises ConsentRefused if a book refuses the plan."""
+        """Make every party's release log (book) reserve the plan. Raises ConsentRefused if a log refuses the plan."""
         self._exchange(Phase.OPEN)
 
     def reopen(self, party: str) -> None:
-        """Announce the run to the book of a restarted party, if this party keeps a book."""
+        """Announce the run again to the release log (book) of a restarted party, if this party keeps one."""
         if party in self._parties:
             again = PartyBooks(self._transport, [party], run=self._run, account=self._account, ledger=self._ledger)
             again.compare()
             again.open()
 
     def abandon(self) -> None:
-        """Withdraw the run from every book that has no release of the run yet."""
+        """Withdraw the run from every release log (book) that has no release of the run yet."""
         self._told(Phase.ABANDON)
 
     def close(self, without: Collection[str] = ()) -> dict[str, Head]:
-        """Close the run in every book, and return {party: head of the book's chain}. A repeated call skips closed books.
+        """Close the run in every release log (book). Return {party: last hash of its log}. A repeated call skips closed logs.
 
         without : parties that were given up. Their books keep the reservation.
         """

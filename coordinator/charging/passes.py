@@ -1,4 +1,4 @@
-"""Passes over disjoint blocks. One charge pays for all releases of a pass; each coordinate is released once per pass."""
+"""Passes over disjoint blocks. Each coordinate is released once per pass, and the pass is charged once, as one release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def paid_by_pass(query: Query) -> tuple[Descend, RecordCap] | None:
-    """Return (query, cap) for a visit with noise under a record cap, which the charge of a pass pays for; else None."""
+    """Return (query, cap) for a visit with noise under a record cap, which is charged with its pass; None for other queries."""
     if not isinstance(query, Descend) or query.capped is None or None in query.events():
         return None
     return query, query.capped
@@ -23,9 +23,9 @@ def paid_by_pass(query: Query) -> tuple[Descend, RecordCap] | None:
 class Passes:
     """Decides when a query under a record cap needs a new charge.
 
-    Guarantee. A charge pays for each coordinate at most once, under one cap with one scale. After a loss, and in a new process,
-    the charge pays for no further release: it is then unknown which of its releases were made, so all of them count as made. A
-    retry therefore takes the next charge of the plan, which also pays for all blocks that follow.
+    Guarantee. A charge covers each coordinate at most once, under one cap with one scale. After a loss, and in a new process,
+    the charge covers no further release: it is then unknown which of its releases were made, so all of them count as made. A
+    retry therefore makes the next charge of the plan, which also covers all blocks that follow.
 
     private : True if a repeated query makes a new release; False for seeded noise, which repeats a release to the bit.
     """
@@ -44,7 +44,7 @@ class Passes:
         self._before = self._number, self._paid, self._released, self._cap
 
     def charged(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[tuple[Gaussian, ...], Descend]:
-        """Return the events to charge now, under `key`, and the query together with the charge that pays for it.
+        """Return the events to charge now under `key` (none in a charged pass), and the query with its charge as `capped.paid`.
 
         Raises PrivacyError for a query that releases a coordinate twice, or with less noise than was charged.
         """
@@ -58,13 +58,13 @@ class Passes:
         self._paid = None
 
     def replayed(self, query: Query, key: ReleaseKey) -> None:
-        """Record releases of an earlier process. If noise is seeded, their charge also pays for repeating these releases."""
+        """Record releases of an earlier process. With seeded noise, they may be repeated without a new charge."""
         found = paid_by_pass(query)
         if found is not None and not self._private:
             self._take(*found, key)
 
     def earlier(self, charges: int) -> None:
-        """Skip the charges that an earlier process made for one query. They pay for no further release."""
+        """Skip the charges that an earlier process made for one query. They cover no further release."""
         self._number += charges
         self._paid = None
 
@@ -76,11 +76,11 @@ class Passes:
             self._number, self._paid, self._released, self._cap = self._before
 
     def _take(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[Paid, bool]:
-        """Record the query's coordinates as released. Return the charge that pays for them, and True if this charge is new."""
+        """Record the query's coordinates as released. Return the charge that covers them, and True if this charge is new."""
         blocks = [step.block.coordinates for step in query.ordered()]
         coordinates = frozenset(j for S in blocks for j in range(S.start, S.stop))
         if len(coordinates) < sum(S.stop - S.start for S in blocks):
-            raise PrivacyError("a query releases a coordinate twice: one charge pays for each coordinate once")
+            raise PrivacyError("a query releases a coordinate twice, and it was charged for one release")
         holds = not self._over and self._cap is cap and self._released.isdisjoint(coordinates)
         if self._paid is not None and holds:
             self._released |= coordinates

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class RayMeters:
-    """Metrics of a run in Ray. Ray's nodes export these metrics to Prometheus."""
+    """Metrics of a run, as Ray metrics. Ray's nodes offer them to Prometheus."""
 
     def __init__(self, job: str, run: str) -> None:
         from ray.util.metrics import Counter, Gauge
@@ -110,7 +110,7 @@ class MarginsActor(Serving, ShardMargins):
         return found.copy() if kept and isinstance(vector, Lent) else found
 
     def _sent(self, records: Records, parties: Collection[str]) -> Records:
-        """Return the records, with large vectors replaced by handles that all of these parties can read."""
+        """Return the records, with large vectors replaced by references that all of these parties can resolve."""
         near = self._near.issuperset(parties) if parties else not self._far
         margins, weights = records.margins, records.weights
         handles: dict[str, Any] = {

@@ -62,7 +62,8 @@ class Constants:
 class RayTransport(MessageTransport):
     """Transport that calls all actors at once. Every wait has a time limit.
 
-    Handles are references. Actors send vectors directly to one another, and a large vector for several parties is stored once.
+    Vectors are passed by Ray reference. Actors send vectors directly to one another, and a large vector for several parties is
+    stored once.
 
     actors : {party: handle}.
     timeout : seconds to wait for one answer.
@@ -128,13 +129,13 @@ class RayTransport(MessageTransport):
         return [answers[own.answer[0]] for own in posted]
 
     def whole(self, vector: Any, party: str) -> Any:
-        """Return a vector of an answer as one array. Pieces are fetched from the object store."""
+        """Return a vector of an answer as one array. Its parts are fetched from the object store."""
         if not isinstance(vector, list):
             return vector
         return np.concatenate([answer_of(party, ref, self._timeout) for ref in vector])
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return handles of a query's vectors. Labels and limits are stored once for all queries.
+        """Return references to a query's vectors. Labels and limits are stored once for all queries.
 
         A large vector for several parties is stored once per query. Parties on this machine receive it in shared memory.
         """
@@ -184,7 +185,7 @@ class RayTransport(MessageTransport):
         return self._near.issuperset(parties)
 
     def _handle(self, name: str, vector: Vector, *, near: bool, shared: bool) -> Any:
-        """Return a handle of the vector, in shared memory or in the object store. A small vector is returned itself."""
+        """Return a reference to the vector, in shared memory or in the object store. A small vector is returned itself."""
         if near:
             return self._lenders[name].lend(vector) or vector
         return ray.put(vector) if shared and vector.nbytes > INLINE_BYTES else vector

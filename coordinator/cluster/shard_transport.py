@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ShardTransport(RayTransport):
-    """Transport to the main actor of each party with row shards. It carries handles; the shards exchange the vectors.
+    """Transport to the main actor of each party with row shards. It passes references on; the shards exchange the vectors.
 
     Queries to main actors on this machine use local pipes (vfl.shards.serving).
 
@@ -71,7 +71,7 @@ class ShardTransport(RayTransport):
         return greeting
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return the handles of the vectors of each shard."""
+        """Return references to the vectors of each shard."""
         self._piped = self._callers.keys() >= set(parties)
         return {"records": list(records)}
 

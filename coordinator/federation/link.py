@@ -145,8 +145,8 @@ class Link:
     ) -> Answer:
         """Send a call, and return at once an `Answer` to wait for. Raises PartyLost if the stream has ended.
 
-        messages : the call; for a query, the query and its release key. vectors : bytes-like objects; a `Constant` is sent
-            once.
+        messages : the call; for a query, the query and the key of its release. vectors : bytes-like objects; a `Constant` is
+            sent once.
         limits : limits on the size of the answer. progress : function called with the number of finished steps, at most
             `steps`; None to refuse progress reports.
         """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PER_VALUE = 64
 """Overhead in bytes per vector or number in an answer, in addition to the entries of vectors."""
 MOST_WORDS = 1 << 26
-"""Largest size in bytes of one party's words for opening sums on shares (vfl.secure)."""
+"""Largest size in bytes of one party's shares of the sums that a run on secret shares reveals (vfl.secure)."""
 CONSTANTS = ("labels", "limits")
 COPIES = 2
 """Number of copies of each party's set that the coordinator holds at once: the received one, and one for the comparison."""
@@ -138,7 +138,7 @@ class FederationTransport(MessageTransport):
             )
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return handles of a query's vectors. Labels and limits are sent once per run."""
+        """Return references to a query's vectors. Labels and limits are sent once per run."""
         handles = super().put(records, parties)
         return handles | {name: self._constant(name, handles[name]) for name in CONSTANTS if name in handles}
 

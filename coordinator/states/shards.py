@@ -86,7 +86,7 @@ class ShardMargins:
         return records
 
     def records(self, query: Query, mark: bool) -> Records:
-        """Return the per-record vectors that the parties see for a query, or handles of these vectors."""
+        """Return the per-record vectors that the parties see for a query, or references to these vectors."""
         if mark:
             self._mark()
         return self._sent(self._margins.records(query), tuple(query.shares()))
@@ -96,7 +96,7 @@ class ShardMargins:
         return self._margins.tally(query)
 
     def keep(self, target: str, mark: bool, pieces: Sequence[Vector]) -> None:
-        """Keep the vector that the coordinator drew for these records, if `pieces` contains one."""
+        """Keep the vector that the coordinator drew for this shard's records, if `pieces` contains one."""
         if mark:
             self._mark()
         self._margins.absorb(target, pieces)
@@ -201,7 +201,7 @@ class MarginShards(State):
             self._shards.ask("undo")
 
     def records(self, query: Query) -> Each:
-        """Return, per shard, the per-record vectors that the parties see for this query, or handles of these vectors.
+        """Return, per shard, the per-record vectors that the parties see for this query, or references to these vectors.
 
         In a sweep, shards return the vectors for the next visit in their answer to `take`. This saves a round trip.
         """
@@ -221,7 +221,7 @@ class MarginShards(State):
         return first
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Make each shard add up its pieces of the replies' vectors, in equal order, and apply the sum.
+        """Make each shard add up its parts of the replies' vectors, in equal order, and apply the sum.
 
         This call does not wait for the shards. They work while the coordinator records this query and charges the next query.
         The next call waits, and raises StateLost if a shard has failed.
@@ -249,7 +249,7 @@ class MarginShards(State):
         self._ahead = None if visit is False or None in answers else Each(answers)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Keep a vector that the coordinator drew for all records. vectors : pieces of this vector, one per shard."""
+        """Keep a vector that the coordinator drew for all records. vectors : parts of this vector, one per shard."""
         self._settle()
         self._ahead = None
         for k, piece in enumerate(vectors):

@@ -44,7 +44,7 @@ class State(Protocol):
         ...
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Keep the (n,) vector that the coordinator drew for a query. vectors : pieces of this vector, one per shard."""
+        """Keep the (n,) vector that the coordinator drew for a query. vectors : parts of this vector, one per shard."""
         ...
 
     def tally(self, query: Tally) -> Integers | Vector:
