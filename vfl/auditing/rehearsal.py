@@ -285,7 +285,7 @@ class Rehearsal:
         return answers
 
     def _begun(self) -> tuple[list[Generator[Query, Released, Any]], list[Query]]:
-        """Return the schedule and its first query. For a sealed solver, those of D0 and of D1, after the un-noised answers."""
+        """Return the schedule and its first query; for a sealed solver, both for D0 and for D1, after un-noised answers."""
         going = [self.plan.schedule() for _ in self._solved or self.worlds[:1]]
         queries = [next(schedule) for schedule in going]
         for side, answers in enumerate(self._solved):

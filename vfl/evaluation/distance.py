@@ -4,7 +4,7 @@ Guarantee. The gradient of F at the released model is one Gaussian release on th
 sensitivity Δ of `Clip(Λ, p)`, with a cap Λ that no record's gradient exceeds in norm. If d follows from public facts,
 nothing is released.
 
-Let h* minimise F on the same records, where F is λ-strongly convex in all coordinates. Then ‖w − h*‖ ≤ ‖s‖/λ for every
+Let h* minimise F on the training records, where F is λ-strongly convex in all coordinates. Then ‖w − h*‖ ≤ ‖s‖/λ for every
 subgradient s of F at w. The noisy gradient ĝ = ∇F(w) + N(0, σ²) gives ‖ĝ‖²/σ² a noncentral χ² distribution with parameter
 ‖∇F(w)‖²/σ². Inverting this distribution gives an upper bound on ‖∇F(w)‖ with probability 1 − α. The bound is tighter than
 ‖ĝ‖ plus a quantile of the length of the noise (docs/mathematics.md, "Fairness").
@@ -135,7 +135,7 @@ def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distance(Inquiry):
-    """Upper bound d on the distance from the released model to the minimiser of F on the same records, at probability 1 − ζ/2.
+    """Upper bound d, at probability 1 − ζ/2, on the distance from the released model to the minimiser of F in training.
 
     problem : problem of the training part; `why_none` must return '' for the problem.
     mu : budget of the noisy gradient; None computes the gradient without noise.

@@ -85,7 +85,7 @@ class Table:
     """Noisy counts of records by group, for one group column.
 
     counts : (G, 2, 2) by group, label and prediction; (G, 2, 2, 2) if records are also counted by `near`, the last axis.
-    cells : number of released counts in each entry of `counts`, of the same shape.
+    cells : number of released counts that each entry of `counts` sums; the shape is that of `counts`.
     sigma : standard deviation of the noise of one released count; 0 without noise.
     """
 

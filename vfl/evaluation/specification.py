@@ -89,7 +89,7 @@ class Evaluation:
             raise PrivacyError("evaluation: records that are declared public need no epsilon: leave one of the two out")
 
     def _check_decisions(self) -> None:
-        """Refuse invalid thresholds and costs; a job also compares them with its loss."""
+        """Refuse invalid thresholds and costs. A job also checks that thresholds and costs fit the job's loss."""
         if self.thresholds is not None:
             given = self.thresholds
             fits = isinstance(given, list | tuple) and all(
@@ -126,7 +126,7 @@ class Fairness:
     Each notion compares a group's share of records with the same share of all records (docs/fairness.md):
 
         opportunity   predicted positive, among the positive records
-        odds          the same, and predicted negative among the negative records
+        odds          as for opportunity, and predicted negative among the negative records
         parity        predicted positive, among all records
         accuracy      predicted correctly, among all records
 

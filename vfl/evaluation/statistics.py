@@ -53,7 +53,7 @@ def wrong(margins: Vector, labels: Vector) -> npt.NDArray[np.bool_]:
 
 
 def _deviances(loss: Loss, labels: Vector, means: Vector) -> Vector:
-    """Return the deviance of each label under its mean, (n,); ValueError for a loss without deviances."""
+    """Return the deviance of each label, given its expected value, (n,); ValueError for a loss without deviances."""
     power = loss.power
     if power is None:
         raise ValueError(f"{loss.name} loss has no deviance")

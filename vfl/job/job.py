@@ -360,7 +360,7 @@ class Job:
             )
 
     def _check_compared(self, fairness: Fairness, loss: Loss) -> None:
-        """Refuse groups for which the job has no column, no classes or no held-out records."""
+        """Refuse to compare groups if the job lacks the group column, classes or held-out records."""
         listed = self.partition.group_columns
         if self.holdout is None:
             raise SpecificationError(

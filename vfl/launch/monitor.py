@@ -104,7 +104,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Monitored:
-    """Drift of each column and of the score, the largest drift first, with the counts behind it.
+    """Drift of each column and of the score, the largest drift first, with the counts of both data sets.
 
     unwatched : columns that have no bins, such as hashed text.
     """

@@ -67,7 +67,7 @@ def log_delta_of(epsilon: float, mu: float) -> float:
 
 @lru_cache(maxsize=1024)
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the smallest ε for which every μ-GDP run is (ε, δ)-DP, rounded up; 0 if every run is (0, δ)-DP.
+    """Return the smallest ε for which every μ-GDP run is (ε, δ)-DP, rounded up; 0 if δ alone is enough.
 
     mu : μ ≥ 0. delta : 0 < δ < 1. `epsilon_of(mu_of(epsilon, delta), delta) <= epsilon` always holds.
     Raises PrivacyError for invalid μ or δ, and if no ε below 1e140 is enough.

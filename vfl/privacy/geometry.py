@@ -22,7 +22,7 @@ PAIR = 1.2862
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Sum over records of contributions that are clipped and rounded. Replacing one record moves it by at most `sensitivity`.
+    """Sum of clipped and rounded contributions of records. Replacing one record moves the sum by at most `sensitivity`.
 
     Each record contributes q_i = rint(c_i/g) with ‖c_i‖ ≤ κ_S in floating point, so
     g‖q_i‖ ≤ κ_S(1 + 2⁻⁵⁰·s) + g√s/2 =: a (vfl.kernels.dense proves the bound on floating-point errors). Replacing one record

@@ -71,7 +71,7 @@ def delta_of(epsilon: float, mu: float, candidates: int, concentration: int) -> 
 
 @lru_cache(maxsize=256, typed=True)
 def epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> float:
-    """Return an ε, rounded up, for which a selection among μ-GDP outcomes is (ε, δ)-DP; 0 if it is (0, δ)-DP.
+    """Return an ε, rounded up, for which a selection among μ-GDP outcomes is (ε, δ)-DP; 0 if δ alone is enough.
 
     Arguments and errors as in `delta_of`, with 0 < δ < 1.
     """

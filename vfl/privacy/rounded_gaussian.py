@@ -1,4 +1,4 @@
-"""Gaussian noise on the integers: a continuous normal variable, rounded exactly. It is drawn from a keystream."""
+"""Gaussian noise on the integers: continuous normal variables, drawn from a keystream and rounded exactly."""
 
 from __future__ import annotations
 

@@ -428,7 +428,7 @@ class Scores:
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """Versions of a model. active : version that answers requests. wanted : version to replace it, once loaded by all parties.
+    """Versions of a model. active : version that answers requests. wanted : next active version, once loaded by all parties.
 
     retired : replaced versions, kept for requests in progress, with the times at which they were replaced.
     """

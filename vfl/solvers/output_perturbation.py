@@ -37,7 +37,7 @@ PUBLIC_DISTANCE = 1e-10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Publish(Joint, Local):
-    """Query that releases w, rounded to the grid of `clip`, with the noise of `event`. The coordinator answers it."""
+    """Query that releases w, rounded to the grid of `clip`, with the noise of `event`. The coordinator answers the query."""
 
     w: Vector
     clip: Clip

@@ -106,7 +106,7 @@ class SGD(BatchSolver):
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, and those before the first step. Drawing a sample takes none."""
+        """Return the number of messages: two per step, and those before the first step. Drawing a sample takes no message."""
         return self._round_trips(problem, self._batches(problem).steps)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ class Found:
     empty: bool = False
 
     def add(self, cells: pa.Array, numbers: pa.Array | None = None) -> None:
-        """Update the summary with a chunk of cells. numbers : the same cells as numbers, for a numeric column."""
+        """Update the summary with a chunk of cells. numbers : the chunk's cells as numbers, for a numeric column."""
         self.missing = self.missing or cells.null_count > 0
         cells = cells.drop_null()
         if not len(cells):

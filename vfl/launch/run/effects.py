@@ -47,7 +47,7 @@ BAND_NOTE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """Contribution of one column to the margin, minus its mean over the records (over x if the run released no means).
+    """Contribution of one column to the margin, shifted to mean 0: over the records, or over x if no means were released.
 
     The contribution includes those of products with other columns (pairs), averaged over the other column.
 

@@ -85,7 +85,7 @@ class Commitment:
 
 
 class Account:
-    """Reservation of a run, open or closed. While it is open, the keys of charged releases are kept.
+    """Reservation of a run, open or closed. The keys of charged releases are kept while the reservation is open.
 
     epoch : number that each resumption increases. A process with a smaller number may no longer charge.
     """

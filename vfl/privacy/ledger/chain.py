@@ -52,7 +52,7 @@ class Head:
 
 
 def genesis(identity: str) -> bytes:
-    """Return the hash before the first entry. It depends on the ledger, so no entry fits into another ledger's chain."""
+    """Return the hash before the first entry. This hash depends on the ledger, so no entry fits into another ledger's chain."""
     return hashlib.sha256(f"vfl ledger {FORMAT} {identity}".encode()).digest()
 
 

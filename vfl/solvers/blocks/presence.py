@@ -25,7 +25,7 @@ class Presence:
     """Filter of a solver's queries. After the loss of a party, the filter sets the party's coordinates to 0 and rebuilds Xw.
 
     known : curvature and centres of the columns. Models w are models of the centred columns.
-    mask : (p,) 1 for the coordinates of present parties, 0 for the others.
+    mask : (p,) 1 for the coordinates of present parties, 0 for those of lost parties.
     """
 
     def __init__(self, problem: Problem, known: Curvature) -> None:

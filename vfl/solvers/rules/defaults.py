@@ -32,7 +32,7 @@ PUBLIC_PASSES = 1000
 
 
 SPREAD_FROM = 100.0
-"""Value of μn from which the labels' spread is released. Below it, the noise of a bin is at least 6 % of the records."""
+"""Value of μn from which the labels' spread is released. At lower μn, the noise of a bin exceeds 6 % of the records."""
 
 
 def signal_to_noise(problem: Problem) -> float:

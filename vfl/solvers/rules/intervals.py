@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from vfl.solvers.skgd import SkGD
 
 LEAST, CLEAR = 1.5, 5.0
-"""Ratios of the curvature to its noise. Below LEAST, intervals are refused; below CLEAR, they are marked conservative."""
+"""Ratios of the curvature to its noise. Below LEAST, intervals are refused; below CLEAR, intervals are marked conservative."""
 SETTLED = 20.0
 """Smallest ρ = μn/p for intervals. Runs with a lower ρ stop early, which biases coefficients by more than a standard error."""
 SETTLED_CURVED = 50.0
-"""Smallest ρ of a subsample if the loss is not squared. Below it, the longest run that noise allows does not converge."""
+"""Smallest ρ of a subsample if the loss is not squared. At lower ρ, the longest run that noise allows does not converge."""
 LARGEST_RIDGE = 1.0
 """Largest nλ of an L2 penalty for intervals: scikit-learn's default C = 1.
 

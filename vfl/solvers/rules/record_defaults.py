@@ -288,10 +288,10 @@ def _by_rule(problem: Problem) -> float:
 def record_clip(problem: Problem) -> float:
     """Return C/√p in units of √M_j; inf without privacy.
 
-    A typical residual is the loss's largest derivative, if that is finite. Otherwise it is the spread of labels that is
-    typical for the declared range; a run that releases the spread uses the released one (`label_share`). CAPS holds the
-    factors. The cap of logistic loss causes no bias at the true probabilities. Without an intercept residuals keep a nonzero
-    mean, so caps grow faster with ρ.
+    A typical residual is the loss's largest derivative, if that is finite. Otherwise the typical residual is the spread of
+    labels that is typical for the declared range; a run that releases the spread uses the released one (`label_share`). CAPS
+    holds the factors. The cap of logistic loss causes no bias at the true probabilities. Without an intercept residuals keep
+    a nonzero mean, so caps grow faster with ρ.
     """
     if not problem.private:
         return math.inf
