@@ -157,9 +157,9 @@ def test_the_sums_are_the_documented_ones() -> None:
 
 def test_a_tally_refuses_noise_for_a_smaller_sensitivity() -> None:
     statistic = Positives()
-    with pytest.raises(PrivacyError, match="smaller sensitivity"):
+    with pytest.raises(PrivacyError, match="too small for the sensitivity"):
         Tally(statistic, Gaussian(Adjacency.REPLACE_ONE, 0.5, 1.0, 1))
-    with pytest.raises(PrivacyError, match="smaller sensitivity"):
+    with pytest.raises(PrivacyError, match="too small for the sensitivity"):
         Tally(Losses(loss_of("logistic")), Gaussian(Adjacency.REPLACE_ONE, 1e6, 1.0, 1))
 
 

@@ -57,7 +57,7 @@ def test_replacing_one_record_moves_the_counts_by_their_sensitivity_and_no_more(
 def test_one_column_has_the_sensitivity_of_a_histogram() -> None:
     assert GroupCells((5,), 0.3).sensitivity == pytest.approx(math.sqrt(2.0))
     assert GroupCells((5, 2, 2), None).sensitivity == pytest.approx(math.sqrt(6.0))
-    with pytest.raises(PrivacyError, match="smaller sensitivity"):
+    with pytest.raises(PrivacyError, match="too small for the sensitivity"):
         Tally(GroupCells((2,), None), Gaussian(Adjacency.REPLACE_ONE, 1.4142, 1.0, 8))
 
 
