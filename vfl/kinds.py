@@ -54,7 +54,7 @@ from vfl.secure import requests
 from vfl.secure.version import Version
 from vfl.solvers import gcd, joint, noisy_gram, protocol, scd, svrg
 from vfl.solvers.blocks import prox
-from vfl.solvers.releases import excess, labelled_counts, labels, products
+from vfl.solvers.releases import bins, excess, labels, products
 from vfl.types import Adjacency
 
 M = TypeVar("M")
@@ -149,7 +149,7 @@ register("weighting", "clipped_difference", svrg.ClippedDifference)
 register("weighting", "dual_step", scd.DualStep)
 register("weighting", "row", noisy_gram.Row)
 register("weighting", "products", products.Products)
-register("weighting", "ones", labelled_counts.Ones)
+register("weighting", "ones", bins.Ones)
 register("weighting", "bounded_derivative", distance.BoundedDerivative)
 
 _register("rule", prox, "prox_step classes_step")

@@ -20,6 +20,7 @@ r"""Notation: names in the interface, symbols in the code, and their meanings.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -28,6 +29,8 @@ import numpy.typing as npt
 Vector: TypeAlias = npt.NDArray[np.float64]
 Matrix: TypeAlias = npt.NDArray[np.floating]
 Integers: TypeAlias = npt.NDArray[np.int64]
+Kept: TypeAlias = Mapping[str, Vector]
+"""{name: per-record state (n,) that the coordinator keeps beside the margins}."""
 
 
 class Adjacency(enum.StrEnum):

@@ -10,7 +10,7 @@ import numpy as np
 from parties.storage.made import made
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.features import Crossed, Curve, DateParts, curves_in, placed
-from vfl.features.grid import edges_of, histogram
+from vfl.features.curve import edges_of, histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

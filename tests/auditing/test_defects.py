@@ -19,13 +19,12 @@ from parties.record_cap import OwnCap
 from parties.rows import Rows
 from tests.auditing.test_audit import job
 from vfl.messages import Fold, Moments, Sample
-from vfl.privacy import sensitivity
+from vfl.privacy import geometry
 from vfl.privacy.geometry import Clip
 from vfl.privacy.keystream import Keystream
 from vfl.privacy.noise import CryptographicNoise
 from vfl.solvers.blocks import shares
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.releases import smoothness
 from vfl.solvers.releases.smoothness import moments_event
 
 if TYPE_CHECKING:
@@ -88,8 +87,8 @@ def forgotten_dimension(patch: Patch) -> None:
 
 def moments_of_one_column(patch: Patch) -> None:
     """Release the moments of all columns with noise for those of one, with the same error in all checks of it."""
-    true = smoothness.moments_sensitivity
-    for module in (smoothness, parties.party, sensitivity):
+    true = geometry.moments_sensitivity
+    for module in (geometry, parties.party):
         patch.setattr(module, "moments_sensitivity", lambda columns, *, means: true(1, means=means))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from vfl.auditing.likelihood import CERTAIN, allowed, log_ratio, moved
+from vfl.auditing.bounds import CERTAIN, allowed, log_ratio, moved
 from vfl.auditing.rehearsal import Release
 from vfl.errors import UnknownEvent
 from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian

@@ -16,7 +16,7 @@ import pytest
 
 import vfl
 from vfl.evaluation.classes import HeldOutClasses
-from vfl.evaluation.curves import points
+from vfl.evaluation.confusion import points
 from vfl.evaluation.inquiries import HeldOut
 from vfl.evaluation.score import Score
 from vfl.evaluation.thresholds import ALL
@@ -168,7 +168,7 @@ def clamped(population: Population, v: np.ndarray, y: np.ndarray) -> dict[str, f
     found = {"mae": e.mean(), "mse": (e**2).mean(), "rmse": math.sqrt((e**2).mean())}
     found["r2"] = 1.0 - (e**2).mean() / (u**2).mean()
     if population.loss in ("poisson", "gamma"):
-        from vfl.losses.deviance import unit_deviance
+        from vfl.losses.counts import unit_deviance
 
         each = [np.minimum(unit_deviance(y, at, loss.power), whole.deviance_cap()) for at in (mean, np.full(y.size, k))]
         found |= {"deviance": each[0].mean(), "d2": 1.0 - each[0].mean() / each[1].mean()}

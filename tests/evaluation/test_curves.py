@@ -10,10 +10,10 @@ import pytest
 from scipy.special import expit, logit
 from sklearn.metrics import confusion_matrix, precision_score
 
-from vfl.evaluation.curves import calibration, points
+from vfl.evaluation.confusion import calibration, points
 from vfl.evaluation.estimates import Estimate, Findings
-from vfl.evaluation.histogram import Histogram
 from vfl.evaluation.statistics import GRID, Scores
+from vfl.evaluation.thresholds import Histogram
 
 
 def scored(n: int = 20_000, share: float = 0.0) -> tuple[np.ndarray, np.ndarray]:

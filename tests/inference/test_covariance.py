@@ -8,11 +8,9 @@ import pytest
 import vfl
 from tests.benchmarks.coverage import fitted
 from tests.inference.setting import NAMES, SLOPES, N, job, table
-from vfl.inference.matrices import Noisy
-from vfl.inference.recursion import iterate_covariance, noise_bias, noise_covariance
+from vfl.inference.covariance import Noisy, iterate_covariance, noise_bias, noise_covariance
 from vfl.losses import loss_of
-from vfl.solvers.blocks.observed import Update
-from vfl.solvers.releases.products import Products
+from vfl.solvers.releases.products import Products, Update
 
 
 def spd(p, rng):

@@ -20,7 +20,7 @@ from parties.loading import load
 from parties.party import Party
 from tests.coordinator.organisations import federation
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.features.grid import edges_of, histogram
+from vfl.features.curve import edges_of, histogram
 from vfl.launch.run import checkpoint
 from vfl.launch.run.verification import verify_run
 from vfl.launch.sources import sources_of

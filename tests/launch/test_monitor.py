@@ -18,7 +18,7 @@ from tests.neighbours.setting import job as neighbours_job
 from tests.neighbours.setting import replaced, table
 from vfl.columns import Boolean, Categorical, Numeric
 from vfl.errors import BudgetExceeded, OutputError, SpecificationError
-from vfl.evaluation.curves import calibration
+from vfl.evaluation.confusion import calibration
 from vfl.features import Hashed, Log
 from vfl.federation import events
 from vfl.job.flags import flags_of, voids

@@ -11,7 +11,7 @@ import pytest
 
 import vfl
 from vfl.errors import BudgetExceeded, SpecificationError
-from vfl.features.grid import edges_of, histogram
+from vfl.features.curve import edges_of, histogram
 from vfl.privacy.ledger import SqliteLedger
 from vfl.solvers.releases.knots import CELLS, quantiles_of, shortened
 

@@ -15,7 +15,7 @@ from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.launch.paid_releases.woe import evidence
 from vfl.planning import plan as make_plan
 from vfl.privacy.ledger import SqliteLedger
-from vfl.solvers.releases.labelled_counts import LabelledCounts
+from vfl.solvers.releases.bins import LabelledCounts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,12 +101,12 @@ class TestSensitivity:
             JOB, columns=COLUMNS | {"age_group": vfl.Binned((30.0, 50.0)), "income": vfl.Binned((0.5,))}, bounds={}
         )
         problem = make_plan(replace(spec, intercept=False), 100).problem
-        asked = LabelledCounts(self.SQUARES)._asked(problem)
-        assert [block.party for block, *_ in asked] == ["bank", "bank", "telco", "telco"]
-        for number, (block, weighting, clip, event) in enumerate(asked):
-            rows = self.rows()[block.party]
+        asked = LabelledCounts(self.SQUARES).queries(problem)
+        assert [query.blocks[0].party for query in asked] == ["bank", "bank", "telco", "telco"]
+        for number, query in enumerate(asked):
+            rows, clip, event = self.rows()[query.blocks[0].party], query.clip, query.event
             labels = np.repeat([-1.0, 1.0], len(rows))
-            r, state = weighting(np.zeros(len(labels)), labels, {})
+            r, state = query.weighting(np.zeros(len(labels)), labels, {})
             assert state == {}
             contributions = r[:, None] * np.vstack([rows, rows])
             assert np.linalg.norm(contributions, axis=1).max() <= clip.cap  # nothing is clipped

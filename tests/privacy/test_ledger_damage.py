@@ -17,7 +17,7 @@ import pytest
 from vfl.errors import LedgerError
 from vfl.privacy.events import BoundedRange, Gaussian, ReleaseKey
 from vfl.privacy.ledger import DatasetBook, Head, SqliteLedger
-from vfl.privacy.ledger.chain import Entry, genesis, link
+from vfl.privacy.ledger.codec import Entry, genesis, link
 from vfl.privacy.ledger.sqlite import SqliteStore
 from vfl.types import Adjacency
 

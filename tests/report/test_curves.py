@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vfl.evaluation.histogram import Histogram
+from vfl.evaluation.thresholds import Histogram
 from vfl.report.curves import calibration_chart
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vfl.solvers.iterates.average import Average
+from vfl.solvers.iterates.convergence import Average
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told what moved", "not told"])

@@ -23,7 +23,7 @@ from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.solvers.blocks.prox import ProxStep
-from vfl.solvers.iterates.joint_steps import JointSteps
+from vfl.solvers.iterates.quadratic import JointSteps
 from vfl.solvers.releases import correlations, products
 from vfl.types import Adjacency
 

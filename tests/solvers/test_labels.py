@@ -13,7 +13,7 @@ import vfl
 from vfl.errors import SpecificationError
 from vfl.evaluation.statistics import LabelMean
 from vfl.losses import SmoothedHinge
-from vfl.losses.hinge import majority
+from vfl.losses.classes import majority
 from vfl.messages import Tally
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian

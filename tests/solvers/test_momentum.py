@@ -12,7 +12,7 @@ import vfl
 from tests.solvers import setting
 from vfl.errors import SpecificationError
 from vfl.planning import plan, problem_of
-from vfl.solvers.iterates.momentum import Momentum
+from vfl.solvers.iterates.trail import Momentum
 
 PAIRS = vfl.FeaturePartition({"bank": ["a0", "a1"], "telco": ["b0", "b1"]}, label=("telco", "y"))
 

@@ -11,7 +11,7 @@ import pytest
 
 import vfl
 from vfl.planning import plan, problem_of
-from vfl.solvers.iterates.shrinkage import Shrinkage
+from vfl.solvers.iterates.trail import Shrinkage
 from vfl.solvers.rules import record_defaults
 
 N, P = 1000, 200

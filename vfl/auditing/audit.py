@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.arguments import require_count, require_number, require_whole
-from vfl.auditing.bounds import MOST_RUNS, Claim, runs_for, shown
+from vfl.auditing.bounds import MOST_RUNS, Claim, log_ratio, moved, runs_for, shown
 from vfl.auditing.canaries import Canary, candidates, group_size, meeting, tables
-from vfl.auditing.likelihood import log_ratio, moved
 from vfl.auditing.rehearsal import Rehearsal, Transcript, world_of
 from vfl.auditing.residuals import Check, checks_of
 from vfl.columns import Boolean, Categorical, Numeric
@@ -275,7 +274,6 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
 
 
 def _public(job: Job, data: Any, n_records: int) -> tuple[dict[str, Any] | None, int]:
-    """Return {column: cells} of the public records, and the number of these records."""
     require_whole("n_records", n_records)
     if data is None:
         return None, n_records
@@ -393,5 +391,4 @@ def _reach(run: Transcript, size: int, claim: Claim) -> float:
 
 
 def _delta(plan: Plan) -> float:
-    """Return the δ of a private plan."""
     return plan.problem.delta or 0.0

@@ -180,8 +180,7 @@ def meeting(members: Sequence[Vector], eligible: Integers, size: int) -> Integer
             gain = counts[inverse.ravel()] * batches.sum(axis=0)
         found.append(int(gain.argmax()))
         shared += batches[:, found[-1]]
-    chosen: Integers = eligible[np.array(found)]
-    return chosen
+    return np.asarray(eligible[np.array(found)])
 
 
 def _cell(job: Job, column: str, share: float) -> Any:

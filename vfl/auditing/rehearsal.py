@@ -107,8 +107,8 @@ def world_of(job: Job, table: Mapping[str, Any]) -> World:
 class ShadowParty(Party):
     """Party that repeats given releases and records its own exact sums. Only audits on simulated records use a shadow party."""
 
-    seen: list[Vector]
-    grids: list[float]
+    seen: list[tuple[Vector, float]]
+    """Exact sums of each release, with their grid."""
     told: list[Vector]
 
     @classmethod
@@ -119,17 +119,15 @@ class ShadowParty(Party):
         shadow: ShadowParty = made  # type: ignore[assignment]
         shadow._unnoised = (Query,)
         shadow._cap = OwnCap(shadow.name, shadow.n_coordinates, repeats=True)
-        shadow.seen, shadow.grids, shadow.told = [], [], []
+        shadow.seen, shadow.told = [], []
         return shadow
 
     def _noised(self, sums: Any, grid: float, event: Any, key: ReleaseKey, sensitivity: float) -> Vector:
-        self.seen.append(np.asarray(sums * grid, dtype=np.float64))
-        self.grids.append(grid)
+        self.seen.append((np.asarray(sums * grid, dtype=np.float64), grid))
         return self.told.pop(0).copy()
 
     def _select(self, query: Select, w: Vector, sums: Any, key: ReleaseKey) -> NoisyScore:
-        self.seen.append(self._scores(query, w, sums))
-        self.grids.append(0.0)
+        self.seen.append((self._scores(query, w, sums), 0.0))
         return NoisyScore(0, 0)
 
 
@@ -151,9 +149,9 @@ class ShadowTransport:
                 count = len(share.sizes())
                 party.told, self.told = self.told[:count], self.told[count:]
             replies[name] = party.answer(share, records, key)
-            self.seen += [(name, sums) for sums in party.seen]
-            self.grids += party.grids
-            party.seen, party.grids = [], []
+            self.seen += [(name, sums) for sums, _ in party.seen]
+            self.grids += [grid for _, grid in party.seen]
+            party.seen = []
         return replies
 
 
@@ -326,7 +324,6 @@ class Rehearsal:
         truth: Shadow,
         side: int,
     ) -> list[Release]:
-        """Return the releases of one query, with their exact values."""
         query = queries[side]
         events = query.events()
         absent: list[tuple[str, Vector]] | None = None

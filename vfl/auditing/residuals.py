@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.auditing.likelihood import allowed, moved
+from vfl.auditing.bounds import allowed, moved
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ Made = tuple[str, float, str]
 
 
 def _charges(runs: Sequence[Transcript]) -> Check:
-    """Check that a charge covers every release."""
     made = [release for run in runs for release in run.releases]
     unpaid = [release.name for release in made if not release.paid]
     said = f"{unpaid[0]}: nothing is charged for it" if unpaid else f"all {len(made):,} releases are paid for"
@@ -97,8 +96,7 @@ def _differences(release: Release) -> Vector | None:
     """Return u − s, (s,); None for a release without Gaussian noise."""
     if release.selection or not isinstance(release.event, Gaussian | PoissonSubsampledGaussian):
         return None
-    difference: Vector = release.value - release.true
-    return difference
+    return np.asarray(release.value - release.true)
 
 
 def _rows(runs: Sequence[Transcript]) -> list[list[tuple[str, Vector]]]:

@@ -17,7 +17,7 @@ from vfl.privacy.events import Gaussian, bare
 from vfl.privacy.ledger.codec import canonical
 from vfl.privacy.ledger.composition import Accounting, epsilon_of, plan_cost
 from vfl.privacy.noise import CryptographicNoise
-from vfl.solvers.options import options_of
+from vfl.solvers.protocol import options_of
 from vfl.solvers.releases import alone
 
 if TYPE_CHECKING:
@@ -119,23 +119,18 @@ def who_sees_what(
     said = WHO_SEES_WHAT[job.trust]
     if not private:
         said = said | (UNPROTECTED if job.trust == "trusted" else dict.fromkeys(said, SIMULATED) | UNPROTECTED)
-    if capped and job.trust == "trusted":
-        said = {who: what + NORMS.get(who, "") for who, what in said.items()}
-    if job.targets.weights:
-        said = {who: what + OF_WEIGHTS.get(who, "") for who, what in said.items()}
-    if job.targets.exposure:
-        said = said | {"coordinator": said["coordinator"] + "; the exposure of every record"}
-    if histograms:
-        said = said | {"coordinator": said["coordinator"] + OF_CURVES}
-    if job.shows_columns:
-        said = {who: what + OF_PRODUCTS.get(who, "") for who, what in said.items()}
-    if compared is not None:
-        seen = OF_GROUPS + (OF_HELD_NORMS if compared.bounded else "")
-        said = said | {"coordinator": said["coordinator"] + seen}
-    if not job.ids:
-        return said
-    shown = reveals(len(job.ids))
-    return {who: f"{what}; in the alignment {shown[who]}" if who in shown else what for who, what in said.items()}
+    further: tuple[tuple[Any, Mapping[str, str]], ...] = (
+        (capped and job.trust == "trusted", NORMS),
+        (job.targets.weights, OF_WEIGHTS),
+        (job.targets.exposure, {"coordinator": "; the exposure of every record"}),
+        (histograms, {"coordinator": OF_CURVES}),
+        (job.shows_columns, OF_PRODUCTS),
+        (compared, {"coordinator": OF_GROUPS + (OF_HELD_NORMS if compared and compared.bounded else "")}),
+        (job.ids, {who: f"; in the alignment {what}" for who, what in reveals(len(job.ids)).items()}),
+    )
+    for applies, more in further:
+        said = {who: what + (more.get(who, "") if applies else "") for who, what in said.items()}
+    return said
 
 
 def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
@@ -231,6 +226,7 @@ def certify(
         delta, accounting = plan.problem.delta, str(Accounting.GDP)
         counted = facts["reserved"] if statement.stopped_early else common["events"]
         epsilon = epsilon_of(Accounting.GDP, plan_cost(counted, Accounting.GDP), delta)
+    parted = SUBSAMPLED if plan.subsamples is not None else PARTED if plan.split else ""
     return Certificate(
         **facts,
         **common,
@@ -239,17 +235,10 @@ def certify(
         adjacency=str(statement.adjacency),
         basis="reserved" if statement.stopped_early else "charged",
         accounting=accounting,
-        scope=statement.scope + (AMPLIFIED if plan.committed else "") + _parted(plan),
+        scope=statement.scope + (AMPLIFIED if plan.committed else "") + parted,
         releases=statement.releases,
         ledger=place if statement.head else {},
     )
-
-
-def _parted(plan: Plan) -> str:
-    """Return the reason why ε is not a sum over parts of the records; '' if the run does not divide the records."""
-    if plan.subsamples is not None:
-        return SUBSAMPLED
-    return PARTED if plan.split else ""
 
 
 def is_exact(reserved: Events) -> bool:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl import markup
+from vfl.certificate.document import sentences
 from vfl.certificate.issue import findings_digest, is_exact, model_digest, moments_among, moments_digest, planned
 from vfl.certificate.selection import digest_of, fault_of, is_selection, seen
-from vfl.certificate.words import sentences
 from vfl.errors import LedgerError, OutputError, SpecificationError, VflError
 from vfl.job.flags import flags_of, voids
 from vfl.privacy.events import Event, ReleaseKey
@@ -99,6 +99,7 @@ class _Mismatch(Exception):
 
 
 NO_LOG = "not checked: there is no log of the run"
+ALONE = "not checked: only the certificate was given"
 
 
 class _Unsettled(Exception):
@@ -130,38 +131,34 @@ def verify(
     Raises SpecificationError for an invalid `key`.
     """
     wanted = None if key is None else signatures.public_key(key)
-    looks: tuple[tuple[str, Callable[[], str | None], str], ...] = (
-        ("signature", lambda: _signature(certificate), ""),
-        ("signer", lambda: _signer(certificate, wanted), f"not known here: {_ask_for_key(certificate)}"),
-        ("epsilon", lambda: _epsilon(certificate), "none is stated"),
-        ("claims", lambda: _claims(certificate), ""),
-        *((("trust", lambda: _trust(certificate), ""),) if certificate.trust else ()),
-        *(
-            (("federation", lambda: _federation(certificate, federation), _ask_for_federation(certificate)),)
-            if certificate.federation or federation
-            else ()
-        ),
-        ("model", lambda: _model(certificate, model), "not checked: only the certificate was given"),
-        ("findings", lambda: _findings(certificate, findings), "not checked: only the certificate was given"),
-        ("job", lambda: _job(certificate, plan), "not checked: only the certificate was given"),
-        ("plan", lambda: _plan(certificate, plan), "not checked: only the certificate was given"),
-        *((("choice", lambda: _choice(certificate, plan), ""),) if _chosen(certificate) else ()),
-        *((("knots", lambda: _knots(certificate, plan, released), NO_LOG),) if certificate.knots else ()),
-        ("moments", lambda: _moments(certificate, plan, released), _why_no_moments(certificate)),
-        ("ledger", lambda: _ledger(certificate, ledger), _why_no_ledger(certificate)),
-        ("cap", lambda: _cap(certificate, ledger), _why_no_ledger(certificate)),
+    stated = certificate.federation or federation
+    looks: tuple[tuple[str, Callable[[], str]], ...] = (
+        ("signature", lambda: _signature(certificate)),
+        ("signer", lambda: _signer(certificate, wanted)),
+        ("epsilon", lambda: _epsilon(certificate)),
+        ("claims", lambda: _claims(certificate)),
+        *((("trust", lambda: _trust(certificate)),) if certificate.trust else ()),
+        *((("federation", lambda: _federation(certificate, federation)),) if stated else ()),
+        ("model", lambda: _model(certificate, model)),
+        ("findings", lambda: _findings(certificate, findings)),
+        ("job", lambda: _job(certificate, plan)),
+        ("plan", lambda: _plan(certificate, plan)),
+        *((("choice", lambda: _choice(certificate, plan)),) if _chosen(certificate) else ()),
+        *((("knots", lambda: _knots(certificate, plan, released)),) if certificate.knots else ()),
+        ("moments", lambda: _moments(certificate, plan, released)),
+        ("ledger", lambda: _ledger(certificate, ledger)),
+        ("cap", lambda: _cap(certificate, ledger)),
     )
     return Report(certificate, tuple(_looked_at(*look) for look in looks))
 
 
-def _looked_at(name: str, look: Callable[[], str | None], otherwise: str) -> Check:
+def _looked_at(name: str, look: Callable[[], str]) -> Check:
     try:
-        finding = look()
+        return Check(name, True, look())
     except _Unsettled as error:
         return Check(name, None, str(error))
     except (_Mismatch, VflError) as error:
         return Check(name, False, str(error))
-    return Check(name, None, otherwise) if finding is None else Check(name, True, finding)
 
 
 def _signature(certificate: Certificate) -> str:
@@ -175,27 +172,24 @@ def _signature(certificate: Certificate) -> str:
     return f"unaltered since it was signed at {stamp.signed}"
 
 
-def _signer(certificate: Certificate, wanted: str | None) -> str | None:
+def _signer(certificate: Certificate, wanted: str | None) -> str:
     stamp = certificate.signature
     if stamp is None:
-        return None
+        raise _Unsettled("not known here: there is no signature")
     if wanted is not None:
         if stamp.public_key != wanted:
             raise _Mismatch(f"signed with key {stamp.public_key}, not with the expected key {wanted}")
         return f"the expected key, {wanted}"
-    return f"this user's own key, {stamp.public_key}" if stamp.public_key == signatures.own_public_key() else None
+    if stamp.public_key != signatures.own_public_key():
+        raise _Unsettled(f"not known here: {stamp.public_key}; compare it with --key PUBLIC")
+    return f"this user's own key, {stamp.public_key}"
 
 
-def _ask_for_key(certificate: Certificate) -> str:
-    stamp = certificate.signature
-    return "there is no signature" if stamp is None else f"{stamp.public_key}; compare it with --key PUBLIC"
-
-
-def _epsilon(certificate: Certificate) -> str | None:
+def _epsilon(certificate: Certificate) -> str:
     if certificate.basis == "none":
         if certificate.events or certificate.reserved or certificate.releases or math.isfinite(certificate.epsilon):
             raise _Mismatch("it states releases or an ε, but no accounting")
-        return None
+        raise _Unsettled("none is stated")
     if certificate.accounting not in TOLERANCE:
         raise _Mismatch("it states releases, but no accounting for them")
     counted = sum(count for _, count in certificate.events)
@@ -252,7 +246,6 @@ def _claims(certificate: Certificate) -> str:
 
 
 def _trust(certificate: Certificate) -> str:
-    """Check that the threat model of training on shares is consistent with the rest of the certificate."""
     if fault := _fault_of_trust(certificate):
         raise _Mismatch(fault)
     stated = certificate.trust
@@ -311,10 +304,11 @@ def _listing(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _federation(certificate: Certificate, expected: Mapping[str, str] | None) -> str | None:
+def _federation(certificate: Certificate, expected: Mapping[str, str] | None) -> str:
     stated = certificate.federation
     if expected is None:
-        return None
+        named = f"{stated['name']!r}, digest {stated['digest'][:16]}…"
+        raise _Unsettled(f"{named}, not checked: give its file with --federation FILE")
     if not stated:
         raise _Mismatch(f"the run was not made in a federation, and {expected['name']!r} is expected")
     if any(stated[name] != expected[name] for name in ("name", "digest")):
@@ -330,16 +324,9 @@ def _federation(certificate: Certificate, expected: Mapping[str, str] | None) ->
     return f"{stated['name']!r}, digest {stated['digest'][:16]}…: the expected members and certificates"
 
 
-def _ask_for_federation(certificate: Certificate) -> str:
-    stated = certificate.federation
-    if not stated:
-        return ""
-    return f"{stated['name']!r}, digest {stated['digest'][:16]}…, not checked: give its file with --federation FILE"
-
-
-def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str | None:
+def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str:
     if model is None:
-        return None
+        raise _Unsettled(ALONE)
     if model_digest(model) != certificate.model_digest:
         raise _Mismatch("it is not the certified model: its numbers or names differ")
     if {column: list(own) for column, own in model.get("knots", {}).items()} != dict(certificate.knots):
@@ -347,17 +334,17 @@ def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str | N
     return f"the certified model, SHA-256 {certificate.model_digest[:16]}…"
 
 
-def _findings(certificate: Certificate, findings: Mapping[str, Any] | None) -> str | None:
+def _findings(certificate: Certificate, findings: Mapping[str, Any] | None) -> str:
     if findings is None:
-        return None
+        raise _Unsettled(ALONE)
     if findings_digest(findings) != certificate.findings_digest:
         raise _Mismatch("the stated measures are not the certified ones")
     return "the certified ones" if findings else "none: only the model was released"
 
 
-def _job(certificate: Certificate, plan: Plan | None) -> str | None:
+def _job(certificate: Certificate, plan: Plan | None) -> str:
     if plan is None:
-        return None
+        raise _Unsettled(ALONE)
     if plan.job.digest != certificate.job_digest:
         raise _Mismatch("the job file was changed after the run")
     job = plan.job
@@ -370,10 +357,10 @@ def _job(certificate: Certificate, plan: Plan | None) -> str | None:
     return f"{certificate.job!r}, the job of the run, SHA-256 {certificate.job_digest[:16]}…"
 
 
-def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
+def _plan(certificate: Certificate, plan: Plan | None) -> str:
     """Compare the certificate with the plan of the job. The plan's defaults may differ in another version of vfl."""
     if plan is None:
-        return None
+        raise _Unsettled(ALONE)
     missing = [flag for flag in flags_of(plan.job) if flag not in certificate.flags]
     if missing:
         raise _Mismatch(f"the certificate lacks a flag that the job requires: {missing[0]}")
@@ -391,7 +378,6 @@ def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
 
 
 def _differing(certificate: Certificate, plan: Plan) -> list[str]:
-    """Return the names of the certificate's fields that do not follow from a plan."""
     expected = planned(plan, certificate.flags if _chosen(certificate) else ())
     del expected["job_digest"]  # compared by `_job`
     if _chosen(certificate):  # `_choice` compares the charges, which cover all candidates
@@ -431,10 +417,10 @@ def _choice(certificate: Certificate, plan: Plan | None) -> str:
     return f"candidate {number} of {len(stated['candidates'])} by {stated['score']}; ε covers all of them; {stated['withheld']}"
 
 
-def _knots(certificate: Certificate, plan: Plan | None, released: Sequence[Released]) -> str | None:
+def _knots(certificate: Certificate, plan: Plan | None, released: Sequence[Released]) -> str:
     """Compare the certified knots with those that follow from the released histograms."""
     if plan is None or plan.knots is None or not released:
-        return None
+        raise _Unsettled(NO_LOG)
     knots = plan.knots
     try:
         placed = knots.placed(released[0]) if knots.bent else knots.lines()
@@ -446,18 +432,14 @@ def _knots(certificate: Certificate, plan: Plan | None, released: Sequence[Relea
     return "those that the histograms in the run's log give"
 
 
-def _moments(certificate: Certificate, plan: Plan | None, released: Sequence[Released]) -> str | None:
+def _moments(certificate: Certificate, plan: Plan | None, released: Sequence[Released]) -> str:
     if plan is None or not released or not certificate.moments_digest:
-        return None
+        why = NO_LOG if certificate.moments_digest else "of the columns: none were released"
+        withheld = "not checked: withheld with the other releases of the trials"
+        raise _Unsettled(withheld if certificate.selection else why)
     if moments_digest(plan, moments_among(plan, released)) != certificate.moments_digest:
         raise _Mismatch("the run's log has moments that differ from the certified ones")
     return "of the columns, from which smoothness follows: the certified ones are in the run's log"
-
-
-def _why_no_moments(certificate: Certificate) -> str:
-    if certificate.selection:
-        return "not checked: withheld with the other releases of the trials"
-    return NO_LOG if certificate.moments_digest else "of the columns: none were released"
 
 
 def _why_no_ledger(certificate: Certificate) -> str:
@@ -486,10 +468,10 @@ def events_of(ledger: str | Path, run: str) -> dict[ReleaseKey, Event]:
     }
 
 
-def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
+def _ledger(certificate: Certificate, ledger: str | Path | None) -> str:
     """Verify the ledger's hash chain; compare its reservation, charges and settlement of the run with the certificate."""
     if ledger is None:
-        return None
+        raise _Unsettled(_why_no_ledger(certificate))
     place = certificate.ledger
     if not place:
         raise _Mismatch("the certificate names no entry of a ledger, so no ledger can confirm it")
@@ -525,10 +507,10 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
     return f"chain unbroken over {document['head']['seq']} entries; entry {settle['seq']} settles the certified run"
 
 
-def _cap(certificate: Certificate, ledger: str | Path | None) -> str | None:
+def _cap(certificate: Certificate, ledger: str | Path | None) -> str:
     """Report changes of the data set's cap on ε after releases. A change before the run's settlement needs a flag."""
     if ledger is None or not certificate.ledger:
-        return None
+        raise _Unsettled(_why_no_ledger(certificate))
     account, settled = certificate.ledger["account"], certificate.ledger["entries"]
     try:
         balances = SqliteLedger(ledger, readonly=True).show()

@@ -15,11 +15,8 @@ from vfl.evaluation.statistics import GRID, CellsAndLoss, weight, wrong
 from vfl.holdout import Side
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from vfl.messages import Query
     from vfl.privacy.events import Gaussian
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.types import Integers, Vector
 
 
@@ -68,10 +65,7 @@ class HeldOutClasses(HeldOut):
     def _measures(self) -> tuple[str, ...]:
         return ("accuracy", "loss", *(f"recall[{name}]" for name in self.problem.layout.classes))
 
-    def _measure(
-        self, w: Vector, found: dict[str, Estimate], further: dict[str, Any]
-    ) -> Generator[Query, Released, None]:
-        del w, further
+    def _measure(self, w: Vector, found: dict[str, Estimate], further: dict[str, Any]) -> Exchange[None]:
         outcomes, (event,) = self._outcomes, self._events
         (released,) = yield tally(outcomes, event, Side.HELD_OUT)
         sigma = event.sigma if event is not None else 0.0

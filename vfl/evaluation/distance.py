@@ -28,14 +28,14 @@ from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping
+    from collections.abc import Collection
 
+    from vfl.evaluation.inquiries import Found
     from vfl.losses import Loss
-    from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
-    from vfl.types import Vector
+    from vfl.solvers.protocol import Exchange
+    from vfl.types import Kept, Vector
 
 ERROR = 0.05
 """ζ: each interval about the model without noise is wrong with at most this probability."""
@@ -58,9 +58,7 @@ class BoundedDerivative(Weighting):
     cap: float
     reach: float
 
-    def __call__(
-        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
-    ) -> tuple[Vector, Mapping[str, Vector]]:
+    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and {}: this weighting keeps no vectors for later queries."""
         r = self.loss.derivative(margins, labels)
         most = self.cap / self.reach
@@ -162,9 +160,7 @@ class Distance(Inquiry):
     def _events(self) -> tuple[Gaussian | None]:
         return (self._event if self.radius is None else None,)
 
-    def schedule(
-        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
-    ) -> Generator[Query, Released, Findings]:
+    def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Query the margins Xw and then the gradient, unless d is public."""
         n, said = self.problem.n_records, f"holds with probability {1 - OF_DISTANCE:g}"
         if self.radius is not None:
@@ -179,7 +175,7 @@ class Distance(Inquiry):
             return Findings({}, n, LOST)
         return Findings({MEASURE: Estimate(d, 0.0)}, n, note)
 
-    def _released(self, w: Vector, event: Gaussian | None) -> Generator[Query, Released, float]:
+    def _released(self, w: Vector, event: Gaussian | None) -> Exchange[float]:
         problem, clip = self.problem, self._clip
         n, p = problem.n_records, problem.layout.n_coordinates
         whole = problem.layout.whole()

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 
 from vfl import markup
-from vfl.evaluation.histogram import Histogram
 from vfl.evaluation.statistics import CELLS, GRID
-from vfl.evaluation.thresholds import ALL
-from vfl.losses.deviance import unit_deviance
+from vfl.evaluation.thresholds import ALL, Histogram
+from vfl.losses.counts import unit_deviance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,14 +23,14 @@ from vfl.evaluation.thresholds import ALL, chosen, cut, edges_of
 from vfl.messages import Forward, Groups, RecordNorms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from vfl.evaluation.gaps import Notion
+    from vfl.evaluation.inquiries import Found
     from vfl.evaluation.specification import Fairness
-    from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.types import Vector
 
 
@@ -88,9 +88,7 @@ class GroupFairness(Inquiry):
     def _events(self) -> tuple[Gaussian | None]:
         return (self._event,)
 
-    def schedule(
-        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
-    ) -> Generator[Query, Released, Findings]:
+    def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Query margins, groups and norms, which stay at the coordinator; then query the counts.
 
         found : findings of earlier inquiries, including the distance and the threshold of the model.
@@ -123,9 +121,7 @@ class GroupFairness(Inquiry):
             return self._chosen(released, statistic, sigma, note)
         return self._compared(released, statistic, sigma, note, w)
 
-    def _asked(
-        self, w: Vector, d: float | None, threshold: float
-    ) -> Generator[Query, Released, tuple[Vector, GroupCells | GroupScores]]:
+    def _asked(self, w: Vector, d: float | None, threshold: float) -> Exchange[tuple[Vector, GroupCells | GroupScores]]:
         yield Forward(moved(self.problem, w), side=self.side)
         owned: dict[str, list[tuple[str, int]]] = {}
         for column, stride in zip(self.columns, strides(self._sizes), strict=True):

@@ -18,11 +18,10 @@ from vfl.evaluation import estimates
 from vfl.evaluation.confusion import Confusion, cheapest, loss_of_outcomes, of_outcomes, width_of
 from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.exact import Unclamped, finer, measures
-from vfl.evaluation.histogram import Histogram
 from vfl.evaluation.statistics import GRID, LabelMean, Losses, Outcomes, Positives, Residuals, Scores, weight
-from vfl.evaluation.thresholds import ALL, margin_of
+from vfl.evaluation.thresholds import ALL, Histogram, margin_of
 from vfl.holdout import Side
-from vfl.losses.deviance import unit_deviance
+from vfl.losses.counts import unit_deviance
 from vfl.messages import Forward, Tally, Unnoised
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
@@ -30,14 +29,16 @@ from vfl.problem import INTERCEPT
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping
+    from collections.abc import Collection, Mapping
 
     from vfl.evaluation.specification import Evaluation
-    from vfl.messages import Block, Query, Statistic
+    from vfl.messages import Block, Statistic
     from vfl.privacy.events import Event
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.types import Vector
+
+    Found = Mapping[str, Findings] | None
 
 PUBLIC = "un-noised and uncharged: the held-out records were declared public"
 UNNOISED = "un-noised and uncharged: NOT PRIVATE"
@@ -91,9 +92,7 @@ class Inquiry(ABC):
         return tuple((event, 1) for event in self._events if event is not None)
 
     @abstractmethod
-    def schedule(
-        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
-    ) -> Generator[Query, Released, Findings]:
+    def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Yield the queries and return the findings, which depend on released values alone. w : (p,) the released model.
 
         found : findings of earlier inquiries. gone : lost parties, which get no queries.
@@ -322,9 +321,7 @@ class HeldOut(Inquiry):
     def _events(self) -> tuple[Gaussian | None, ...]:
         return self._first_event, self._second_event()
 
-    def schedule(
-        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
-    ) -> Generator[Query, Released, Findings]:
+    def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Query the margins, which stay at the coordinator; then query the sums."""
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         measured: dict[str, Estimate] = {}
@@ -356,9 +353,7 @@ class HeldOut(Inquiry):
             return ("mae", "rmse")
         return ("mae", "rmse", "r2") if self.deviance_cap() is None else ("mae", "rmse", "r2", "deviance", "d2")
 
-    def _measure(
-        self, w: Vector, found: dict[str, Estimate], further: dict[str, Any]
-    ) -> Generator[Query, Released, None]:
+    def _measure(self, w: Vector, found: dict[str, Estimate], further: dict[str, Any]) -> Exchange[None]:
         """Query the sums. Fill `found` with measures, and `further` with other fields of the findings, both in place."""
         first, event = self._first, self._first_event
         if event is None and isinstance(first, Residuals):
@@ -418,7 +413,6 @@ class HeldOut(Inquiry):
             }
 
     def _decided(self, confusion: Confusion) -> dict[str, Estimate]:
-        """Return the measures of the decisions at one threshold. Include their mean cost if the job gives costs."""
         found = confusion.measures()
         cost = {} if self.spec.cost is None else {"cost": confusion.cost(self.spec.cost)}
         return {name: e for name, e in (found | cost).items() if name in self._measures}
@@ -427,7 +421,7 @@ class HeldOut(Inquiry):
         """Return the margin that a calibrated logistic model has at the released base rate; 0 for other losses."""
         return math.log(rate / (1.0 - rate)) if self.problem.loss.log_odds else 0.0
 
-    def _exact(self, constant: float | None) -> Generator[Query, Released, dict[str, Estimate]]:
+    def _exact(self, constant: float | None) -> Exchange[dict[str, Estimate]]:
         """Return the measures of unclamped losses or errors, without noise."""
         classes = self.problem.loss.classification
         cap = self.loss_cap() if classes else self.error_cap()
@@ -487,9 +481,7 @@ class ClassBalance(Inquiry):
     def _events(self) -> tuple[Gaussian | None]:
         return (event_of(Positives(), self.mu),)
 
-    def schedule(
-        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
-    ) -> Generator[Query, Released, Findings]:
+    def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Query the count."""
         (event,) = self._events
         note = NOISED if event is not None else UNNOISED
@@ -518,9 +510,7 @@ class Diagnosis(Inquiry):
     queries: ClassVar[int] = 2  # margins and loss
     side: ClassVar[Side] = Side.TRAINING
 
-    def schedule(
-        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
-    ) -> Generator[Query, Released, Findings]:
+    def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Query Xw at the final w, then the mean loss."""
         problem = self.problem
         yield Forward(moved(problem, w), into="reset")

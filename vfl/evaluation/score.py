@@ -15,13 +15,13 @@ from vfl.holdout import Side
 from vfl.messages import Forward
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping
+    from collections.abc import Collection
 
+    from vfl.evaluation.inquiries import Found
     from vfl.evaluation.specification import Evaluation
-    from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.types import Vector
 
 NAME = "score"
@@ -71,11 +71,8 @@ class Score(Inquiry):
     def _events(self) -> tuple[Gaussian]:
         return (self._event,)
 
-    def schedule(
-        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
-    ) -> Generator[Query, Released, Findings]:
+    def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Query the margins, which stay at the coordinator; then query the sum."""
-        del found, gone
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         lost, event = self._lost, self._event
         try:

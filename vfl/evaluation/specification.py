@@ -89,7 +89,6 @@ class Evaluation:
             raise PrivacyError("evaluation: records that are declared public need no epsilon: leave one of the two out")
 
     def _check_decisions(self) -> None:
-        """Refuse invalid thresholds and costs. A job also checks that thresholds and costs fit the job's loss."""
         if self.thresholds is not None:
             given = self.thresholds
             fits = isinstance(given, list | tuple) and all(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.losses.deviance import unit_deviance
+from vfl.losses.counts import unit_deviance
 from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_POSITIONS
 from vfl.targets import weighed
 

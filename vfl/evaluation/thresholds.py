@@ -1,4 +1,4 @@
-"""Thresholds of decisions: their scale, and thresholds per group.
+"""Thresholds of decisions: their scale, the histograms of scores that they divide, and thresholds per group.
 
 Thresholds per group are chosen from released histograms of one half of the held-out records, and measured on the other half.
 """
@@ -6,13 +6,16 @@ Thresholds per group are chosen from released histograms of one half of the held
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import numpy.typing as npt
 
     from vfl.evaluation.gaps import Notion
@@ -104,3 +107,45 @@ def chosen(histograms: Vector, notion: Notion, *, seen: npt.NDArray[np.bool_]) -
             if value > best:
                 best, found = value, np.where(seen, taken, default)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Released counts of margins per class. Bins lie between edges, so there is one bin more than edges.
+
+    edges : (m,) ascending; a margin at an edge counts below the edge. negative, positive : (m + 1,) counts, each with noise
+    N(0, sigma²).
+    logistic : True if margins are log-odds.
+    """
+
+    edges: tuple[float, ...]
+    negative: tuple[float, ...]
+    positive: tuple[float, ...]
+    sigma: float
+    logistic: bool
+
+    @classmethod
+    def of(cls, edges: Vector, counts: Vector, sigma: float, *, logistic: bool) -> Self:
+        """Return the histogram for released counts (2(m + 1),), the negative class first."""
+        negative, positive = counts.reshape(2, -1).tolist()
+        return cls(tuple(edges.tolist()), tuple(negative), tuple(positive), float(sigma), logistic)
+
+    def shown(self, margin: float) -> float:
+        """Return a margin on the scale of thresholds: a probability if margins are log-odds."""
+        return threshold_of(margin, log_odds=self.logistic)
+
+    def nearest(self, margins: Sequence[float] | Vector) -> list[int]:
+        """Return the positions of the edges nearest to the margins, ascending and without repeats."""
+        return sorted({int(np.argmin(abs(np.array(self.edges) - margin))) for margin in margins})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the histogram as plain values, which `from_dict` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Return the histogram that `to_dict` wrote; raise KeyError, TypeError or ValueError for any other input."""
+        edges, negative, positive = (tuple(map(float, plain[name])) for name in ("edges", "negative", "positive"))
+        if not len(negative) == len(positive) == len(edges) + 1:
+            raise ValueError("a histogram has one bin more than edges")
+        return cls(edges, negative, positive, float(plain["sigma"]), bool(plain["logistic"]))

@@ -15,11 +15,14 @@ from typing import TypeAlias, get_args
 from vfl.features.base import Feature as Feature
 from vfl.features.base import OfCells as OfCells
 from vfl.features.curve import Curve as Curve
-from vfl.features.curves import Binned as Binned
-from vfl.features.curves import Cyclic as Cyclic
-from vfl.features.curves import Spline as Spline
 from vfl.features.dates import PARTS as PARTS
 from vfl.features.dates import DateParts as DateParts
+from vfl.features.numbers import Binned as Binned
+from vfl.features.numbers import Cyclic as Cyclic
+from vfl.features.numbers import Log as Log
+from vfl.features.numbers import Power as Power
+from vfl.features.numbers import Scaled as Scaled
+from vfl.features.numbers import Spline as Spline
 from vfl.features.products import Crossed as Crossed
 from vfl.features.products import Pair as Pair
 from vfl.features.products import Side as Side
@@ -28,9 +31,6 @@ from vfl.features.products import curves_in as curves_in
 from vfl.features.products import own_of as own_of
 from vfl.features.products import placed as placed
 from vfl.features.products import ranges_of as ranges_of
-from vfl.features.scalings import Log as Log
-from vfl.features.scalings import Power as Power
-from vfl.features.scalings import Scaled as Scaled
 from vfl.features.text import Hashed as Hashed
 from vfl.features.text import Ordinal as Ordinal
 from vfl.features.text import murmur as murmur

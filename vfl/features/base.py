@@ -124,7 +124,6 @@ class OfCells(Feature, ABC):
 
     def undeclared(self, cell: Cell) -> Formula | None:
         """Return a formula that is 1 for an undeclared cell and 0 for a declared one; None if every cell is declared."""
-        del cell
         return None
 
     def filled_cell(self) -> Any:

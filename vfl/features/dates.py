@@ -12,8 +12,8 @@ import numpy as np
 from vfl.columns import repeated
 from vfl.errors import SpecificationError, nearest
 from vfl.features.base import OfCells, check_unknown
-from vfl.features.curves import circle, on_circle
 from vfl.features.formula import NO_DATE, UNKNOWN, Case, Condition, apply, clipped
+from vfl.features.numbers import circle, on_circle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -137,7 +137,6 @@ class DateParts(OfCells):
         return found
 
     def _made(self, values: Any) -> Iterator[Vector]:
-        """Yield the parts of (m,) datetime64[s]."""
         first, last = self._ends
         missing = np.isnat(values)
         dates = np.clip(np.where(missing, first, values), first, last)
@@ -152,7 +151,6 @@ class DateParts(OfCells):
 
 
 def _part(dates: Any, part: str, first: np.datetime64) -> Vector:
-    """Return one part of dates (m,) datetime64[s], as float64."""
     years, months, days = (dates.astype(f"M8[{unit}]") for unit in "YMD")
     seconds = (dates - days).astype(np.int64)
     numbers: dict[str, Any] = {
@@ -209,7 +207,6 @@ def _floor(x: Formula, by: float) -> Formula:
 
 
 def _date_text(date: Any) -> str:
-    """Return a date as ISO text. Raises SpecificationError for anything else."""
     try:
         found = dt.datetime.fromisoformat(date) if isinstance(date, str) else date
         if not isinstance(found, dt.date):

@@ -55,7 +55,6 @@ def _of_cells(
 
 
 def _indicator(declared: Any, absent: list[Condition]) -> list[Formula]:
-    """Return the formula of the indicator of missing cells, or [] if no indicator is declared."""
     return [] if declared.missing is None else [Case(tuple((one, 1.0) for one in absent), 0.0)]
 
 

@@ -147,7 +147,6 @@ class _Reader:
         return 1.0 if self._takes("+") else -1.0 if self._takes("-") else None
 
     def _term(self) -> tuple[float, str]:
-        """Read a number, a coefficient, or their product."""
         number, name = self._number(), ""
         if number is None or self._takes("*"):
             name = self._name()

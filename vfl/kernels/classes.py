@@ -76,8 +76,7 @@ class ClassKernels:
         """
         self.forward(X_prev, delta, v, shift, threads=threads)
         if loss == MULTINOMIAL:
-            limits, y = self._limits_and_labels(v, bounds)
-            r = self.residuals(v, y, limits, threads)
+            r = self._residuals(v, bounds, threads)
         else:
             require_weights(loss)
             r = capped(v, bounds)
@@ -101,10 +100,7 @@ class ClassKernels:
         self, X: Any, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1
     ) -> Vector:
         """Return Σ_i r_i ⊗ z_i, (s·K,) float64. The result is not private, since it has no clip and no grid."""
-        if loss == MULTINOMIAL:
-            v = self.residuals(v, y, np.full(v.size // self.classes, np.inf), threads)
-        else:
-            require_weights(loss)
+        v = self._uncapped(v, y, loss, threads)
         at = self.of_columns(geometry)
         sums = [self.kernels.plain_gradient(X, r, r, WEIGHTS, at, threads=threads) for r in self._by_class(v)]
         return np.stack(sums, axis=1).ravel()
@@ -123,27 +119,28 @@ class ClassKernels:
     def record_norms(self, X: Any, centre: Vector, scale: Vector) -> Vector:
         """Return Σ_j t_ij² over the columns, (n,). These norms apply to all classes."""
         at = self.of_columns(Geometry(centre, scale))
-        norms: Vector = self.kernels.record_norms(X, at.centre, at.scale)
-        return norms
+        return np.asarray(self.kernels.record_norms(X, at.centre, at.scale))
 
     def weigh(self, X: Any, weighting: Callable[[Vector, Vector], Vector], v: Vector, y: Vector) -> Vector:
         """Return weighting(v, y), (K·n,)."""
-        del X
         return weighting(v, y)
 
-    def residuals(self, v: Vector, y: Vector, limits: Vector, threads: int) -> Vector:
+    def _residuals(self, v: Vector, bounds: Vector, threads: int) -> Vector:
         """Return the derivatives of multinomial loss at margins v, (K·n,).
 
         Their norms are capped at the limits, then weighed.
         """
+        limits, y = map(read_only, self._limits_and_labels(v, bounds))
         n, r = limits.size, np.empty(v.size)
-        check_vectors(n * self.classes, v)
-        y, limits = (np.ascontiguousarray(given) for given in (y, limits))
-        check_vectors(n, limits)
-        check_vectors(2 * n if y.size > n else n, y)
-        v, y, limits = (read_only(given) for given in (v, y, limits))
+        (v,) = check_vectors(n * self.classes, v)
         each(lambda start, stop: loops.class_residuals(v, y, limits, self.classes, r, start, stop), n, v.size, threads)
         return r
+
+    def _uncapped(self, v: Vector, y: Vector, loss: int, threads: int) -> Vector:
+        if loss == MULTINOMIAL:
+            return self._residuals(v, bounds_of(np.full(v.size // self.classes, np.inf), y, loss), threads)
+        require_weights(loss)
+        return v
 
     def _limits_and_labels(self, v: Vector, bounds: Vector) -> tuple[Vector, Vector]:
         """Split the bounds for MULTINOMIAL (`bounds_of`) into limits, (n,), and labels, (n,), or (2n,) with weights."""
@@ -213,17 +210,13 @@ class DenseClassKernels(ClassKernels):
         K, n = self.classes, v.size // self.classes
         columns = columns_of(X, n)
         by = checked(self.of_columns(geometry), len(columns))
-        if loss == MULTINOMIAL:
-            v = self.residuals(v, y, np.full(v.size // self.classes, np.inf), threads)
-        else:
-            require_weights(loss)
+        v = self._uncapped(v, y, loss, threads)
         (r,) = check_vectors(n * K, v)
         partial = np.zeros((-(-n // PANEL), len(columns) * K))
         each(
             lambda start, stop: loops.class_plain(r, columns, by, K, partial, start, stop), n, K * columns.size, threads
         )
-        sums: Vector = np.repeat(by.scale, K) * partial.sum(axis=0)
-        return sums
+        return np.asarray(np.repeat(by.scale, K) * partial.sum(axis=0))
 
     def forward(self, X: Matrix, delta: Vector, v: Vector, shift: Any = 0.0, *, threads: int = 1) -> Vector:
         """Add X Δ_k + shift_k to the margins of every class k, in place, and return v, (K·n,)."""

@@ -69,7 +69,6 @@ def singles(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, t
 def _clipped_sum(
     loop: Callable[..., Integers], X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, threads: int
 ) -> Integers:
-    """Check the arguments of a compiled loop, run it over all records, and return the sum, (s,) int64."""
     n, columns = len(v), columns_of(X, len(v))
     v, y = check_vectors(n, v, y)
     check_loss(loss)
@@ -156,8 +155,7 @@ def plain_gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometr
         loops.plain_gradient(columns, v, y, loss, by, partial, start, stop)
 
     each(rows, n, columns.size, threads)
-    sums: Vector = by.scale * partial.sum(axis=0)
-    return sums
+    return np.asarray(by.scale * partial.sum(axis=0))
 
 
 def first_moments(X: Matrix, reach: Vector, grid: float, *, threads: int = 1) -> Integers:

@@ -117,7 +117,6 @@ def _clipped_sum(
     threads: int,
     *scratch: Matrix,
 ) -> Integers:
-    """Check the arguments of a compiled loop, run it over all records, and return the sum, (s,) int64."""
     v, y, by = _checked(X, v, y, loss, geometry, len(v))
 
     def rows(start: int, stop: int) -> Integers:
@@ -159,8 +158,7 @@ def plain_gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Ge
     """Return scale ∘ Σ_i r_i x_i, (s,) float64, in one thread. The result is not private, since it has no clip and no grid."""
     del threads
     v, y, by = _checked(X, v, y, loss, geometry)
-    sums: Vector = by.scale * loops.plain_gradient(X.between(0, len(v)), v, y, loss)
-    return sums
+    return np.asarray(by.scale * loops.plain_gradient(X.between(0, len(v)), v, y, loss))
 
 
 def first_moments(X: SparseBlock, reach: Vector, grid: float, *, threads: int = 1) -> Integers:

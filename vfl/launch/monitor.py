@@ -15,15 +15,15 @@ from parties.loading import new_records
 from vfl.columns import Boolean, Categorical, Numeric
 from vfl.documents import read_json
 from vfl.errors import OutputError, SpecificationError
-from vfl.evaluation.histogram import Histogram
+from vfl.evaluation.thresholds import Histogram
 from vfl.features import Binned, Curve, Log, Power, Scaled, Spline
-from vfl.features.grid import edges_of
+from vfl.features.curve import edges_of
 from vfl.launch.paid_releases.paid_release import Terms, cost_of, paid_release
 from vfl.launch.paid_releases.woe import evidence
 from vfl.launch.run.result import require_result
 from vfl.losses import loss_of
 from vfl.partition import FeaturePartition
-from vfl.solvers.releases.drift import DriftCounts
+from vfl.solvers.releases.bins import DriftCounts
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
     """Count records per bin of columns and score, in one run. The run is (ε, δ)-DP for every record under replace-one.
 
     Each party counts its own columns with noise. The coordinator counts the margins with noise, by class, and sees the
-    margins as in training (vfl.solvers.releases.drift). The records need labels.
+    margins as in training (vfl.solvers.releases.bins). The records need labels.
 
     data : as for `train`. dataset : name of these records in the ledger; None takes the data set of the job.
     terms : epsilon, delta, noise, at, ledger (`Terms`).

@@ -23,17 +23,17 @@ from __future__ import annotations
 from vfl.arguments import require
 from vfl.errors import SpecificationError, nearest
 from vfl.losses.base import Loss as Loss
-from vfl.losses.class_weighted import ClassWeighted as ClassWeighted
-from vfl.losses.hinge import Hinge as Hinge
-from vfl.losses.hinge import SmoothedHinge as SmoothedHinge
-from vfl.losses.huber import Huber as Huber
-from vfl.losses.logistic import Logistic as Logistic
-from vfl.losses.multinomial import Multinomial as Multinomial
-from vfl.losses.poisson import Poisson as Poisson
-from vfl.losses.power import Gamma as Gamma
-from vfl.losses.power import Power as Power
-from vfl.losses.power import Tweedie as Tweedie
-from vfl.losses.squared import Squared as Squared
+from vfl.losses.classes import ClassWeighted as ClassWeighted
+from vfl.losses.classes import Hinge as Hinge
+from vfl.losses.classes import Logistic as Logistic
+from vfl.losses.classes import Multinomial as Multinomial
+from vfl.losses.classes import SmoothedHinge as SmoothedHinge
+from vfl.losses.counts import Gamma as Gamma
+from vfl.losses.counts import Poisson as Poisson
+from vfl.losses.counts import Power as Power
+from vfl.losses.counts import Tweedie as Tweedie
+from vfl.losses.numbers import Huber as Huber
+from vfl.losses.numbers import Squared as Squared
 
 LOSSES: dict[str, type[Loss]] = {
     loss.name: loss

@@ -85,12 +85,10 @@ class Loss(ABC):
 
         share : noisy share of positive labels. noise : deviation of its noise.
         """
-        del share, noise
         return 0.0
 
     def declared(self, highest_label: float) -> Self:
         """Return the loss for labels of at most `highest_label`, a declared bound."""
-        del highest_label
         return self
 
     def near(self, start: float, least: float) -> Self:
@@ -98,7 +96,6 @@ class Loss(ABC):
 
         least : starting margin of records with the smallest exposure.
         """
-        del start, least
         return self
 
     def dual_step(self, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector:

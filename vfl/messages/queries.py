@@ -163,7 +163,7 @@ class Ranges(Joint, Query):
     """Histograms of some columns of each addressed party, released under one event.
 
     Each share releases (m·cells,), the histograms of its m columns one after another. The cells are powers of two
-    (vfl.privacy.magnitudes.histogram), or for curves a public grid between their bounds (vfl.features.grid.edges_of).
+    (vfl.privacy.magnitudes.histogram), or for curves a public grid between their bounds (vfl.features.curve.edges_of).
 
     columns : {party: positions of the columns}; with `of_curves`, positions among the curves without declared knots.
     cells : number of cells of one histogram.

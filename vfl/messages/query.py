@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vfl.messages.wire import Reply
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.noise import NoiseSource
-    from vfl.types import Integers, Vector
+    from vfl.types import Integers, Kept, Vector
 
     Knots = Mapping[str, tuple[tuple[float, ...], ...]]
     """{party: released knots of each curve without declared knots, in the order of the party's columns}."""
@@ -72,9 +72,7 @@ class Weighting(Protocol):
         """Return the name of a fused kernel that computes r from margins and labels alone; '' if there is none."""
         return ""
 
-    def __call__(
-        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
-    ) -> tuple[Vector, Mapping[str, Vector]]:
+    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and the per-record state to replace, {name: (n,)}. No argument is changed.
 
         kept : {name: per-record state}. Only `Margins` sees this state. It is empty if a party evaluates the weighting.

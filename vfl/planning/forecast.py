@@ -11,7 +11,7 @@ h̄ is the mean curvature at the margins of the guessed signal, φ the residuals
 multiplier, and T the number of passes over which the run averages. Correlated columns have wider intervals, above all with
 much noise. A mean over m subsamples has 1/m of the variance of one subsample, and a quantile of Student's t replaces the
 normal quantile. The noise in the released matrices H and J also widens intervals: simulated releases, from a public seed,
-pass through the estimator that a run uses (vfl.inference.matrices).
+pass through the estimator that a run uses (vfl.inference.covariance).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from vfl import markup
 from vfl.arguments import require_number
 from vfl.errors import SpecificationError
-from vfl.inference.matrices import Noisy
+from vfl.inference.covariance import Noisy
 from vfl.inference.summary import quantile
 from vfl.planning.public_problem import problem_of
 from vfl.planning.quality import Facts, Range, descent, margins_of, ranges

@@ -21,25 +21,15 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from vfl.privacy import gaussian_dp, private_selection, spending, zcdp
 from vfl.privacy.events import Event, Gaussian, Selection, bare
-from vfl.privacy.pld import PldAccountant
-from vfl.privacy.spending import Accountant
-from vfl.privacy.zcdp import epsilon_of_rho, rho_of
+from vfl.privacy.pld import PldAccountant as PldAccountant
+from vfl.privacy.spending import Accountant as Accountant
+from vfl.privacy.zcdp import epsilon_of_rho as epsilon_of_rho
+from vfl.privacy.zcdp import rho_of as rho_of
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from fractions import Fraction
-
-__all__ = [
-    "Accountant",
-    "GaussianAccountant",
-    "PldAccountant",
-    "SelectionAccountant",
-    "ZCdpAccountant",
-    "choose_accountant",
-    "epsilon_of_rho",
-    "rho_of",
-]
 
 Plan: TypeAlias = "Iterable[Event | tuple[Event, int]]"
 
@@ -128,7 +118,6 @@ class SelectionAccountant(spending.AccountantOfViews):
 
 
 def _only_selection(view: Mapping[Event, int]) -> Selection | None:
-    """Return the selection if it is the only event of the view."""
     ((only, count), *others) = view.items()
     return only if isinstance(only, Selection) and count == 1 and not others else None
 

@@ -224,10 +224,8 @@ def _adjacent(holds: Callable[[float], bool], good: float, bad: float) -> float:
 
 
 def _rank(value: float) -> int:
-    rank: int = struct.unpack("<q", struct.pack("<d", value))[0]
-    return rank
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
 def _double(rank: int) -> float:
-    value: float = struct.unpack("<d", struct.pack("<q", rank))[0]
-    return value
+    return float(struct.unpack("<d", struct.pack("<q", rank))[0])

@@ -83,3 +83,9 @@ def moments_sensitivity(columns: int, *, means: bool) -> float:
     if not means:
         return math.nextafter(math.sqrt(columns), math.inf)  # √3 as a double is less than √3
     return math.sqrt(columns) * (math.sqrt(PAIR) + math.sqrt(2.0) * 2.0**-GRID_BITS)
+
+
+def joint_moments(with_means: int, alone: int) -> float:
+    """Return Δ of the column moments of several parties together. alone : number of columns without first moments."""
+    Δs = [moments_sensitivity(count, means=means) for count, means in ((with_means, True), (alone, False)) if count]
+    return Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)

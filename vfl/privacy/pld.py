@@ -132,8 +132,7 @@ def _finite(value: float) -> float:
 @lru_cache(maxsize=64)
 def _epsilon_of(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     """Return ε at δ of all events together. The search takes up to a second, so results are cached."""
-    epsilon: float = _compose(counts).get_epsilon_for_delta(delta)
-    return epsilon
+    return float(_compose(counts).get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=8)
@@ -194,8 +193,7 @@ def bounded_range_curve(log_alpha: Vector, epsilon: float) -> Vector:
     """
     inside = np.clip(log_alpha, -epsilon, epsilon)
     curve = np.expm1(0.5 * (inside - epsilon)) ** 2 / -np.expm1(-epsilon)
-    beyond: Vector = np.where(log_alpha < -epsilon, -np.expm1(np.minimum(log_alpha, 0.0)), curve)
-    return beyond
+    return np.asarray(np.where(log_alpha < -epsilon, -np.expm1(np.minimum(log_alpha, 0.0)), curve))
 
 
 def _interval(gaussian: float, others: list[tuple[Event, int]]) -> float:

@@ -39,8 +39,6 @@ from vfl.privacy.events import LARGEST_SELECTED_MU, require_selection
 from vfl.privacy.gaussian_dp import require_delta, require_epsilon
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from vfl.types import Vector
 
 _SMALLEST_MU = 1e-3
@@ -89,7 +87,10 @@ def epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> 
     low, high = 0.0, gaussian_dp.epsilon_of(mu * math.sqrt(candidates) * (1.0 + 1e-12), delta)
     while not holds(high):
         low, high = high, high * 1.01
-    return _bisected(holds, low, high)
+    while high - low > 1e-9 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 @lru_cache(maxsize=256, typed=True)
@@ -212,7 +213,7 @@ class Curve:
         # k = ratio·e^{−μt}, where t is the distance from the first z that counts; finer near 0.
         k = ratio * np.exp(-mu * 2.1 * _REACH * np.linspace(1.0, 0.0, finer * _K_POINTS) ** 2)
         suprema = np.array([max(0.0, float(np.max(levels - point * slopes))) for point in k])
-        counts = [math.comb(m, n) * a * _beta(n + a, m - n + 1) for n in range(m + 1)]
+        counts = [math.comb(m, n) * a * (1.0 / ((n + a) * math.comb(m + a, n + a))) for n in range(m + 1)]
         return cls(mu, k, suprema, ratio, float(levels[0]), np.array(counts))
 
     def by_selection(self, epsilon: float, z_cells: int = _Z_CELLS) -> float:
@@ -279,18 +280,3 @@ def inclusion(u: Vector, m: int, a: int) -> Vector:
     for node, weight in zip(p, weights, strict=True):
         total += weight * node**a * (1.0 - node * u) ** (m - 1)
     return total * (m * a)
-
-
-def _beta(x: int, y: int) -> float:
-    return 1.0 / (x * math.comb(x + y - 1, x))
-
-
-def _bisected(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return a point where `holds` is true, at most 1e-9 (relative) above a point where it is false."""
-    while high - low > 1e-9 * high:
-        middle = 0.5 * (low + high)
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high

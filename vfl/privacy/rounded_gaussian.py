@@ -117,8 +117,7 @@ def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
     """
     with np.errstate(divide="ignore"):
         q_error = 2.0**-51 + 1.0 / tails
-    certain: Vector = 0.5 - scale * _MILLS * q_error - (NDTRI_ERROR + 2.0**-52) * (rounded + 0.5)
-    return certain
+    return np.asarray(0.5 - scale * _MILLS * q_error - (NDTRI_ERROR + 2.0**-52) * (rounded + 0.5))
 
 
 def decided(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:

@@ -31,11 +31,9 @@ from vfl.messages import (
 from vfl.messages.kinds import vectors_of
 from vfl.privacy import magnitudes
 from vfl.privacy.events import Gaussian
-from vfl.privacy.geometry import Clip, moments_sensitivity
+from vfl.privacy.geometry import Clip, joint_moments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vfl.messages import Block, Query, Step
     from vfl.types import Vector
 
@@ -152,17 +150,8 @@ def _moments(query: Moments) -> float:
         raise PrivacyError("a query of moments needs a bound for each of its columns")
     if not all((reach > 0).all() for reach in query.reach.values()):
         raise PrivacyError("a query of moments needs a positive bound for each of its columns")
-    return joint_moments(query.widths, {party: query.asks_means(party) for party in query.widths})
-
-
-def joint_moments(widths: Mapping[str, int], means: Mapping[str, bool]) -> float:
-    """Return Δ of the column moments of several parties together.
-
-    means : (per party) True if the party's first moments are included.
-    """
-    counts = {kind: sum(width for party, width in widths.items() if means[party] is kind) for kind in (True, False)}
-    Δs = [moments_sensitivity(count, means=kind) for kind, count in counts.items() if count]
-    return Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)
+    with_means = sum(width for party, width in query.widths.items() if query.asks_means(party))
+    return joint_moments(with_means, sum(query.widths.values()) - with_means)
 
 
 def _check_scores(query: Select) -> None:

@@ -149,7 +149,8 @@ class AccountantOfViews(Accountant):
 @lru_cache(maxsize=8192)
 def units(event: Event, spending: Callable[[Event], Fraction]) -> int:
     """Return the cost of one event in units, rounded up."""
-    return ceil_units(spending(event))
+    cost = spending(event)
+    return -((-cost.numerator << UNIT_BITS) // cost.denominator)
 
 
 @dataclass(slots=True)
@@ -199,11 +200,6 @@ def views(counts: Mapping[Event, int]) -> tuple[dict[Event, int], ...]:
         seen = {frozenset(view.items()): view for before in found for own in parts.values() for view in (before + own,)}
         found = list(seen.values())
     return tuple(map(dict, found))
-
-
-def ceil_units(value: Fraction) -> int:
-    """Return the smallest whole number of units that is at least the value."""
-    return -((-value.numerator << UNIT_BITS) // value.denominator)
 
 
 def floor_units(value: Fraction) -> int:

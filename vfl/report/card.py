@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import SpecificationError, VflError
-from vfl.evaluation.curves import calibration
+from vfl.evaluation.confusion import calibration
 from vfl.inference.summary import cells_of
 from vfl.launch.run.effects import BAND_NOTE
 from vfl.launch.run.folder import check_finished

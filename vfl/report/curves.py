@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vfl.evaluation.confusion import FN, FP, TN, TP
+from vfl.evaluation.confusion import FN, FP, TN, TP, base_rate, calibration, points
 from vfl.evaluation.confusion import NAMES as CELLS
-from vfl.evaluation.curves import base_rate, calibration, points
 from vfl.evaluation.distance import MEASURE, Distance
 from vfl.evaluation.fairness import OF, GroupFairness
 from vfl.evaluation.thresholds import margin_of
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vfl.evaluation import Estimate, Findings
-    from vfl.evaluation.curves import Point
-    from vfl.evaluation.histogram import Histogram
+    from vfl.evaluation.confusion import Point
+    from vfl.evaluation.thresholds import Histogram
     from vfl.launch.run.result import Result
     from vfl.report.run import Facts
 

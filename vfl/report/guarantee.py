@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from vfl.certificate.document import WHOLE
 from vfl.certificate.verification import recomputed
-from vfl.certificate.words import WHOLE
 from vfl.planning.words import described
 from vfl.privacy.events import OnPart
 from vfl.privacy.ledger.composition import Accounting, plan_cost
 from vfl.report import charts
 from vfl.report.markup import Markup, element, join, remark, section, table
-from vfl.solvers.options import options_of
+from vfl.solvers.protocol import options_of
 
 if TYPE_CHECKING:
     from vfl.certificate import Certificate, Report

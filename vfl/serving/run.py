@@ -223,7 +223,6 @@ class Service:
 
     def _context(self, config: uvicorn.Config, default: Any) -> ssl.SSLContext:
         """Return the TLS 1.3 context, which accepts callers with a pinned certificate, and callers without a certificate."""
-        del config, default
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         if self.file.certificate is None or self.file.key is None:

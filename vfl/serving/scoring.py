@@ -7,7 +7,7 @@ import contextlib
 import time
 import uuid
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -244,34 +244,29 @@ class LocalParty(PartyLane):
         return self._logged(questions, await asyncio.to_thread(self._scored, questions))
 
     def _scored(self, questions: Sequence[Question]) -> list[Reply]:
-        looked = [k for k, one in enumerate(questions) if one.ids is not None]
-        counted = [k for k, one in enumerate(questions) if one.ids is None]
-        replies = [Reply(Outcome()) for _ in questions]
+        looked, counted = ([one for one in questions if (one.ids is not None) is own] for own in (True, False))
+        found: dict[Question, Reply] = {}
         if looked:
-            asked, ids = [questions[k].asked for k in looked], [questions[k].ids or () for k in looked]
-            outcomes, margins = self._service.score(asked, ids, self._quotas)
-            for k, outcome, own in zip(looked, outcomes, margins, strict=True):
-                replies[k] = Reply(outcome, own)
+            asked, ids = [one.asked for one in looked], [one.ids or () for one in looked]
+            found |= zip(looked, map(Reply, *self._service.score(asked, ids, self._quotas)), strict=True)
         if counted:
             outcomes = [Outcome() for _ in counted]
-            self._service.count([questions[k].asked for k in counted], outcomes, self._quotas, own=False)
-            for k, outcome in zip(counted, outcomes, strict=True):
-                replies[k] = Reply(outcome)
-        return replies
+            self._service.count([one.asked for one in counted], outcomes, self._quotas, own=False)
+            found |= zip(counted, map(Reply, outcomes), strict=True)
+        return [found[one] for one in questions]
 
     def _logged(self, questions: Sequence[Question], replies: list[Reply]) -> list[Reply]:
         """Begin to log the answers, at the same time as the other parties are asked."""
-        looked = [
-            k
-            for k, (question, reply) in enumerate(zip(questions, replies, strict=True))
-            if question.ids is not None and reply.outcome.code in LOOKED_UP
+        both = zip(questions, replies, strict=True)
+        looked = {one: reply for one, reply in both if one.ids is not None and reply.outcome.code in LOOKED_UP}
+        if not looked:
+            return replies
+        lines = [one.asked for one in looked], [one.ids or () for one in looked]
+        logged = self._log.ask((*lines, [reply.outcome for reply in looked.values()]), len(looked))
+        return [
+            replace(reply, logged=logged) if one in looked else reply
+            for one, reply in zip(questions, replies, strict=True)
         ]
-        if looked:
-            lines = [questions[k].asked for k in looked], [questions[k].ids or () for k in looked]
-            logged = self._log.ask((*lines, [replies[k].outcome for k in looked]), len(looked))
-            for k in looked:
-                replies[k] = Reply(replies[k].outcome, replies[k].margins, logged)
-        return replies
 
 
 class RemoteParty(PartyLane):
@@ -345,16 +340,16 @@ class RemoteParty(PartyLane):
         if link is None or link.ended:
             await self.tend()
             link = self._link
-        replies = [Reply(Outcome(AWAY, f"party {self.party!r} {LOST}")) for _ in questions]
         if link is None:
-            return replies
-        ready = [k for k, one in enumerate(questions) if self.states.get(one.asked.part) == ""]
-        if len(ready) < len(questions):
-            for k in set(range(len(questions))) - set(ready):
-                replies[k] = Reply(Outcome(ABSENT, self.states.get(questions[k].asked.part, "it is not offered yet")))
-        if not ready:
-            return replies
-        asked = [questions[k] for k in ready]
+            return [Reply(Outcome(AWAY, f"party {self.party!r} {LOST}")) for _ in questions]
+        states = [self.states.get(one.asked.part, "it is not offered yet") for one in questions]
+        found = {one: Reply(Outcome(ABSENT, why)) for one, why in zip(questions, states, strict=True)}
+        asked = [one for one, why in zip(questions, states, strict=True) if not why]
+        if asked:
+            found |= zip(asked, await self._asked(link, asked), strict=True)
+        return [found[one] for one in questions]
+
+    async def _asked(self, link: Link, asked: Sequence[Question]) -> list[Reply]:
         most = 8 * sum(one.asked.records * one.width for one in asked)
         limits = Limits(PER_OUTCOME * (len(asked) + 8), {"margins": most})
         score = Score(tuple(one.asked for one in asked))
@@ -364,21 +359,19 @@ class RemoteParty(PartyLane):
             reply, vectors = call.wait(self._seconds)
         except PartyLost as lost:
             self.states = dict.fromkeys(self.wanted, f"party {self.party!r} {LOST}")
-            for k in ready:
-                replies[k] = Reply(Outcome(AWAY, str(lost)))
-            return replies
+            return [Reply(Outcome(AWAY, str(lost))) for _ in asked]
         except VflError as error:
-            for k in ready:
-                replies[k] = Reply(Outcome(ABSENT, str(error)))
-            return replies
-        for k, own in zip(ready, self._replies(reply, vectors, asked), strict=True):
-            replies[k] = own
-            if own.outcome.code == ABSENT:
-                self.states = {**self.states, questions[k].asked.part: own.outcome.why}
+            return [Reply(Outcome(ABSENT, str(error))) for _ in asked]
+        replies = self._replies(reply, vectors, asked)
+        absent = {
+            one.asked.part: own.outcome.why
+            for one, own in zip(asked, replies, strict=True)
+            if own.outcome.code == ABSENT
+        }
+        self.states = {**self.states, **absent}
         return replies
 
     async def _there(self, call: Answer) -> None:
-        """Wait until a call has its answer, has failed, or is late."""
         loop = asyncio.get_running_loop()
         there: asyncio.Future[None] = loop.create_future()
 
@@ -412,6 +405,17 @@ class RemoteParty(PartyLane):
         if at != len(margins):
             raise FederationError(f"party {self.party!r} sent margins of an unexpected size")
         return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """Scores of n records by a version, as a caller wants them. ids : in normal form; None only if all columns are given."""
+
+    version: Version
+    caller: Caller
+    purpose: str
+    ids: Sequence[bytes] | None
+    n: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -512,7 +516,6 @@ class Scoring:
             self._lanes[party] = RemoteParty(party, self._gathering, self._run, self._seconds)
 
     def _want(self) -> None:
-        """Tell the parties' connections which model parts to serve."""
         for party, lane in self._lanes.items():
             lane.wanted = {
                 version.parts[party].digest: (version.parts[party], model.sources.get(party, ""))
@@ -621,27 +624,19 @@ class Scoring:
                 422, "bad_ids", "an id is empty or not valid Unicode, or ids are not all text, or all whole numbers"
             ) from None
 
-    async def score(
-        self,
-        version: Version,
-        caller: Caller,
-        purpose: str,
-        ids: Sequence[bytes] | None,
-        columns: Mapping[str, Any],
-        n: int,
-    ) -> Scores:
-        """Return the scores of n records. Raises Refusal, and counts the records durably before any party is asked.
+    async def score(self, wanted: Wanted, columns: Mapping[str, Any]) -> Scores:
+        """Return the scores of a request. Raises Refusal, and counts the records durably before any party is asked.
 
         This process writes its log while the other parties are asked; scores and refusals wait for it.
 
-        columns : {column: Arrow array} that the caller gives: all or none of each party's. ids : None only if all are given.
+        columns : {column: Arrow array} that the caller gives: all or none of each party's.
         """
-        until = time.monotonic() + self._seconds
+        until, version, n = time.monotonic() + self._seconds, wanted.version, wanted.n
         given = self._given(version, columns)
         missing = [party for party in version.made_of if party not in given]
-        if missing and ids is None:
+        if missing and wanted.ids is None:
             raise Refusal(422, "no_ids", "send the ids of the records, or all columns of all parties")
-        if not self._callers.in_time(caller, n):
+        if not self._callers.in_time(wanted.caller, n):
             raise Refusal(429, "rate", "this caller asks for more records per second than it may", retry=1.0)
         margins: dict[str, Vector] = {}
         for party, table in given.items():
@@ -649,7 +644,7 @@ class Scoring:
             margins[party] = self._applied(*made) if n <= MOST_INLINE else await asyncio.to_thread(self._applied, *made)
         logs: list[asyncio.Future[None]] = []
         try:
-            return await self._summed(version, caller, purpose, ids, missing, margins, n, until, logs)
+            return await self._summed(wanted, missing, margins, until, logs)
         finally:
             # If another party refuses, this party is known to know a record, so such a refusal waits for the logs like a score.
             for log in logs:
@@ -657,13 +652,9 @@ class Scoring:
 
     async def _summed(
         self,
-        version: Version,
-        caller: Caller,
-        purpose: str,
-        ids: Sequence[bytes] | None,
+        wanted: Wanted,
         missing: Sequence[str],
         margins: dict[str, Vector],
-        n: int,
         until: float,
         logs: list[asyncio.Future[None]],
     ) -> Scores:
@@ -671,10 +662,11 @@ class Scoring:
 
         logs : receives the log lines of all replies before a reply is refused; neither score nor refusal may leave before them.
         """
+        version, ids, n = wanted.version, wanted.ids, wanted.n
         # Ask this party first: it counts the caller's records, and the other parties must not learn ids that are unknown here.
         own = ids if self.party in missing else None
         filled: list[str] = []
-        mine = await self._waited(self._asked(version, self.party, caller, purpose, own, n), until)
+        mine = await self._waited(self._asked(wanted, self.party, own, n), until)
         logs += [mine.logged] if mine.logged is not None else []
         accepted = self._accepted(version, self.party, mine, filled, n)
         known: Any = None
@@ -686,7 +678,7 @@ class Scoring:
             ids if known is None or known.all() else [own for own, there in zip(ids or (), known, strict=True) if there]
         )
         if asked and sent:
-            asking = {party: self._asked(version, party, caller, purpose, sent, len(sent)) for party in asked}
+            asking = {party: self._asked(wanted, party, sent, len(sent)) for party in asked}
             done, late = await asyncio.wait(asking.values(), timeout=max(until - time.monotonic(), 0.0))
             for answer in late:
                 answer.cancel()
@@ -699,27 +691,16 @@ class Scoring:
         for party in asked:
             found = margins.get(party)
             if found is None or len(found) != n:
-                margins[party] = self._spread(version, found, known, n)
+                K = version.job.n_margins
+                margins[party] = np.full((n, K) if version.job.class_names else n, np.nan)
+                if found is not None:
+                    margins[party][known] = found
         parties = [party for party in version.job.partition.parties if party in margins]
         return Scores(version, added({party: margins[party] for party in parties}, version.intercept), tuple(filled))
 
-    def _spread(self, version: Version, own: Vector | None, known: Any, n: int) -> Vector:
-        K = version.job.n_margins
-        whole = np.full((n, K) if version.job.class_names else n, np.nan)
-        if own is not None:
-            whole[known] = own
-        return whole
-
-    def _asked(
-        self,
-        version: Version,
-        party: str,
-        caller: Caller,
-        purpose: str,
-        ids: Sequence[bytes] | None,
-        n: int,
-    ) -> asyncio.Future[Reply]:
-        question = Question(Asked(version.parts[party].digest, caller.name, purpose, n), ids, version.job.n_margins)
+    def _asked(self, wanted: Wanted, party: str, ids: Sequence[bytes] | None, n: int) -> asyncio.Future[Reply]:
+        part = wanted.version.parts[party].digest
+        question = Question(Asked(part, wanted.caller.name, wanted.purpose, n), ids, wanted.version.job.n_margins)
         return self._lanes[party].ask(question, n)
 
     @staticmethod

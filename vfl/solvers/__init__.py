@@ -7,16 +7,15 @@ vfl itself writes the jobs.
 from __future__ import annotations
 
 from vfl.solvers.blocks.shares import Shares as Shares
-from vfl.solvers.cd import CD as CD
 from vfl.solvers.gcd import GCD as GCD
 from vfl.solvers.gd import GD as GD
 from vfl.solvers.noisy_gram import NoisyGram as NoisyGram
 from vfl.solvers.output_perturbation import OutputPerturbation as OutputPerturbation
-from vfl.solvers.releases.drift import DriftCounts
-from vfl.solvers.releases.labelled_counts import LabelledCounts
+from vfl.solvers.releases.bins import DriftCounts, LabelledCounts
 from vfl.solvers.releases.ranges import ColumnCounts, ColumnRanges
 from vfl.solvers.scd import SCD as SCD
 from vfl.solvers.sgd import SGD as SGD
+from vfl.solvers.skgd import CD as CD
 from vfl.solvers.skgd import SkGD as SkGD
 from vfl.solvers.svrg import SVRG as SVRG
 

@@ -25,7 +25,7 @@ from vfl.errors import SpecificationError
 from vfl.messages import Fold, Sample
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
 from vfl.solvers.joint import JointSolver, default_passes
-from vfl.solvers.options import require_whole
+from vfl.solvers.protocol import require_whole
 from vfl.solvers.releases.start import share_of
 from vfl.types import Adjacency
 
@@ -51,16 +51,6 @@ def require_sampling(solver: str, sampling: str | None) -> None:
         return
     reason = UNSUPPORTED.get(sampling, "it is not known")
     raise SpecificationError(f"{solver}: sampling={sampling!r} is refused: {reason}; use 'poisson' or 'disjoint'")
-
-
-def default_sampling(problem: Problem) -> str:
-    """Return 'poisson' with privacy, because amplification by sampling lowers the noise; else 'disjoint'."""
-    return "poisson" if problem.private else "disjoint"
-
-
-def default_batch_size(problem: Problem) -> int:
-    """Return n/20, but at least 64. With privacy, noise depends on the number of steps and hardly on the batch size."""
-    return min(problem.n_records, max(64, problem.n_records // 20))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +142,17 @@ class BatchSolver(JointSolver):
     def _with_batches(self, problem: Problem, public_passes: int) -> Self:
         """Return a copy of the solver, with the batches, the passes and the share of the label statistics decided.
 
+        A batch has n/20 records, but at least 64. Under privacy, noise depends on the number of steps and hardly on the batch
+        size. Private runs sample batches, because amplification lowers the noise.
+
         public_passes : default number of passes without privacy.
         """
-        size = self.batch_size or default_batch_size(problem)
+        size = self.batch_size or min(problem.n_records, max(64, problem.n_records // 20))
         passes = default_passes(problem, size) if problem.private else public_passes
         return replace(
             self,
             batch_size=size,
-            sampling=self.sampling or default_sampling(problem),
+            sampling=self.sampling or ("poisson" if problem.private else "disjoint"),
             passes=self.passes or passes,
             label_share=share_of(self.name, problem, self.label_share, self.clip),
         )

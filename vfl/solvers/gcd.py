@@ -38,8 +38,7 @@ from vfl.privacy.zcdp import rho_of
 from vfl.solvers import joint
 from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.iterates.convergence import describe, largest, require_tolerance, tolerance
-from vfl.solvers.options import require_clip, require_one_of, require_whole
-from vfl.solvers.protocol import Derivative, Solver, Vectors
+from vfl.solvers.protocol import Derivative, Solver, Vectors, require_clip, require_one_of, require_whole
 from vfl.solvers.releases.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.rules import defaults
 from vfl.types import Adjacency
@@ -352,7 +351,6 @@ class GCD(Solver):
         return (2.0 * a / problem.n_records + 2.0 * error) * (1.0 + ROUNDING)
 
     def _step(self, problem: Problem, known: Curvature, block: Block, z: float | None) -> Step:
-        """Return the release for one coordinate and the coordinate's update, with step γ/M_j."""
         S = block.coordinates
         M = known.smoothness[S]
         s, scale = self.step_size / M, 1.0 / np.sqrt(M)

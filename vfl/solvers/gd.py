@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
 from vfl.arguments import as_floats, require_positive
-from vfl.errors import BudgetExceeded, SpecificationError
+from vfl.errors import BudgetExceeded
 from vfl.solvers import joint
-from vfl.solvers.iterates.average import Average
-from vfl.solvers.iterates.convergence import Convergence, describe, require_tolerance, tolerance
-from vfl.solvers.options import require_clip
+from vfl.solvers.iterates.convergence import Average, Convergence, describe, require_tolerance, tolerance
+from vfl.solvers.protocol import require_clip
+from vfl.solvers.releases.smoothness import require_curvature
 from vfl.solvers.releases.start import explain as explain_start
 from vfl.solvers.releases.start import share_of
 
@@ -63,11 +62,7 @@ class GD(joint.JointSolver):
         """Return a copy of the solver with every option decided. Raises an error for a loss without finite curvature."""
         require_clip(self.name, problem, self.clip)
         joint.require_blocks(self.name, problem)
-        if not math.isfinite(problem.loss.curvature):
-            raise SpecificationError(
-                f"GD needs a loss with a bounded second derivative for its constant steps; {problem.loss.name} has none: "
-                "use SGD, whose steps shrink, or SCD"
-            )
+        require_curvature(self.name, problem)
         passes = self.passes or (joint.default_steps(problem) if problem.private else PUBLIC_PASSES)
         clip = self.clip if self.clip is not None else joint.default_clip(problem)
         size = self.step_size if self.step_size is not None else joint.default_step_size(problem, clip, passes)

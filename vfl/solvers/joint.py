@@ -26,8 +26,7 @@ from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward, Forward, Moments, RecordNorms, Weighting
 from vfl.privacy.geometry import Clip
 from vfl.problem import INTERCEPT
-from vfl.solvers.options import require_groups, require_one_of, require_share, require_whole
-from vfl.solvers.protocol import Solver
+from vfl.solvers.protocol import Solver, require_groups, require_one_of, require_share, require_whole
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import OVERFLOW
 from vfl.solvers.releases.start import ReleasedStart, begins
@@ -35,15 +34,13 @@ from vfl.solvers.rules.defaults import signal_to_noise, typical_spread
 from vfl.solvers.rules.record_defaults import STILL, has_constant, still
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-
     from vfl.losses import Loss
-    from vfl.messages import Fold, Query
+    from vfl.messages import Block, Fold, Query
     from vfl.privacy.calibration import Charge
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
-    from vfl.types import Vector
+    from vfl.solvers.protocol import Exchange
+    from vfl.types import Kept, Vector
 
 ITERATES = ("last", "tail")
 
@@ -72,7 +69,7 @@ class JointSolver(Solver):
 
     def _begun(
         self, problem: Problem, charges: tuple[Charge, ...], *clips: Clip, margins: bool = True
-    ) -> Generator[Query, Released, tuple[Vector, Loss, float]]:
+    ) -> Exchange[tuple[Vector, Loss, float]]:
         """Make the queries before the first step. Return the first iterate, (p,), the training loss, and L·mean‖x‖².
 
         clips : clips of the releases. A finite clip needs the norms of the records. margins : True computes Xw.
@@ -92,7 +89,7 @@ class JointSolver(Solver):
         return begun + 2 * steps - 1
 
 
-def clipped(r: Vector, kept: Mapping[str, Vector], cap: float, kernel: str = "") -> Vector:
+def clipped(r: Vector, kept: Kept, cap: float, kernel: str = "") -> Vector:
     """Return r_i clipped to ±C/‖x_i‖, (n,). The result is 0 for values that are not finite, and outside of a batch.
 
     kept : 'norms', (n,) ‖x_i‖², unless the cap is infinite; 'batch', (n,) 0 or 1, if the step uses a batch.
@@ -112,17 +109,19 @@ class ClippedDerivative(Weighting):
     loss: Loss
     cap: float
 
-    def __call__(
-        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
-    ) -> tuple[Vector, Mapping[str, Vector]]:
+    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and {}, since this weighting keeps no per-record state."""
         return clipped(self.loss.derivative(margins, labels), kept, self.cap, self.loss.kernel), {}
 
 
+def unscaled(problem: Problem) -> dict[str, tuple[Block, Vector, Vector]]:
+    """Return {party: (block of all its columns, centres of 0, scales of 1)}."""
+    return {q: (block, np.zeros(block.size), np.ones(block.size)) for q, block in problem.layout.whole().items()}
+
+
 def record_norms(problem: Problem) -> Query:
     """Return the query after which the coordinator has ‖x_i‖², summed over all parties."""
-    whole = problem.layout.whole()
-    return RecordNorms({q: (block, np.zeros(block.size), np.ones(block.size)) for q, block in whole.items()})
+    return RecordNorms(unscaled(problem))
 
 
 def backward(
@@ -133,8 +132,7 @@ def backward(
     fold: Fold | None = None,
 ) -> Backward:
     """Return the query that releases Σ_i r_i x_i over all coordinates jointly."""
-    blocks = tuple(problem.layout.whole().values())
-    zeros, ones = (tuple(fill(block.size) for block in blocks) for fill in (np.zeros, np.ones))
+    blocks, zeros, ones = zip(*unscaled(problem).values(), strict=True)
     return Backward(weighting, blocks, zeros, ones, clip, event, fold=fold)
 
 
@@ -170,7 +168,7 @@ def squares_bound(problem: Problem) -> float:
     return float(reach @ reach)
 
 
-def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, float]:
+def mean_square(solver: str, problem: Problem) -> Exchange[float]:
     """Return a public bound on (1/n)Σ‖x_i‖²: Σ_j M_j/L if M is declared or exact, else Σ_j B_j².
 
     The bound also exceeds λ_max(XᵀX/n), so steps of 1/(L·bound) on the whole model are safe. `smoothness='private'` uses the

@@ -16,8 +16,7 @@ from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
 from vfl.solvers.iterates.quadratic import least_squares
-from vfl.solvers.options import require_clip, require_groups
-from vfl.solvers.protocol import Solver
+from vfl.solvers.protocol import Solver, require_clip, require_groups
 from vfl.solvers.releases import alone
 from vfl.solvers.releases.smoothness import OVERFLOW
 from vfl.solvers.rules.defaults import signal_to_noise
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event, Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
-    from vfl.types import Vector
+    from vfl.types import Kept, Vector
 
     Rows = Mapping[str, tuple[Block, Vector, Vector]]
 
@@ -99,9 +98,7 @@ class Row(Weighting):
     label_centre: float
     of_label: bool
 
-    def __call__(
-        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
-    ) -> tuple[Vector, Mapping[str, Vector]]:
+    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return the weights, ((1 + h)·n,) for h vectors times s². Free the columns that the margins actor held."""
         y = self.label_scale * (labels - self.label_centre)
         label = [y] if self.of_label else []
@@ -113,7 +110,7 @@ class Row(Weighting):
             return along_columns(shrink, label, kept)
 
 
-def along_columns(t: Vector, first: list[Vector], kept: Mapping[str, Vector]) -> tuple[Vector, Mapping[str, Vector]]:
+def along_columns(t: Vector, first: list[Vector], kept: Kept) -> tuple[Vector, Kept]:
     """Return t, then t∘z for each z in `first` and for each held column; and a state from which the held columns are dropped.
 
     Where t is 0, because the row is not finite, the products t∘z are set to 0, too.
@@ -250,7 +247,8 @@ class NoisyGram(Solver):
         require_groups(problem)
         if not problem.private:
             return replace(self, clip=self.clip or math.inf, label_scale=self.label_scale or 1.0, constant=False)
-        row, label = math.sqrt(joint.squares_bound(problem)), _farthest_label(problem)
+        row = math.sqrt(joint.squares_bound(problem))
+        label = problem.label_range / 2 + abs(problem.label_centre - _label_centre(problem))  # the largest |y − c|
         if not math.isfinite(row) or not math.isfinite(label):
             if self.clip is None or self.label_scale is None:
                 raise PrivacyError(
@@ -279,7 +277,7 @@ class NoisyGram(Solver):
         event, M = self._event(problem), np.zeros((p + 1, p + 1))
         if self._geometry(problem).finite:
             yield joint.record_norms(problem)
-        for query in asked(self.pieces(problem), _rows(problem)):
+        for query in asked(self.pieces(problem), joint.unscaled(problem)):
             released = yield query
             if isinstance(query, Gram):
                 query.fill(M, released)
@@ -295,7 +293,7 @@ class NoisyGram(Solver):
         """Return the number of messages: one for the norms, one per piece, and one more per piece that sends columns."""
         if self.constant:
             return 1
-        return sum(1 for _ in asked(self.pieces(problem), _rows(problem))) + self._geometry(problem).finite
+        return sum(1 for _ in asked(self.pieces(problem), joint.unscaled(problem))) + self._geometry(problem).finite
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return one sentence for every option."""
@@ -319,7 +317,7 @@ class NoisyGram(Solver):
         """Return the queries of the release. These depend on public facts alone, so a party can compute them, too."""
         geometry, scale, c = self._geometry(problem), self.label_scale or 1.0, _label_centre(problem)
         return pieces(
-            _rows(problem),
+            joint.unscaled(problem),
             problem.n_records,
             lambda number: Row(geometry.cap, scale, c, of_label=not number),
             geometry,
@@ -344,16 +342,6 @@ def lifted(G: Vector, floor: float) -> Vector:
     return 0.5 * (raised + raised.T)
 
 
-def _rows(problem: Problem) -> Rows:
-    """Return all columns of each party, neither centred nor scaled."""
-    return {party: (own, np.zeros(own.size), np.ones(own.size)) for party, own in problem.layout.whole().items()}
-
-
 def _label_centre(problem: Problem) -> float:
     """Return c, which is subtracted from the labels: the middle of the labels' bounds if an intercept can absorb c, else 0."""
     return problem.label_centre if problem.centred else 0.0
-
-
-def _farthest_label(problem: Problem) -> float:
-    """Return the largest |y − c| that the declared bounds allow."""
-    return problem.label_range / 2 + abs(problem.label_centre - _label_centre(problem))

@@ -8,14 +8,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.privacy.events import Gaussian
 from vfl.secure.cost import Models
 from vfl.solvers.blocks.shares import Budget
 from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.gd import GD
+from vfl.solvers.joint import unscaled
 from vfl.solvers.noisy_gram import NoisyGram, Row
 from vfl.solvers.releases import correlations, products
 from vfl.solvers.releases.smoothness import Curvature
@@ -101,7 +100,9 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
                 "trust='secure' cannot release the constant model alone: leave constant out of NoisyGram"
             )
         solver = replace(solver, constant=False)
-    if isinstance(solver, SkGD) and _leaves_steps_open(solver):
+    taken = ("joint", "passes", "outer_rounds", "inner_rounds", "block_size")  # options that joint steps would decide
+    is_open = isinstance(solver, SkGD) and all(getattr(solver, option) is None for option in taken)
+    if isinstance(solver, SkGD) and is_open and solver.sampling == "shuffled":
         with contextlib.suppress(SpecificationError):  # an option or the problem does not fit joint steps
             found = resolved(replace(solver, joint=True), problem)
             if isinstance(found, SkGD) and found.joint:
@@ -124,12 +125,6 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
     ):
         return replace(found, clip=FEW_CUT * found.clip)
     return found
-
-
-def _leaves_steps_open(solver: SkGD) -> bool:
-    """Return True if the job leaves open both joint steps and the passes, blocks and order that would replace them."""
-    decided = (solver.joint, solver.passes, solver.outer_rounds, solver.inner_rounds, solver.block_size)
-    return all(option is None for option in decided) and solver.sampling == "shuffled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +230,7 @@ def _correlations(solver: SkGD, problem: Problem) -> Products:
     """Return the facts for joint steps: records have weights t_i = L/R, rows of scaled columns norm at most √(R/L)."""
     ((event,),) = (events for row, events in Budget(solver, problem).once if row.make is correlations.release)
     weighting, whole = correlations.weighting_of(problem, problem.loss, math.inf), problem.layout.whole()
-    rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}
     square = weighting.bound / problem.loss.curvature
     squares = {party: float(block.size) for party, block in whole.items()}
-    first = products.pieces_of(problem, rows, weighting, event)[0]
+    first = products.pieces_of(problem, unscaled(problem), weighting, event)[0]
     return Products(math.sqrt(square), squares, None, 0.0, event, first, square)

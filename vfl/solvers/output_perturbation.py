@@ -257,7 +257,6 @@ def _lipschitz(problem: Problem) -> float:
 
 
 def _largest_curvature(problem: Problem) -> float:
-    """Return L ≥ λ_max of the Hessian of f for any data within the bounds."""
     return problem.loss.curvature * joint.squares_bound(problem)
 
 

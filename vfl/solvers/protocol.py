@@ -1,21 +1,29 @@
-"""Interface of a solver: frozen options, a plan of the releases, and a schedule of queries."""
+"""Interface of a solver: frozen options with their checks, a plan of the releases, and a schedule of queries."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, TypeAlias
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
+from vfl.arguments import require_number
+from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 from vfl.messages import Query, Weighting
-from vfl.types import Vector
+from vfl.types import Kept, Vector
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vfl.losses import Loss
     from vfl.privacy.events import Event
     from vfl.problem import Problem
 
+T = TypeVar("T")
 Released: TypeAlias = tuple[Vector, ...]
-Schedule: TypeAlias = Generator[Query, Released, Vector]
+Exchange: TypeAlias = Generator[Query, Released, T]
+"""Generator that yields queries, receives their releases, and returns a T."""
+Schedule: TypeAlias = Exchange[Vector]
 """Generator that yields queries, receives their releases, and returns w (p,) on the scaled features.
 
 A schedule sees only releases, never records. The coordinator throws failures into the generator: BudgetExceeded if charges
@@ -98,7 +106,6 @@ class Solver(Protocol):
 
         Raise SpecificationError if the solver cannot run this problem. By default, the solver has no open options.
         """
-        del problem
         return self
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
@@ -118,7 +125,6 @@ class Solver(Protocol):
 
         resolved : this solver with every option decided.
         """
-        del problem, resolved
         return ""
 
     def round_trips(self, problem: Problem) -> int:
@@ -135,7 +141,6 @@ class Solver(Protocol):
 
     def last_pass(self, problem: Problem) -> int | None:
         """Return the number of passes of a run that never meets the stopping rule; None for a solver without such a rule."""
-        del problem
         return None
 
 
@@ -150,8 +155,56 @@ class Derivative(Weighting):
         """Name of the loss's fused kernel (compiled loop); '' if the loss has none."""
         return self.loss.kernel
 
-    def __call__(
-        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
-    ) -> tuple[Vector, Mapping[str, Vector]]:
+    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and {}, since this weighting keeps no per-record state."""
         return self.loss.derivative(margins, labels), {}
+
+
+def require_whole(solver: str, option: str, value: int | None, least: int = 1, *, optional: bool = True) -> None:
+    """Raise SpecificationError unless value is a whole number of at least `least`. None is allowed if `optional`."""
+    if optional and value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SpecificationError(f"{solver}: {option} must be a whole number of at least {least}, not {value!r}")
+
+
+def require_one_of(solver: str, option: str, value: str | None, known: Sequence[str], *, optional: bool = True) -> None:
+    """Raise SpecificationError unless value is one of `known`. None is allowed if `optional`."""
+    if value not in known and not (optional and value is None):
+        raise SpecificationError(
+            f"{solver}: {option} must be one of {', '.join(known)}, not {value!r}{nearest(str(value), known)}"
+        )
+
+
+def require_share(solver: str, option: str, share: float | None) -> None:
+    """Raise SpecificationError unless the share is None or a number in [0, 1)."""
+    if share is None:
+        return
+    require_number(f"{solver}: {option}", share)
+    if not 0.0 <= share < 1.0:
+        raise SpecificationError(f"{solver}: {option} must lie between 0 and 1, without 1, not {share!r}")
+
+
+def require_clip(solver: str, problem: Problem, clip: float | str | None) -> None:
+    """Raise PrivacyError if a private run has no finite clip."""
+    if problem.private and clip == math.inf:
+        raise PrivacyError(f"{solver}: clip=inf bounds no record's influence: give a finite clip, or {WITHOUT_PRIVACY}")
+
+
+def require_groups(problem: Problem) -> None:
+    """Raise SpecificationError for a group penalty if the partition names no blocks."""
+    if problem.penalty.grouped and problem.layout.explicit is None:
+        raise SpecificationError(
+            f"the {problem.penalty.name} penalty groups columns by the partition's blocks: name them, "
+            "FeaturePartition(..., blocks=...)"
+        )
+
+
+def options_of(solver: Any) -> dict[str, Any]:
+    """Return {name: value} of all options. Nested options have names such as 'shares.early_share'."""
+    found: dict[str, Any] = {}
+    for f in fields(solver):
+        value = getattr(solver, f.name)
+        nested = is_dataclass(value) and not isinstance(value, type)
+        found |= {f"{f.name}.{name}": one for name, one in options_of(value).items()} if nested else {f.name: value}
+    return found

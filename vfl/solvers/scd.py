@@ -18,21 +18,19 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
 from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
-from vfl.solvers.iterates.average import Average
-from vfl.solvers.options import require_clip, require_one_of
+from vfl.solvers.iterates.convergence import Average
+from vfl.solvers.protocol import require_clip, require_one_of
 from vfl.solvers.releases.start import explain as explain_start
 from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vfl.losses import Loss
     from vfl.privacy.calibration import Charge
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released, Schedule
-    from vfl.types import Vector
+    from vfl.types import Kept, Vector
 
 RELEASES = ("v", "both")
 DUALS, PERTURBATION = "duals", "perturbation"
@@ -56,9 +54,7 @@ class DualStep(Weighting):
     coupling: float
     grid: float | None = None
 
-    def __call__(
-        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
-    ) -> tuple[Vector, Mapping[str, Vector]]:
+    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and the new α, (n,)."""
         α = kept.get(DUALS, np.zeros_like(margins))
         q = self.coupling * kept["norms"]

@@ -12,8 +12,8 @@ from vfl.arguments import as_floats, require_positive
 from vfl.errors import BudgetExceeded
 from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
-from vfl.solvers.iterates.average import Average
-from vfl.solvers.options import require_clip, require_one_of
+from vfl.solvers.iterates.convergence import Average
+from vfl.solvers.protocol import require_clip, require_one_of
 from vfl.solvers.releases.start import explain as explain_start
 
 if TYPE_CHECKING:
@@ -40,14 +40,9 @@ class SGD(BatchSolver):
 
     batch_size : qn, expected size of a batch. sampling : 'poisson' or 'disjoint'.
     passes : expected number of times each record is used, which gives T = passes·n/batch_size steps.
-    clip : C, cap on the norm of one record's whole gradient on the scaled features. None lets a public rule decide; inf clips
-    nothing.
-    step_size : γ, in units of 1/(L·mean‖x‖²), with L = 1 for a loss without curvature. None takes 1, or less if noise would
-        cost more than the steps gain (`joint.time_limit`).
+    clip, iterate, label_share : as for GD.
+    step_size : γ, as for GD, with L = 1 for a loss without curvature.
     decay : 'constant' steps, or 'root' for steps of γ/√(t+1) after t passes, as subgradients require.
-    iterate : 'last', or 'tail' for the average of the last half.
-    label_share : approximate share of the budget μ² that pays for starting the intercept at the constant model
-        (vfl.solvers.releases.start). None lets a public rule decide, but takes 0 if the clip is given. 0 releases nothing.
     seed : public seed for the order of disjoint batches. Secret samples come from the noise source.
     """
 

@@ -1,8 +1,9 @@
-"""Solver DP-SkGD with block sampling (Maranjyan, Sadiev, Richtárik 2024) and the prox steps of DP-CD (Mangold et al. 2022)."""
+"""Solvers DP-SkGD with block sampling (Maranjyan et al. 2024), and DP-CD, with the same prox steps (Mangold et al. 2022)."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -16,7 +17,7 @@ from vfl.solvers.blocks.skgd_options import declined, require_fit, require_optio
 from vfl.solvers.blocks.visits import BOUNDS, RECORD, Walk
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, accelerated
 from vfl.solvers.iterates.convergence import describe
-from vfl.solvers.iterates.joint_steps import JointSteps
+from vfl.solvers.iterates.quadratic import JointSteps
 from vfl.solvers.iterates.trail import Trail
 from vfl.solvers.protocol import Derivative, Solver, Vectors
 from vfl.solvers.releases import products
@@ -59,10 +60,10 @@ class SkGD(Solver):
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
     momentum : β, at most 1 − γ/2. Every pass adds β times the previous pass's move to its own move, at no cost in budget
-        (vfl.solvers.iterates.momentum). For runs under a record cap with μn/p below 100 and `passes` None, None takes up to
+        (vfl.solvers.iterates.trail). For runs under a record cap with μn/p below 100 and `passes` None, None takes up to
         ½; such runs then need as few as half of the passes. For other runs None takes 0.
     joint : True lets long runs take 36 passes. A pass then releases all parties' gradients at the same margins, and takes a
-        step in a joint model of all columns (vfl.solvers.iterates.joint_steps). 5 % of μ² pay for noisy products of the
+        step in a joint model of all columns (vfl.solvers.iterates.quadratic). 5 % of μ² pay for noisy products of the
         columns, which this model needs. Under trust='trusted', the coordinator then holds the scaled columns of all parties
         but the last, and later parties receive these columns, before noise: policies must say `products = true`. Parties see
         residuals instead of margins and labels. If joint steps do not pay (`record_defaults.declines_joint_steps`), True
@@ -162,7 +163,8 @@ class SkGD(Solver):
                     w_own, push = present.parts(θ, visit), trail.push(number, θ, visit)
                     query = Descend(weighting, visit, w_own, sweep=self.sweeps, capped=walk.cap(), push=push)
                     moving = sum(query.sizes()) // problem.layout.width
-                    steps = yield from present.descended(query, θ)
+                    released = (yield from present.put(query, θ)) or ()  # nothing if a party was lost
+                    steps = tuple(zip(query.ordered(), released, strict=bool(released)))
                     moves = None if joint is None else joint.moves(steps, θ, present.mask)
                     for step, u in steps:
                         S, own = step.block.coordinates, push.get(step.block.party)
@@ -310,6 +312,54 @@ class SkGD(Solver):
     def _joint_steps(self, run: Run) -> JointSteps | None:
         if run.joint is None:
             return None
-        passes = record_defaults.model_passes(run.problem, run.walk.n_passes)
+        passes = max(1, math.ceil(record_defaults.OF_MODEL * record_defaults.passes(run.problem) / run.walk.n_passes))
         β = self.momentum or 0.0
         return JointSteps(run.problem, run.known.smoothness, run.joint, passes=passes, momentum=β, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CD(SkGD):
+    """DP coordinate descent. A pass is one release, μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP.
+
+    This holds under a record cap C, the default if a pass visits every coordinate once: Δ = `Clip(C, p).sensitivity`. With
+    clip="coordinate" or a number κ, each coordinate update is one release instead, and the run is √(p·passes)·Δ/σ-GDP. Such a
+    release is Σ_i clip_κ(r_i x_ij/√M_j), with M_j the smoothness constant of coordinate j, rounded to the grid g:
+    Δ = 2(κ(1 + 2⁻⁵⁰) + g/2), `Clip(κ, 1).sensitivity`, in units of √M_j. This is the paper's rule C_j = C√(M_j/ΣM) with
+    κ = C/√ΣM. The step prox_{γψ_j/M_j}(w_j − γ√M_j u/(nM_j)) is post-processing. Source: Mangold et al. 2022, Algorithm 1
+    with its prox, and appendix F for private M_j (`smoothness="private"`). The accounting here is exact and uses Δ for
+    replace-one; the paper's accounting is looser.
+
+    CD is SkGD with other defaults: whole steps γ = 1 and the last iterate, as in the paper's experiments. SkGD's rules decide
+    options left at None. `sampling="uniform"` is the paper's algorithm. The default is 'shuffled', since the paper's tables
+    can only be reached by an order without replacement. The options are those of SkGD, except the options of blocks.
+    """
+
+    step_size: float | None = 1.0
+    iterate: str | None = "last"
+
+    name: ClassVar[str] = "CD"
+    block_size: ClassVar[int] = 1  # type: ignore[misc]  # no options, since a block is one coordinate
+    tau: ClassVar[None] = None  # type: ignore[misc]
+    parallel: ClassVar[int] = 1  # type: ignore[misc]
+    noise_geometry: ClassVar[str] = "scaled"  # type: ignore[misc]
+    joint: ClassVar[bool] = False  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        if self.sampling in ("nice", "full"):
+            raise SpecificationError(
+                f"CD: sampling={self.sampling!r} moves several coordinates at once: use SkGD, or one of shuffled, cyclic, "
+                "uniform, importance"
+            )
+        SkGD.__post_init__(self)
+
+    def remark(self, problem: Problem, resolved: Self) -> str:
+        """Return '', since CD takes no joint steps on which to remark."""
+        return ""
+
+    def _check(self, problem: Problem) -> None:
+        if problem.layout.explicit is not None or problem.penalty.grouped:
+            raise SpecificationError(
+                "CD moves one coordinate at a time: leave the blocks out of the partition and penalties of groups out of "
+                "the job, or use SkGD"
+            )
+        SkGD._check(self, problem)

@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from vfl.arguments import as_floats, require_positive
-from vfl.errors import BudgetExceeded, SpecificationError
+from vfl.errors import BudgetExceeded
 from vfl.messages import Weighting
 from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
-from vfl.solvers.iterates.average import Average
-from vfl.solvers.options import require_clip
+from vfl.solvers.iterates.convergence import Average
+from vfl.solvers.protocol import require_clip
+from vfl.solvers.releases.smoothness import require_curvature
 from vfl.solvers.releases.start import explain as explain_start
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vfl.losses import Loss
     from vfl.privacy.calibration import Charge
     from vfl.privacy.geometry import Clip
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
-    from vfl.types import Vector
+    from vfl.types import Kept, Vector
 
 PUBLIC_PASSES = 100
 SNAPSHOT = "snapshot"
@@ -38,9 +37,7 @@ class SnapshotDerivative(Weighting):
     loss: Loss
     cap: float
 
-    def __call__(
-        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
-    ) -> tuple[Vector, Mapping[str, Vector]]:
+    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and the snapshot."""
         r = self.loss.derivative(margins, labels)
         everybody = {name: vector for name, vector in kept.items() if name != "batch"}
@@ -54,9 +51,7 @@ class ClippedDifference(Weighting):
     loss: Loss
     cap: float
 
-    def __call__(
-        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
-    ) -> tuple[Vector, Mapping[str, Vector]]:
+    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and {}, since the kept snapshot does not change."""
         with np.errstate(invalid="ignore"):
             moved = self.loss.derivative(margins, labels) - kept[SNAPSHOT]
@@ -96,11 +91,7 @@ class SVRG(BatchSolver):
         for clip in (self.clip, self.difference_clip):
             require_clip(self.name, problem, clip)
         joint.require_blocks(self.name, problem)
-        if not math.isfinite(problem.loss.curvature):
-            raise SpecificationError(
-                f"SVRG needs a loss with a bounded second derivative, so that differences from the snapshot become small; "
-                f"{problem.loss.name} has none: use SGD or SCD"
-            )
+        require_curvature(self.name, problem)  # else differences from the snapshot would not become small
         clip = self.clip if self.clip is not None else joint.default_clip(problem)
         solver = replace(
             self._with_batches(problem, PUBLIC_PASSES),

@@ -12,7 +12,7 @@ from coordinator.coordinator import Outcome
 from vfl.columns import Numeric
 from vfl.errors import SpecificationError, nearest
 from vfl.features import Curve
-from vfl.features.grid import edges_of
+from vfl.features.curve import edges_of
 from vfl.job.job import require_job
 from vfl.launch.run.execution import asked_sources, running, settings_of
 from vfl.launch.run.warnings import count_run, warn_of_plan
@@ -196,7 +196,7 @@ def private_quantiles(
 ) -> PrivateQuantiles:
     """Learn quantiles of numeric columns in one joint release, (ε, δ)-DP for every record under replace-one.
 
-    Each column's owner counts the records in 160 cells of a public grid between the declared bounds (vfl.features.grid).
+    Each column's owner counts the records in 160 cells of a public grid between the declared bounds (vfl.features.curve).
     Replacing a record lowers one cell by one and raises another by one, in every column, so that Δ = √(2m) over m columns.
     Quantiles are interpolated from the noisy counts. This is a separate run, whose ε adds to the training's ε, so charge both
     runs to one ledger. A job with vfl.Curve finds quantiles within the job's own ε.

@@ -13,7 +13,7 @@ from vfl.errors import SpecificationError
 from vfl.features import Binned
 from vfl.job.job import require_job
 from vfl.launch.paid_releases.paid_release import Terms, asked_columns, cost_of, paid_release
-from vfl.solvers.releases.labelled_counts import LabelledCounts
+from vfl.solvers.releases.bins import LabelledCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,10 +93,9 @@ class WeightOfEvidence:
 def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: Unpack[Terms]) -> WeightOfEvidence:
     """Learn weight of evidence and information value of binned columns, (ε, δ)-DP for every record under replace-one.
 
-    Each owner counts the positives and the negatives in the bins of its columns, with noise
-    (vfl.solvers.releases.labelled_counts derives the sensitivity). Weights of evidence are post-processing. Every record
-    counts once, even if the job has weights. This is a separate run, whose ε adds to the training's ε, so charge both runs to
-    one ledger.
+    Each owner counts the positives and the negatives in the bins of its columns, with noise (vfl.solvers.releases.bins derives
+    the sensitivity). Weights of evidence are post-processing. Every record counts once, even if the job has weights. This is a
+    separate run, whose ε adds to the training's ε, so charge both runs to one ledger.
 
     Who sees what: the coordinator sends each record's label to the owners of the columns, as the first residuals of training
     do, and receives only noisy counts. No participant sees another party's bins.

@@ -12,8 +12,8 @@ from parties.loading import new_records
 from parties.prediction import added
 from vfl.errors import SpecificationError
 from vfl.inference import Inference
-from vfl.inference.classical import sandwich
 from vfl.inference.estimates import Estimates, full_sets
+from vfl.inference.inference import sandwich
 from vfl.inference.summary import CAPPED, CONSERVATIVE, ROBUST, SELECTED, USUAL, Summary, quantile, rows_of
 from vfl.launch.sources import on_joined_rows, owned
 from vfl.losses import loss_of

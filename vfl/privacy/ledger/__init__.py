@@ -5,7 +5,7 @@ A ledger is durable, protected by a hash chain, and shared by all processes of a
 
 from __future__ import annotations
 
-from vfl.privacy.ledger.chain import Head as Head
+from vfl.privacy.ledger.codec import Head as Head
 from vfl.privacy.ledger.composition import Accounting as Accounting
 from vfl.privacy.ledger.dataset import DatasetBook as DatasetBook
 from vfl.privacy.ledger.dataset import DatasetReservation as DatasetReservation

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vfl.errors import BudgetError, BudgetExceeded, LedgerError
-from vfl.privacy.ledger.chain import Head, Kind
-from vfl.privacy.ledger.codec import as_json, canonical, encode
+from vfl.privacy.ledger.codec import Head, Kind, as_json, canonical, encode
 from vfl.privacy.ledger.composition import USABLE, Accounting, accounting_for, epsilon_of, plan_cost
 from vfl.privacy.ledger.durable import Draft
 from vfl.privacy.ledger.reservation import Preview, Statement, adjacency_of

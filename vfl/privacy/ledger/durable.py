@@ -18,8 +18,7 @@ from vfl import markup
 from vfl.documents import parse_json
 from vfl.errors import BudgetError, SpecificationError
 from vfl.privacy.events import of_run
-from vfl.privacy.ledger.chain import FORMAT, Entry, Head, Kind, broken, link
-from vfl.privacy.ledger.codec import canonical
+from vfl.privacy.ledger.codec import FORMAT, Entry, Head, Kind, broken, canonical, link
 from vfl.privacy.ledger.composition import USABLE, Accounting, capacity, epsilon_of
 from vfl.privacy.ledger.sqlite import SqliteStore
 from vfl.privacy.ledger.state import LedgerState, charged
@@ -110,16 +109,9 @@ class Balance:
 
     @property
     def sums(self) -> str:
-        """ε spent, reserved and left, in words."""
-        return (
-            f"spent ε = {self.spent:.6g}, spent or reserved ε = {self.committed:.6g}, largest plan that fits "
-            f"{said_left(self.left)}"
-        )
-
-
-def said_left(left: float) -> str:
-    """Return, in words, the ε of the largest plan that fits. An ε that no plan can use is reported as 0."""
-    return f"ε = {left:.6g}" if left >= USABLE else "ε = 0 (the budget is spent)"
+        """ε spent, reserved and left, in words. An ε that no plan can use is reported as 0."""
+        left = f"ε = {self.left:.6g}" if self.left >= USABLE else "ε = 0 (the budget is spent)"
+        return f"spent ε = {self.spent:.6g}, spent or reserved ε = {self.committed:.6g}, largest plan that fits {left}"
 
 
 class SqliteLedger:

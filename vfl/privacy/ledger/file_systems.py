@@ -59,12 +59,10 @@ def network_file_system(path: Path) -> str | None:
     if found is None:
         return "unknown file system: it is in no list of mounts"
     mount_point, kind = found
-    return f"{kind}, mounted at {mount_point}" if _is_network(kind) else None
-
-
-def _is_network(kind: str) -> bool:
     user_space = kind == "fuse" or kind.startswith(("fuse.", "macfuse", "osxfuse"))
-    return kind in NETWORK or (user_space and kind not in LOCAL_FUSE)
+    if kind in NETWORK or (user_space and kind not in LOCAL_FUSE):
+        return f"{kind}, mounted at {mount_point}"
+    return None
 
 
 def _holding(path: Path, mounts: list[tuple[str, str]]) -> tuple[str, str] | None:
@@ -80,13 +78,10 @@ def _linux_mounts() -> list[tuple[str, str]]:
         before, separator, after = line.partition(" - ")
         fields = before.split(" ")
         if separator and len(fields) > 4:
-            mounts.append((_unescaped(fields[4]), after.split(" ")[0]))
+            # Spaces, tabs, newlines and backslashes are written as octal escapes.
+            mount_point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
+            mounts.append((mount_point, after.split(" ")[0]))
     return mounts
-
-
-def _unescaped(field: str) -> str:
-    """Return a field with the octal escapes of spaces, tabs, newlines and backslashes decoded."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 def _macos_mounts() -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vfl.errors import LedgerError
-from vfl.privacy.ledger.chain import FORMAT, Entry
+from vfl.privacy.ledger.codec import FORMAT, Entry
 from vfl.privacy.ledger.file_systems import network_file_system
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from vfl.documents import parse_json
 from vfl.errors import BudgetError, LedgerError, VflError
 from vfl.privacy.events import Event, ReleaseKey
 from vfl.privacy.ledger.account import Account, Allowance
-from vfl.privacy.ledger.chain import Entry, Head, Kind, broken, genesis, link
-from vfl.privacy.ledger.codec import decode, from_json
+from vfl.privacy.ledger.codec import Entry, Head, Kind, broken, decode, from_json, genesis, link
 from vfl.privacy.ledger.composition import Accounting, capacity, plan_cost
 from vfl.types import Adjacency
 

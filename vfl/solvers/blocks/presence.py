@@ -10,11 +10,11 @@ from vfl.errors import PartyLost
 from vfl.messages import Forward, RecordNorms
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from vfl.messages import Block, Descend, Query, RecordCap, Step
+    from vfl.messages import Block, Query, RecordCap
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange, Released
     from vfl.solvers.releases.smoothness import Curvature
     from vfl.types import Vector
 
@@ -43,7 +43,7 @@ class Presence:
         """Return {party: a copy of its coordinates of w} for the parties in `visit`."""
         return {party: w[self._whole[party].coordinates].copy() for party in visit}
 
-    def put(self, query: Query, w: Vector) -> Generator[Query, Released, Released | None]:
+    def put(self, query: Query, w: Vector) -> Exchange[Released | None]:
         """Send a query. Return the releases, or None if a party was lost during the query.
 
         w : (p,) the model to which the margins Xw belong. After a loss, the lost party's coordinates are set to 0 in place,
@@ -57,12 +57,7 @@ class Presence:
             yield from self._norms(w)
             return None
 
-    def descended(self, query: Descend, w: Vector) -> Generator[Query, Released, Sequence[tuple[Step, Vector]]]:
-        """Send a query. Return its steps, each with its release; no steps if a party was lost. w : as in `put`."""
-        released = yield from self.put(query, w)
-        return () if released is None else tuple(zip(query.ordered(), released, strict=True))
-
-    def norms(self, cap: RecordCap | None, w: Vector) -> Generator[Query, Released, None]:
+    def norms(self, cap: RecordCap | None, w: Vector) -> Exchange[None]:
         """Let the coordinator compute the record norms that a record cap needs, again after each loss of a party.
 
         After a loss, the next release needs a new charge. So no charge covers releases whose norms come from different
@@ -72,7 +67,7 @@ class Presence:
         self._rows = None if cap is None else cap.rows
         yield from self._norms(w)
 
-    def _norms(self, w: Vector) -> Generator[Query, Released, None]:
+    def _norms(self, w: Vector) -> Exchange[None]:
         while self._rows is not None:
             try:
                 yield RecordNorms(self.of(self._rows))
@@ -82,7 +77,7 @@ class Presence:
             else:
                 return
 
-    def rebuilt(self, w: Vector) -> Generator[Query, Released, Vector]:
+    def rebuilt(self, w: Vector) -> Exchange[Vector]:
         """Compute Xw again over the present parties. Return w, (p,), with 0 for the coordinates of lost parties."""
         while True:
             v = self._known.uncentred(w * self.mask, self._intercept)

@@ -14,7 +14,7 @@ from vfl.samplers import sampler_of
 from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
 from vfl.solvers.iterates.convergence import require_tolerance, tolerance
-from vfl.solvers.options import require_clip, require_groups, require_one_of, require_whole
+from vfl.solvers.protocol import require_clip, require_groups, require_one_of, require_whole
 from vfl.solvers.releases import correlations, counts, products
 from vfl.solvers.releases.smoothness import Curvature, require_curvature, require_representable
 from vfl.solvers.rules import defaults, intervals, record_defaults
@@ -75,7 +75,6 @@ def require_options(solver: SkGD) -> None:
 
 
 def _require_record_options(solver: SkGD) -> None:
-    """Raise SpecificationError for an option of the record cap that is out of range, or given without a record cap."""
     if solver.clip == RECORD and solver.sampling not in ONCE_A_PASS:
         raise SpecificationError(
             f"{solver.name}: clip='record' charges each pass as one release, which needs every block exactly once per pass: "
@@ -127,7 +126,8 @@ def resolved(given: Solver, problem: Problem) -> Solver:
     β = solver.momentum or 0.0
     size = given.step_size
     if size is None:
-        size = min(record_defaults.step_size(problem, passes, β), record_defaults.longest_step(β))
+        # Steps of up to 2(1 − β) are proved not to diverge with momentum β (vfl.solvers.iterates.trail).
+        size = min(record_defaults.step_size(problem, passes, β), 2.0 * (1.0 - β))
     solver = replace(solver, shares=shares, step_size=size)
     if problem.inferred:
         intervals.require(solver, problem)
@@ -179,7 +179,6 @@ def _with_joint_steps(solver: Solver) -> Solver:
 
 
 def _require_joint_options(solver: SkGD) -> None:
-    """Raise SpecificationError for options that cannot be combined with joint steps."""
     if not isinstance(solver.joint, bool | None):
         raise SpecificationError(f"{solver.name}: joint must be True or False, not {solver.joint!r}")
     usual = {
@@ -200,7 +199,6 @@ def _require_joint_options(solver: SkGD) -> None:
 
 
 def _require_joint_fit(solver: SkGD, problem: Problem) -> None:
-    """Raise SpecificationError for a problem for which there is no joint model."""
     several = problem.subsamples > 1 or problem.inference is not None
     for fits, what in (
         (

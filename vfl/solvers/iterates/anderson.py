@@ -12,12 +12,9 @@ from vfl.messages import Unnoised
 from vfl.solvers.iterates.convergence import largest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from vfl.messages import Query
     from vfl.problem import Problem
     from vfl.solvers.blocks.presence import Presence
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.solvers.skgd import SkGD
     from vfl.types import Vector
 
@@ -53,8 +50,7 @@ def extrapolated(iterates: Vector, unit: Vector) -> Vector:
     moves = np.diff(iterates, axis=0)
     apart = np.diff(moves, axis=0)
     c = np.linalg.lstsq((apart * unit).T, -moves[-1] * unit, rcond=SINGULAR)[0]
-    limit: Vector = iterates[-1] + c @ moves[1:]
-    return limit
+    return np.asarray(iterates[-1] + c @ moves[1:])
 
 
 class Acceleration:
@@ -72,7 +68,7 @@ class Acceleration:
         self._pass = -1
         self._jumped = False
 
-    def before(self, number: int, θ: Vector) -> Generator[Query, Released, bool]:
+    def before(self, number: int, θ: Vector) -> Exchange[bool]:
         """Record the iterate before a pass. Return True if θ and Xθ were extrapolated, in place."""
         if not self._on or number == self._pass:
             return False
@@ -84,7 +80,7 @@ class Acceleration:
         self._iterates = [θ.copy()]
         return self._jumped
 
-    def continues(self, θ: Vector) -> Generator[Query, Released, bool]:
+    def continues(self, θ: Vector) -> Exchange[bool]:
         """Extrapolate a converged run. Return True if extrapolation moved θ far, so that the run must continue.
 
         This matters for collinear columns, where moves are small even far from the limit.
@@ -95,7 +91,7 @@ class Acceleration:
         self._iterates = []  # a converged run may stop within a pass, so its iterates are not one pass apart
         return self._jumped
 
-    def _moved(self, θ: Vector, least: float) -> Generator[Query, Released, bool]:
+    def _moved(self, θ: Vector, least: float) -> Exchange[bool]:
         """Set θ to the extrapolation if it moves far enough and does not raise the objective."""
         if len(self._iterates) < ENOUGH:
             return False
@@ -112,7 +108,7 @@ class Acceleration:
         θ[:] = yield from self._present.rebuilt(here)
         return False
 
-    def _objective(self, θ: Vector) -> Generator[Query, Released, float]:
+    def _objective(self, θ: Vector) -> Exchange[float]:
         """Return the objective F(θ) without noise. The query reaches no party, since the coordinator holds Xθ."""
         ((total,),) = yield Unnoised(Losses(self._problem.loss), None)
         return float(total) / self._problem.n_records + self._problem.penalty_of(θ)

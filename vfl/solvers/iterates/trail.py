@@ -1,4 +1,7 @@
-"""Iterates of SkGD between releases: momentum, extrapolation, averages, the test for convergence, and shrinkage."""
+"""Iterates of SkGD between releases: momentum, extrapolation, averages, the test for convergence, and shrinkage.
+
+All of it is post-processing of released values, which costs no budget.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,109 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.solvers.iterates.anderson import Acceleration, accelerated
-from vfl.solvers.iterates.average import Average
-from vfl.solvers.iterates.convergence import Convergence
-from vfl.solvers.iterates.momentum import Momentum
-from vfl.solvers.iterates.shrinkage import Shrinkage
+from vfl.solvers.iterates.convergence import Average, Convergence
 from vfl.solvers.rules import record_defaults
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Mapping
 
-    from vfl.messages import Query, Step
-    from vfl.solvers.protocol import Released
+    from vfl.messages import Step
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Exchange
     from vfl.solvers.releases.once import Run
     from vfl.solvers.skgd import SkGD
     from vfl.types import Vector
+
+
+class Momentum:
+    """Heavy-ball term of each pass: β times the move of the model in the previous pass (Polyak 1964).
+
+    Guarantee. Without noise, steps of γ/M_j with M_j at least the curvature along coordinate j never raise the energy
+
+        F(w) + β/(2γ)·‖w − w₋‖²_M,        w₋ the model one pass ago,
+
+    if β ≤ 1 − γ/2. Proof. Let coordinate j move by Δ in this pass, and by δ in the pass before. A prox step at w_j + βδ has
+    (M_j/γ)(βδ − Δ) = g_j + s for the slope g_j of the smooth part and a subgradient s of the penalty at the new point. So F
+    changes by at most (g_j + s)Δ + ½M_jΔ² = (M_j/γ)(βδΔ − Δ²) + ½M_jΔ², and with βδΔ ≤ ½β(δ² + Δ²) by at most
+    (M_j/2γ)·(βδ² − (2 − β − γ)Δ²). As 2 − β − γ ≥ β, the sum over a pass is at most (β/2γ)(‖δ‖²_M − ‖Δ‖²_M). ∎
+    For γ = 1 and β > ½ there are quadratic problems on which runs diverge.
+
+    strength : β; 0 for no momentum.
+    """
+
+    def __init__(self, strength: float) -> None:
+        self._strength = strength
+        self._pass = -1
+        self._begin: Vector | None = None
+        self._push: Vector | None = None
+
+    def push(self, number: int, θ: Vector) -> Vector | None:
+        """Return the heavy-ball term of pass `number`, (p,). All visits of the pass use this term. None without momentum.
+
+        θ : (p,) the model. Before the first visit of a pass, θ must be the result of the previous pass.
+        """
+        if self._strength and number != self._pass:
+            before, self._begin, self._pass = self._begin, θ.copy(), number
+            self._push = None if before is None else self._strength * (θ - before)
+        return self._push
+
+
+MOST = 64
+"""Largest number of thresholds to compare."""
+
+
+class Shrinkage:
+    """Shrinks the move d_j of every feature to d_j (1 − t s_j/|ḡ_j|)₊. ḡ_j is the mean released gradient and s_j its noise.
+
+    A short run moves each coordinate along its mean gradient, noise included. Noise adds |d_j| to an L1 penalty, but only
+    d_j² to a smooth objective. So noise in many coordinates can outweigh the gain in a few coordinates. The threshold t
+    minimises an estimate of the change of F (Stein's lemma: E[g_j Δ_j] = E[ḡ_j Δ_j] − s_j² E[∂Δ_j/∂ḡ_j])
+
+        Σ_j ḡ_j Δ_j + s_j² |d_j/ḡ_j| 1{Δ_j ≠ 0}  +  ψ(w₀ + Δ) − ψ(w₀)  +  ‖s ∘ Δ‖,
+
+    whose last term is one standard deviation of the first term. If no threshold makes the estimate negative, the model stays
+    at its start. Thresholds t > 0 drop every coordinate that moved against its mean gradient.
+
+    start : (p,) w₀, the model at the start, with the intercept of the constant model. on : False leaves every model
+    unchanged.
+    """
+
+    def __init__(self, problem: Problem, start: Vector, *, on: bool) -> None:
+        self._n, self._penalty, self._feature = problem.n_records, problem.penalty, problem.penalised > 0.0
+        self._start, self._on = start.copy(), on
+        self._sum, self._variance, self._count = np.zeros(start.size), np.zeros(start.size), np.zeros(start.size)
+
+    def saw(self, step: Step, u: Vector) -> None:
+        """Record the release u, (s,), with which a step was taken."""
+        if self._on and step.event is not None:
+            S, unit = step.block.coordinates, self._n * step.scale
+            self._sum[S] += u / unit
+            self._variance[S] += (step.event.sigma / unit) ** 2
+            self._count[S] += 1.0
+
+    def applied(self, w: Vector) -> Vector:
+        """Return the model, (p,), with the moves of its features shrunk."""
+        moved = self._feature & (self._count > 0.0)
+        if not self._on or not moved.any():
+            return w
+        d, count = (w - self._start)[moved], self._count[moved]
+        g, s = self._sum[moved] / count, np.sqrt(self._variance[moved]) / count
+        size = abs(g) / s
+        slope = np.divide(abs(d), abs(g), out=np.zeros(d.size), where=d * g < 0.0)
+        out = w.copy()
+        out[moved] = self._start[moved]
+        least, still = 0.0, self._penalty.value(out[self._feature])
+        found = np.zeros(d.size)
+        tried = out.copy()
+        for t in (0.0, *np.quantile(size, np.linspace(0.0, 1.0, min(MOST, size.size)))):
+            Δ = d * np.maximum(0.0, 1.0 - np.divide(t, size, out=np.full(d.size, np.inf), where=size > 0.0))
+            tried[moved] = self._start[moved] + Δ
+            change = float(Δ @ g + (slope * s**2) @ (Δ != 0.0)) + self._penalty.value(tried[self._feature]) - still
+            change += float(np.linalg.norm(s * Δ))
+            if change < least:
+                least, found = change, Δ
+        out[moved] += found
+        return out
 
 
 class Trail:
@@ -42,7 +134,7 @@ class Trail:
         self._size = 0
         self._still = False
 
-    def before(self, number: int, θ: Vector) -> Generator[Query, Released, None]:
+    def before(self, number: int, θ: Vector) -> Exchange[None]:
         """Begin pass `number` at θ, on the first visit of the pass. Extrapolate θ and Xθ in place unless that raises F."""
         if (yield from self._acceleration.before(number, θ)):
             self._restart()
@@ -66,7 +158,7 @@ class Trail:
             self._average.add(θ, *self._moved)
             self._moved, self._size = [], 0
 
-    def ends(self, θ: Vector) -> Generator[Query, Released, bool]:
+    def ends(self, θ: Vector) -> Exchange[bool]:
         """Return True if the run has converged, and extrapolation does not move the model far."""
         if not self._still:
             return False

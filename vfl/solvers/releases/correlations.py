@@ -1,4 +1,4 @@
-"""Release of the columns' correlations before the first pass, for joint steps (vfl.solvers.iterates.joint_steps).
+"""Release of the columns' correlations before the first pass, for joint steps (vfl.solvers.iterates.quadratic).
 
 Guarantee. The release is μ-GDP under replace-one, with μ = Δ/σ and Δ = `ProductClip.sensitivity`.
 
@@ -32,13 +32,10 @@ from vfl.solvers.releases import products
 from vfl.solvers.releases.once import OneTime, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from vfl.losses import Loss
-    from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.solvers.releases.once import Run
     from vfl.types import Vector
 
@@ -75,7 +72,7 @@ def row(problem: Problem, share: float) -> OneTime:
     return OneTime(Phase.FIRST, share, lambda mu: (event_of(problem, mu),), release, said, **counted)
 
 
-def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
+def release(run: Run, events: tuple[Gaussian, ...]) -> Exchange[None]:
     """Release the products. After the loss of a party, the run has no joint model."""
     cap = run.walk.cap()
     if cap is None or not run.present.mask.all():

@@ -34,13 +34,10 @@ from vfl.solvers.releases.labels import Spread
 from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from vfl.losses import Loss
-    from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.solvers.releases.smoothness import Curvature
     from vfl.types import Integers, Vector
 
@@ -138,7 +135,7 @@ def histogram(problem: Problem) -> CountHistogram:
 
 def near_the_mean(
     problem: Problem, known: Curvature, event: Gaussian, c: float
-) -> Generator[Query, Released, tuple[Curvature, float, Loss]]:
+) -> Exchange[tuple[Curvature, float, Loss]]:
     """Release the histogram. Return the curvature near the mean, the start of the intercept, and the loss.
 
     Declared smoothness constants are used unchanged. The unit of residuals is the spread of the counts, but at least 1/c, so

@@ -25,15 +25,15 @@ from vfl.solvers.releases.once import OneTime, Phase
 from vfl.solvers.releases.smoothness import require_bearable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from vfl.losses import Loss
-    from vfl.messages import Block, Query
+    from vfl.messages import Block
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.solvers.releases.once import Run
-    from vfl.types import Vector
+    from vfl.types import Kept, Vector
 
 FACTORS = (1.0, 1.6, 2.6)
 """Candidates for the cap, in units of the current cap."""
@@ -68,9 +68,7 @@ class Excess(Weighting):
         if not 0.0 < self.narrow < self.wide < math.inf:
             raise ValueError(f"a cap of {self.wide!r} is not wider than one of {self.narrow!r}")
 
-    def __call__(
-        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
-    ) -> tuple[Vector, Mapping[str, Vector]]:
+    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and {}, since this weighting keeps no per-record state."""
         r, norms = self.loss.derivative(margins, labels), kept["norms"]
         within = [capped(r, record_limits(norms, cap), self.loss.kernel) for cap in (self.wide, self.narrow)]
@@ -127,7 +125,7 @@ def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
     )
 
 
-def widen(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
+def widen(run: Run, events: tuple[Gaussian, ...]) -> Exchange[None]:
     """Release the sums. Widen the cap if the sums show a bias that exceeds the noise of a wider cap.
 
     The sums are taken at an average of early models, since at a single model the sums mostly follow that model's noise. If a

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.features.grid import edges_of
+from vfl.features.curve import edges_of
 from vfl.messages import Ranges
 from vfl.privacy import magnitudes
 from vfl.privacy.calibration import noise_multiplier
-from vfl.privacy.events import Gaussian
-from vfl.solvers.releases.smoothness import require_bearable
-from vfl.types import Adjacency
+from vfl.solvers.releases.smoothness import bearable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from vfl.columns import Bounds
     from vfl.features import Crossed, Curve
     from vfl.messages import Query
+    from vfl.privacy.events import Gaussian
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
 
@@ -60,10 +59,8 @@ def event_for(columns: int, mu: float, n_records: int) -> Gaussian:
 
     Replacing a record lowers one cell of each column by one and raises another by one: Δ = √(2·columns) over all parties.
     """
-    Δ = magnitudes.sensitivity(columns)
-    z = noise_multiplier(mu, 1)
-    require_bearable(z * Δ)
-    return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, columns * cells_for(z * Δ, n_records))
+    Δ, z = magnitudes.sensitivity(columns), noise_multiplier(mu, 1)
+    return bearable(Δ, z, columns * cells_for(z * Δ, n_records))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,18 +15,14 @@ import numpy as np
 from vfl.evaluation.estimates import on_simplex
 from vfl.evaluation.statistics import GRID, LabelMean, Positives
 from vfl.messages import Tally
-from vfl.privacy.events import Gaussian
 from vfl.schema import MOST_CLASSES
-from vfl.solvers.releases.smoothness import require_bearable
-from vfl.types import Adjacency
+from vfl.solvers.releases.smoothness import bearable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from vfl.messages import Query
     from vfl.messages.query import Statistic
+    from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.types import Integers, Vector
 
 APART = 0.2
@@ -111,12 +107,10 @@ def counts_of(problem: Problem) -> LabelCounts:
 
 def noised(statistic: Statistic, z: float) -> Gaussian:
     """Return the event of releasing a label statistic with σ = zΔ. The release is 1/z-GDP."""
-    Δ = statistic.sensitivity
-    require_bearable(z * Δ)
-    return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, statistic.dimension)
+    return bearable(statistic.sensitivity, z, statistic.dimension)
 
 
-def mean_and_spread(problem: Problem, event: Gaussian) -> Generator[Query, Released, Spread]:
+def mean_and_spread(problem: Problem, event: Gaussian) -> Exchange[Spread]:
     """Release the counts. Return mean and standard deviation, which are post-processing."""
     statistic = counts_of(problem)
     (noisy,) = yield Tally(statistic, event)
@@ -169,7 +163,7 @@ def mean_of(problem: Problem) -> LabelMean:
     return LabelMean(problem.label_centre - half, problem.label_centre + half)
 
 
-def mean(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
+def mean(problem: Problem, event: Gaussian) -> Exchange[float]:
     """Release the labels' mean. Shrink it towards the middle of the declared range, according to the noise."""
     ((noisy,),) = yield Tally(mean_of(problem), event)
     apart = shrunk(float(noisy) / problem.n_records - 0.5, event.sigma / problem.n_records)
@@ -187,7 +181,7 @@ def balance_of(problem: Problem) -> Positives | ClassCounts:
     return ClassCounts(classes) if classes else Positives()
 
 
-def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float | Vector]:
+def constant(problem: Problem, event: Gaussian) -> Exchange[float | Vector]:
     """Release the shares of the classes. Return the margin of the best constant model, at which a run starts.
 
     The share of positives is shrunk towards one half, according to the noise. With K classes, the K margins of the constant
@@ -215,5 +209,4 @@ def class_margins(shares: Vector, noise: float) -> Vector:
     apart, equal = 2.0 * APART / K, 1.0 / K
     drawn = equal + (on_simplex(shares, 1.0) - equal) * apart**2 / (apart**2 + noise**2)
     margins = np.log(np.maximum(drawn + noise, 0.02 * equal))
-    centred: Vector = margins - margins.mean()
-    return centred
+    return np.asarray(margins - margins.mean())

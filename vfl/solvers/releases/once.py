@@ -11,15 +11,14 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from vfl.losses import Loss
-    from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.blocks.presence import Presence
     from vfl.solvers.blocks.visits import Walk
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.solvers.releases.smoothness import Curvature
     from vfl.types import Vector
 
@@ -70,7 +69,7 @@ class OneTime:
     phase: Phase
     share: float
     events: Callable[[float], tuple[Gaussian, ...]]
-    make: Callable[[Run, tuple[Gaussian, ...]], Generator[Query, Released, None]]
+    make: Callable[[Run, tuple[Gaussian, ...]], Exchange[None]]
     said: str = ""
     messages: int = 1
     out: int = 0

@@ -17,29 +17,29 @@ column receive t_i z_ij as weights. Participants therefore see other parties' co
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import OFF_DIAGONAL, Gram, Piece
+from vfl.messages import OFF_DIAGONAL, Descend, Gram, Piece
 from vfl.privacy.calibration import noise_multiplier, split
+from vfl.solvers.blocks.prox import ProxStep
+from vfl.solvers.joint import unscaled
 from vfl.solvers.noisy_gram import GramClip, along_columns, asked, order, pieces, within_triangle
 from vfl.solvers.releases.once import OneTime, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-
     from vfl.losses import Loss
     from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.noisy_gram import Rows
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange, Released
     from vfl.solvers.releases.once import Run
-    from vfl.types import Vector
+    from vfl.types import Kept, Vector
 
 OF_CURVATURE = 0.6
 """Share of the release's μ² for the curvature. The residuals' variance gets the rest."""
@@ -124,9 +124,7 @@ class Products:
         """True if records count by the squares of their weights."""
         return not self.of_curvature
 
-    def __call__(
-        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
-    ) -> tuple[Vector, Mapping[str, Vector]]:
+    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return the weights, ((1 + h)·n,). Free the columns that the margins actor held."""
         norms = kept["norms"]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -192,9 +190,7 @@ def pieces_of(problem: Problem, rows: Rows, weighting: Products, event: Gaussian
 
 def planned(problem: Problem) -> tuple[Gram, ...]:
     """Return the pieces that the plan knows, without the centres and scales, which the run releases only later."""
-    whole = problem.layout.whole()
-    rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}
-    return pieces_of(problem, rows, Products(problem.loss, 1.0, 1.0, 1.0, True), None)
+    return pieces_of(problem, unscaled(problem), Products(problem.loss, 1.0, 1.0, 1.0, True), None)
 
 
 def messages_of(problem: Problem, matrices: int) -> dict[str, int]:
@@ -218,7 +214,7 @@ def row(problem: Problem, share: float) -> OneTime:
     return OneTime(Phase.END, share, lambda mu: events_of(problem, mu), release, said, **counted)
 
 
-def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
+def release(run: Run, events: tuple[Gaussian, ...]) -> Exchange[None]:
     """Release both matrices at the final model. After the loss of a party, release nothing further."""
     cap = run.walk.cap()
     if cap is None or not run.present.mask.all():
@@ -229,7 +225,7 @@ def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released
             return
 
 
-def matrix(run: Run, rows: Rows, weighting: Products, event: Gaussian) -> Generator[Query, Released, Vector | None]:
+def matrix(run: Run, rows: Rows, weighting: Products, event: Gaussian) -> Exchange[Vector | None]:
     """Release a matrix of products, (p, p), in units of the bound. If a party is lost, stop and return None."""
     M = np.zeros((run.problem.layout.n_coordinates,) * 2)
     for query in asked(pieces_of(run.problem, rows, weighting, event), rows):
@@ -238,3 +234,60 @@ def matrix(run: Run, rows: Rows, weighting: Products, event: Gaussian) -> Genera
         if isinstance(query, Gram):
             query.fill(M, released)
     return M
+
+
+class Update(NamedTuple):
+    """One update of a block S: e_S ← d(e_S − a(H_S e + ξ)), as in vfl.inference.covariance.
+
+    S : coordinates. gain : (s,) a = γ/(βn). kept : (s,) d = 1/(1 + step·λ) for an L2 penalty λ. sigma : σ.
+    """
+
+    S: slice
+    gain: Vector
+    kept: Vector
+    sigma: float
+
+
+@dataclass(eq=False, slots=True)
+class Observed:
+    """Updates and releases of a finished run, which determine the covariance of the run's model.
+
+    scale, centre : (p,) scales and centres of the columns. noises : {of_curvature: (σ of a release, bound R of the release)}.
+    products : {of_curvature: released pieces of the products of the columns}.
+    """
+
+    updates: list[Update] = field(default_factory=list)
+    centre: Vector = field(default_factory=lambda: np.zeros(0))
+    scale: Vector = field(default_factory=lambda: np.zeros(0))
+    products: dict[bool, list[tuple[Gram, Released]]] = field(default_factory=lambda: {True: [], False: []})
+    noises: dict[bool, tuple[float, float]] = field(default_factory=dict)
+
+    def note(self, query: Any, released: Released) -> None:
+        """Record a query of the run with the query's releases."""
+        if isinstance(query, Descend):
+            if query.push:
+                raise ValueError("a step with momentum is not a function of its own release")
+            for step in query.ordered():
+                if type(step.rule) is not ProxStep or step.event is None:
+                    raise ValueError("a step is not linear in its release")
+                # A penalty λ/2 w² has prox w/(1 + sλ).
+                kept = 1.0 / (1.0 + step.rule.steps * step.rule.penalty.convexity)
+                gain = step.rule.gain / step.scale
+                self.updates.append(Update(step.block.coordinates, gain, kept, step.event.sigma))
+        elif isinstance(query, Gram) and isinstance(query.weighting, Products):
+            kind = query.weighting.of_curvature
+            if not self.products[kind]:  # the first piece covers all columns
+                self.centre, self.scale = np.concatenate(query.centres), np.concatenate(query.scales)
+            self.products[kind].append((query, released))
+            self.noises[kind] = (0.0 if query.event is None else query.event.sigma, query.weighting.bound)
+
+    def matrix(self, *, of_curvature: bool) -> tuple[Vector, float] | None:
+        """Return a released matrix of products, (p, p), and its σ, as sums over records; None if a piece is missing."""
+        pieces = self.products[of_curvature]
+        if not pieces or pieces[0][0].fold is None or len(pieces) < pieces[0][0].fold.of:
+            return None
+        sigma, bound = self.noises[of_curvature]
+        M = np.zeros((len(self.scale), len(self.scale)))
+        for query, released in pieces:
+            query.fill(M, released)
+        return bound * M, bound * sigma

@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import DataError, PrivacyError, SpecificationError
-from vfl.messages import Moments, Query
+from vfl.messages import Moments
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
-from vfl.privacy.geometry import moments_sensitivity
+from vfl.privacy.geometry import joint_moments
 from vfl.solvers.releases.once import OneTime, Phase
 from vfl.types import Adjacency, Vector
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange, Released
     from vfl.solvers.releases.once import Run
 
 OVERFLOW = "the squares of a column's values overflow: declare bounds with scaling='bounds', or change its unit"
@@ -62,15 +60,13 @@ class Curvature:
         """Return c·w. With K classes, return (p·K,): each coordinate gets c·w of its class."""
         classes = int(intercept.sum())
         if classes > 1:
-            shifts: Vector = np.tile((self.centre * w).reshape(-1, classes).sum(axis=0), w.size // classes)
-            return shifts
+            return np.asarray(np.tile((self.centre * w).reshape(-1, classes).sum(axis=0), w.size // classes))
         return float(self.centre @ w)
 
 
 def features(problem: Problem) -> Vector:
     """Return (p,) booleans: True for features; False for the intercept, whose moments are public."""
-    kept: Vector = problem.intercept == 0.0
-    return kept
+    return np.asarray(problem.intercept == 0.0)
 
 
 def require_bearable(deviation: float) -> None:
@@ -86,12 +82,18 @@ def require_bearable(deviation: float) -> None:
         )
 
 
+def bearable(sensitivity: float, z: float, dimension: int) -> Gaussian:
+    """Return the event of a release of sensitivity Δ with σ = zΔ, which is 1/z-GDP, if exact sums can hold its noise."""
+    require_bearable(z * sensitivity)
+    return Gaussian(Adjacency.REPLACE_ONE, sensitivity, z * sensitivity, dimension)
+
+
 def require_curvature(solver: str, problem: Problem) -> None:
     """Raise SpecificationError for a loss with a kink, for which no M_j exists."""
     if not math.isfinite(problem.loss.curvature):
         raise SpecificationError(
-            f"{solver} with loss={problem.loss.name!r} needs a bounded second derivative for its steps of 1/M_j; it has "
-            "none: use 'smoothed_hinge', or a solver whose steps need no curvature (SCD, SGD)"
+            f"{solver} with loss={problem.loss.name!r} needs a bounded second derivative for its steps; it has none: "
+            "use 'smoothed_hinge', or a solver whose steps need no curvature (SCD, SGD)"
         )
 
 
@@ -122,18 +124,14 @@ def moments_event(problem: Problem, mu: float | None = None) -> Gaussian | None:
         return None
     columns = int(features(problem).sum()) // problem.layout.width
     means = int(problem.centred_coordinates.sum()) // problem.layout.width
-    parts = [(means, True), (columns - means, False)]
-    Δs = [moments_sensitivity(count, means=kind) for count, kind in parts if count]
-    Δ = Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)
     z = noise_multiplier(mu or split(problem.mu, problem.smoothness_share)[0], 1)
-    require_bearable(z * Δ)
-    return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, columns + means)
+    return bearable(joint_moments(means, columns - means), z, columns + means)
 
 
 def row(problem: Problem) -> OneTime:
     """Return the one-time release of the columns' moments."""
 
-    def make(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
+    def make(run: Run, events: tuple[Gaussian, ...]) -> Exchange[None]:
         run.known = yield from curvature(problem, events[0] if events else None)
 
     def events(mu: float) -> tuple[Gaussian, ...]:
@@ -144,7 +142,7 @@ def row(problem: Problem) -> OneTime:
     return OneTime(Phase.START, share, events, make, messages=int(asks_moments(problem)))
 
 
-def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Released, Curvature]:
+def curvature(problem: Problem, event: Gaussian | None) -> Exchange[Curvature]:
     """Determine centres and M. Private moments are released under their event; exact moments are flagged in the certificate.
 
     The private means and variances, as shares of B_j and B_j², are shrunk towards their common means according to their
@@ -246,9 +244,7 @@ def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
     return mean + kept * (found - mean), np.sqrt(kept * deviation**2 + (1.0 - kept) ** 2 / total)
 
 
-def _moments(
-    problem: Problem, feature: Vector, event: Gaussian | None
-) -> Generator[Query, Released, tuple[Vector, Vector, float]]:
+def _moments(problem: Problem, feature: Vector, event: Gaussian | None) -> Exchange[tuple[Vector, Vector, float]]:
     """Return mean and mean square of every column, (p,) each, and the noise of a mean square in units of B_j²."""
     if event is None and releases_moments(problem):
         raise PrivacyError("a private run releases no moments without noise")

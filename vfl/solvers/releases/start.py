@@ -24,14 +24,11 @@ from vfl.solvers.rules import record_defaults
 from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from vfl.losses import Loss
-    from vfl.messages import Query
     from vfl.messages.query import Statistic
     from vfl.privacy.calibration import Charge
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
+    from vfl.solvers.protocol import Exchange
     from vfl.solvers.releases.once import Run
     from vfl.types import Vector
 
@@ -64,7 +61,7 @@ class ReleasedStart:
             ε = epsilon_of(problem.mu * (1.0 - 1e-12), problem.delta)
         return scaled_to_budget((*first, *charges), ε, problem.delta)
 
-    def found(self, charges: tuple[Charge, ...]) -> Generator[Query, Released, tuple[Vector, Loss]]:
+    def found(self, charges: tuple[Charge, ...]) -> Exchange[tuple[Vector, Loss]]:
         """Return the first iterate, (p,), and the training loss. For counts the loss is made linear far from the mean count."""
         problem = self.problem
         if not self.share:
@@ -87,7 +84,7 @@ def statistic_of(problem: Problem, *, spread: bool = False) -> Statistic:
 
 def started(
     problem: Problem, known: Curvature, event: Gaussian, *, cap: float = 1.0, spread: bool = False
-) -> Generator[Query, Released, tuple[Curvature, float | Vector, Loss]]:
+) -> Exchange[tuple[Curvature, float | Vector, Loss]]:
     """Release the label statistic. Return centres and curvature, the start of the intercept, and the training loss.
 
     cap : record cap in units of the spread of counts. spread : as in `statistic_of`.
@@ -110,7 +107,7 @@ def row(problem: Problem, share: float, *, by_pass: bool) -> OneTime:
     mean_alone = by_pass and record_defaults.releases_mean(problem)
     spread = not (counts.has_counts(problem) or problem.loss.classification or mean_alone)
 
-    def make(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
+    def make(run: Run, events: tuple[Gaussian, ...]) -> Exchange[None]:
         cap = counts.typical_cap(record_defaults.signal_to_noise(problem))
         run.known, run.start, run.loss = yield from started(problem, run.known, *events, cap=cap, spread=spread)
 

@@ -151,7 +151,11 @@ def _candidates(problem: Problem) -> Iterator[Candidate]:
     if not smooth:
         yield from _without_curvature(problem, UNBALANCED * (noise + rest))
         return
-    R, descent = _typical_slope(problem), min(1.0, noise + rest)
+    # Half of the largest |ℓ'|, or a third of the declared label range; 1 if neither is declared.
+    R, descent = (
+        next(filter(math.isfinite, (problem.loss.slope / 2, problem.label_range / 3)), 1.0),
+        min(1.0, noise + rest),
+    )
     parts = f"noise {noise:.1g}, steps and bias {rest:.1g}" if noise else "noise, steps and bias together"
     yield _candidate(
         "SkGD",
@@ -217,10 +221,3 @@ def _without_curvature(problem: Problem, left: float) -> Iterator[Candidate]:
     if problem.penalty.convexity > 0:
         why = f"{problem.loss.name} loss has no M_j; a closed dual step under strong convexity, with the larger noise"
         yield _candidate("SCD", 2.0 * left, why)
-
-
-def _typical_slope(problem: Problem) -> float:
-    """Return R, a typical slope: half of the largest |ℓ'|, or a third of the declared label range; 1 without either."""
-    if math.isfinite(problem.loss.slope):
-        return problem.loss.slope / 2
-    return problem.label_range / 3 if math.isfinite(problem.label_range) else 1.0

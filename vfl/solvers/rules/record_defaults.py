@@ -92,7 +92,7 @@ WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0, "counts": 4.0}
 Standard errors are about the capped regression, and a lower cap adds more bias than it saves noise.
 """
 MOMENTUM = 0.5
-"""Largest default momentum. With γ = 1, a run with a larger momentum can diverge (vfl.solvers.iterates.momentum)."""
+"""Largest default momentum. With γ = 1, a run with a larger momentum can diverge (vfl.solvers.iterates.trail)."""
 FEW = 36
 """Smallest number of passes to which `momentum` shortens a run, and number of joint steps.
 
@@ -324,7 +324,7 @@ def time(problem: Problem) -> float:
 
 
 def shrinks(problem: Problem) -> bool:
-    """Return True if the run is so short that its moves are shrunk by released noise (vfl.solvers.iterates.shrinkage).
+    """Return True if the run is so short that its moves are shrunk by released noise (vfl.solvers.iterates.trail).
 
     The penalty must have an L1 part, because other penalties charge little for small moves of all coordinates.
     """
@@ -380,19 +380,9 @@ def declines_joint_steps(problem: Problem, noise: float, messages: int) -> str:
     return ""
 
 
-def model_passes(problem: Problem, steps: int) -> int:
-    """Return the number of passes over the joint model per step, for a run of this number of steps."""
-    return max(1, math.ceil(OF_MODEL * passes(problem) / steps))
-
-
 def step_size(problem: Problem, n_passes: int, momentum: float = 0.0) -> float:
     """Return γ, at most 1, at which `n_passes` passes add up to the time τ."""
     return min(1.0, time(problem) * _stretch(problem) * (1.0 - momentum) / n_passes)
-
-
-def longest_step(momentum: float) -> float:
-    """Return 2(1 − β), the largest γ that is proved not to diverge with momentum β (vfl.solvers.iterates.momentum)."""
-    return 2.0 * (1.0 - momentum)
 
 
 def _stretch(problem: Problem) -> float:
