@@ -1,6 +1,6 @@
 """Format of a text file, and endings of file names, which determine the kind of a file.
 
-The owner of a text file declares the format once, publicly. No reader infers the format from records.
+The owner of a text file declares the format once, publicly; no reader infers the format from records.
 """
 
 from __future__ import annotations

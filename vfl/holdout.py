@@ -1,27 +1,28 @@
 """Public divisions of aligned records: the split into a training and a held-out part, and disjoint subsamples.
 
-Guarantee of the split. The part of a record follows from its position among the aligned records and from public facts.
-Replacing a record does not change its position, so membership is the same in two adjacent data sets. Suppose that the training
-releases, which are functions of the training part, are μ_T-GDP, and the evaluation releases, functions of the held-out
-part and of values released before, μ_E-GDP. If the replaced record is in the training part, the evaluation is
-post-processing of the training releases; if it is held out, the training releases do not depend on it, and given any of
-their values the evaluation is μ_E-GDP. So the run is max(μ_T, μ_E)-GDP for every record, not √(μ_T² + μ_E²): parallel
-composition (McSherry 2009, Thm. 4, for a split that data do not decide). Adaptive choices on either side keep the
+Guarantee of the split. A record's part follows from the record's position among the aligned records and from public facts.
+Replacing a record does not change its position, so the parts are the same in two adjacent data sets. Suppose that the
+training releases are functions of the training part and μ_T-GDP. Suppose that the evaluation releases are functions of the
+held-out part and of earlier released values, and μ_E-GDP. If the replaced record is in the training part, the evaluation is
+post-processing of the training releases. If the replaced record is held out, the training releases do not depend on it, and
+given any of their values the evaluation is μ_E-GDP. So the run is max(μ_T, μ_E)-GDP for every record, not √(μ_T² + μ_E²):
+parallel composition (McSherry 2009, Thm. 4, for a split that data do not decide). Adaptive choices on either side keep the
 guarantee, since the cost of the releases about any one record stays below the same cap.
 
-Guarantee of the subsamples, whose spread of fits gives intervals without products of columns. Suppose that the releases on each
-subsample are μ-GDP under replace-one; then all releases of the run together are μ-GDP under replace-one, not √8·μ-GDP. Proof:
-The subsample of a record follows from its position among the aligned records, from n and from public names. Replacing a record
-changes neither its position nor n: records keep their order in a file, and an alignment orders them by ids, which replacement
-keeps. So two adjacent data sets differ in the records of one subsample k. The schedule of a subsample depends on no other
-subsample, and the releases on the others have the same distribution in both data sets. Hence the outputs are those on
-subsample k and independent values that are post-processing: parallel composition again.
+Guarantee of the subsamples. Suppose that the releases on each subsample are μ-GDP under replace-one. Then all releases of
+the run together are μ-GDP under replace-one, not √8·μ-GDP. Proof: A record's subsample follows from the record's position
+among the aligned records, from n and from public names. Replacing a record changes neither its position nor n: records keep
+their order in a file, and an alignment orders records by ids, which replacement keeps. So two adjacent data sets differ in
+the records of one subsample k. The schedule of a subsample depends on no other subsample, and the releases on the other
+subsamples have the same distribution in both data sets. Hence the outputs are those on subsample k, and independent values
+that are post-processing: parallel composition again. The spread of the models fitted to the subsamples gives intervals
+without products of columns.
 
-The guarantees hold within one run. Another run may divide the same records differently, so the ledger adds up all runs.
+Both guarantees are for one run. Another run may divide the same records differently, so the ledger adds up all runs' costs.
 
 The assignment to subsamples is a uniformly random permutation from a public hash, so that the subsamples of independent
 records are independent whatever the order of the records. Every 8th record, or strata by position, would not do: in a file
-sorted by its label, all subsamples would hold nearly equal shares of each label, and intervals would be too short.
+that is sorted by the label, all subsamples would hold nearly equal shares of each label, and intervals would be too short.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Draw = tuple[int, ...]
 
 
 class Sampler:
-    """Rule for drawing blocks, single ones unless a subclass says otherwise."""
+    """Rule by which blocks are drawn: one block per draw, unless a subclass draws several."""
 
     __slots__ = ()
     name: ClassVar[str]

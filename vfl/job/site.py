@@ -1,4 +1,4 @@
-"""Sites, where runs compute, and the policy for lost parties. They belong to the environment and are not part of the job.
+"""Sites (places where runs compute), and the policy for lost parties. Both belong to the environment, not to the job.
 
 Only `resolve` interprets arguments `at=`. A site is frozen and holds no secret, so it can be copied, compared and logged.
 """

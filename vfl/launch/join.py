@@ -1,4 +1,4 @@
-"""`join`: take part in a federation as a party or as the dealer; and checks of the members' links, without data."""
+"""Function `join`: take part in a federation as a party or as the dealer. Also checks of the members' links, without data."""
 
 from __future__ import annotations
 

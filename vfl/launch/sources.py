@@ -198,10 +198,10 @@ def _contents(job: Job, *, label: bool = True, groups: bool = True, ids: bool = 
 
 
 def row_order_warnings(job: Job, files: Mapping[str, str | Csv]) -> tuple[str, ...]:
-    """Return a warning if the job matches records by row number, and a file has a column that is named like an id.
+    """Return a warning if a job matches records by row number although a file has a column that is named like an id.
 
-    If such files are shuffled, the model is meaningless and no released number reveals it. The check reads only the names of
-    columns, and ignores those that the job uses.
+    If the rows of such files are in different orders, the model is meaningless and no released number reveals it. The check
+    reads only the names of columns, and ignores the columns that the job uses.
 
     files : {party: path, or a text file with its format}. Paths that are not files on this machine are ignored.
     """

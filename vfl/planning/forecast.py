@@ -3,7 +3,7 @@
 `vfl.planning.quality` has the formulas. If the guesses are right, nine of ten runs lie in the forecast range.
 docs/choosing.md compares forecasts with outcomes on problems to which the formulas were not fitted.
 
-Widths of intervals: for columns of standard deviation 1 that are not correlated, a coefficient has the variance
+Widths of intervals: for uncorrelated columns of standard deviation 1, the variance of a coefficient is the sum of
 
     sampling φ/(n h̄)        noise (2 z C)²/(n h̄)²/T
 

@@ -1,6 +1,6 @@
-"""The plan of a run: everything that public facts decide, before any data are read.
+"""Plan of a run: everything that follows from public facts, decided before any data are read.
 
-For trust='secure', these are also roles, bits, bias and traffic.
+With trust='secure', the plan also states roles, bits, bias and traffic.
 """
 
 from __future__ import annotations

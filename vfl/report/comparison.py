@@ -1,7 +1,7 @@
 """Comparisons: finished runs side by side, as text, plain values or one HTML page; and the page of `vfl monitor`.
 
-They read only released values and public facts, so they cost no privacy. The page of `vfl monitor` shows the drift of columns
-and score, and the calibration before and today.
+Comparisons read only released values and public facts, so they cost no privacy. The page of `vfl monitor` shows the drift of
+columns and score, and the calibration before and today.
 """
 
 from __future__ import annotations

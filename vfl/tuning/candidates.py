@@ -1,4 +1,4 @@
-"""The public part of a tune: its candidates, their score, and the budget of each trial.
+"""Public facts of a tuning run: the candidates, their score, and the budget of each trial (training of one candidate).
 
 A file of candidates is TOML that is read together with a job file.
 

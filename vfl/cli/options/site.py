@@ -30,10 +30,11 @@ FEDERATION = (
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Values of the options that a command on data shares with others: its site, its data, and what watches it.
+    """Values of the options that commands on data share: the site, the data, and what watches the run.
 
-    otherwise : engine without --engine and --address. sources, formats, policies : values of --data, --csv and --policy.
-    metrics, log : address and file of a federation's metrics and log.
+    otherwise : engine if --engine and --address are not given. sources, formats, policies : values of --data, --csv,
+    --policy.
+    metrics, log : address of the metrics and file of the log, for the coordinator of a federation.
     """
 
     engine: str | None = None
@@ -53,8 +54,8 @@ class Where:
     def site(self, job: Job | None, declared: Ray | None = None, *, named: bool = False, **others: object) -> Site:
         """Return the site of a command.
 
-        job : job whose parties must be in the federation. declared : site of the job file. named : True if --data names
-            sources of owners, and so needs --federation. others : options that --federation excludes.
+        job : job whose parties must be in the federation. declared : site that the job file names. named : True if --data has
+        owners' names of sources, which need --federation. others : options that cannot be combined with --federation.
 
         Raises SpecificationError for a party that is no member of the federation, for a member that is not the coordinator,
         and for a key that cannot be used.

@@ -1,8 +1,9 @@
-"""Recognition of text formats and of join columns for `vfl init`, described in words that the owner can check.
+"""Recognition of text formats, and of columns by which files can be joined, for `vfl init`. The owner can check the result.
 
 Only drafts use recognition. The draft states a text file's format, which is then a declaration (vfl.csv). Only the owner of a
-file may run it on the file, since a single field can decide the format. Join columns are columns with distinct cells that
-several files share. Their search compares cells in the clear; a job, in contrast, aligns records by private set intersection.
+file may run recognition on the file, since a single field can decide the format. Join columns are columns with distinct cells
+that several files share. The search for them compares cells in the clear; a job, in contrast, aligns records by private set
+intersection.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Ray engine: one actor per party and one for the coordinator. This process, the driver, starts and monitors the actors.
 
-Without an address, a local Ray is started if this process is not connected to one. The local Ray gets one CPU per actor of the
-job, for any number of cores, and never spills vectors to disk. There, the parties of a large simulation share a few processes
-(vfl.Ray). On a cluster only the operator can switch spilling off; the certificate flags a cluster that may write vectors to
-disk unencrypted. On a cluster with an address, every party is pinned to its node.
+Without an address, a local Ray is started if this process is not connected to a Ray. The local Ray gets one CPU per actor of
+the job, for any number of cores, and never writes vectors to disk (spilling). On a local Ray, the parties of a large
+simulation share a few processes (vfl.Ray). On a cluster only the operator can switch spilling off; the certificate flags a
+cluster that may write vectors to disk unencrypted. On a cluster with an address, every party is pinned to its node.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Placement of actors on a cluster: the resources that they ask for, and a check within seconds that the cluster offers these.
+"""Placement of actors on a cluster: the resources that actors need, and a check, within seconds, that the cluster offers them.
 
-The nodes of row shards are reserved before any actor starts. Without pinned parties there is one group of nodes with a bundle
-per shard. Shard k of every party and of the margins share bundle k, so that their vectors stay on one node.
+The nodes of row shards are reserved before any actor starts. Without pinned parties there is one group of nodes, with one
+bundle of resources per shard. Shard k of every party and shard k of the margins share bundle k, so that their vectors stay
+on one node.
 
 With pinned parties there is one group per party, over the nodes that offer the party's resource. There is also one group for
 the margins, over the nodes that offer the resource 'coordinator'. If nodes offer both the label party's resource and
@@ -59,7 +60,7 @@ def asked_of(place: Ray, parties: Iterable[str], *, here: bool, secure: Secure |
     secure : options of a run on shares. The dealer of such a run is an actor too. It runs next to the coordinator, or on the
     node that offers the dealer's resource.
 
-    With several shards, a party's shards take CPUs and its actor takes none (`reserved`).
+    With several shards, a party's shards take the CPUs and the party's actor takes none (`reserved`).
     """
     pinned = place.pinned
     cpus = cpus_of(place, apart=False) if place.shards == 1 else 0.0
