@@ -647,14 +647,7 @@ class Job:
         columns = {column: declared for column, declared in self.columns.items() if column not in groups}
         fill = {column: value for column, value in self.fill.items() if column not in groups}
         return replace(
-            self,
-            holdout=None,
-            evaluation=None,
-            fairness=None,
-            partition=partition,
-            id=ids,
-            columns=columns,
-            fill=fill,
+            self, holdout=None, evaluation=None, fairness=None, partition=partition, id=ids, columns=columns, fill=fill
         )
 
     def noise_source(self) -> NoiseSource:

@@ -29,12 +29,7 @@ FORMAT = 1
 
 
 def align(
-    job: Job,
-    data: Any = None,
-    *,
-    at: At = None,
-    again: bool = False,
-    watch: Callable[[Aligning], None] | None = None,
+    job: Job, data: Any = None, *, at: At = None, again: bool = False, watch: Callable[[Aligning], None] | None = None
 ) -> Aligned:
     """Align the parties' records by private set intersection. No party learns an id that the party does not hold itself.
 

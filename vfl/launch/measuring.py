@@ -100,10 +100,7 @@ def _training() -> dict[str, float]:
     sizes = sizes_of(plan(job, FEW))
     worked = sizes.updates + FIRST_READING * sum(sizes.widths.values())  # the first reading counts as updates
     few, many = min(_run_seconds(job, table)), min(_run_seconds(*_simulated(RECORDS)))
-    return {
-        "update_seconds": max(many - few, 0.1 * many) / (worked * RECORDS),
-        "release_seconds": few / sizes.updates,
-    }
+    return {"update_seconds": max(many - few, 0.1 * many) / (worked * RECORDS), "release_seconds": few / sizes.updates}
 
 
 def _simulated(n: int) -> tuple[Job, dict[str, Any]]:

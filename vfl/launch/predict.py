@@ -188,13 +188,7 @@ OWN = "un-noised and uncharged: nothing protects these records"
 JOINED = "joined by their ids, without those that a party lacks"
 
 
-def evaluate(
-    result: Result,
-    data: Any = None,
-    *,
-    at: At = None,
-    threshold: float | None = None,
-) -> Findings:
+def evaluate(result: Result, data: Any = None, *, at: At = None, threshold: float | None = None) -> Findings:
     """Return exact measures of a model on new records with their labels. Nothing protects the privacy of these records.
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.

@@ -155,12 +155,7 @@ def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At)
 
 
 def resume(
-    folder: str | Path,
-    data: Any = None,
-    *,
-    at: At = None,
-    key: str | Path | None = None,
-    watch: Watch | None = None,
+    folder: str | Path, data: Any = None, *, at: At = None, key: str | Path | None = None, watch: Watch | None = None
 ) -> Result:
     """Continue an interrupted run from the releases in its log. For a finished run, load the result.
 

@@ -85,10 +85,7 @@ def _decisions(facts: Facts, found: Findings) -> Markup | None:
     def said(e: Estimate) -> str:
         return f"{e.value:,.0f} {_ends(e, ',.0f')}"
 
-    matrix = [
-        ("negative", said(cells[TN]), said(cells[FP])),
-        ("positive", said(cells[FN]), said(cells[TP])),
-    ]
+    matrix = [("negative", said(cells[TN]), said(cells[FP])), ("positive", said(cells[FN]), said(cells[TP]))]
     how = (
         f"chosen by its cost among {found.selected} on these counts; the intervals of its measures hold for all of them at once"
         if found.selected

@@ -94,10 +94,7 @@ def _content(result: Result, form: str | None, party: str | None) -> str | bytes
 @RUN
 @click.option("--level", type=float, default=0.95, show_default=True, help="Level of the intervals.")
 @several(
-    "--test",
-    "hypotheses",
-    "HYPOTHESIS",
-    "Also test, such as 'age = 0' or 'age = income, calls = 0'; may be repeated.",
+    "--test", "hypotheses", "HYPOTHESIS", "Also test, such as 'age = 0' or 'age = income, calls = 0'; may be repeated."
 )
 @JSON
 def summary_command(run: Path, level: float, hypotheses: tuple[str, ...], *, as_json: bool) -> None:

@@ -74,11 +74,7 @@ def predict_command(
     model = pairs("--part", "PARTY=FILE", parts) if run is None else Result.load(run)
     parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
     data = records_of(where, parties, run=run)
-    with (
-        watched(where, parties, quiet=as_json),
-        warnings_told(),
-        Progress(quiet=as_json) as progress,
-    ):
+    with watched(where, parties, quiet=as_json), warnings_told(), Progress(quiet=as_json) as progress:
         found = predict(model, data, at=site, threshold=threshold, watch=progress)
     if found.rows is not None and not as_json:
         without = ", ".join(f"{left:,} of {found.rows[party]:,} of {party}" for party, left in found.unmatched.items())
@@ -140,13 +136,7 @@ def _summary(found: Predictions, output: Path | None) -> dict[str, Any]:
 )
 @site_options("inprocess")
 @JSON
-def evaluate_command(
-    run: Path,
-    threshold: float | None,
-    where: Where,
-    *,
-    as_json: bool,
-) -> None:
+def evaluate_command(run: Path, threshold: float | None, where: Where, *, as_json: bool) -> None:
     """Print the released measures of the run in the folder RUN, or measure its model on other records.
 
     Printing released measures costs no privacy. Measures on --data are exact and have no privacy protection. If the job

@@ -230,14 +230,7 @@ def _to_dict(
 @click.option("--again", is_flag=True, help="Make a new alignment, even if the parties still hold a valid one.")
 @watching_options
 @JSON_ALONE
-def align_command(
-    job: str,
-    assignments: tuple[str, ...],
-    where: Where,
-    *,
-    again: bool,
-    as_json: bool,
-) -> None:
+def align_command(job: str, assignments: tuple[str, ...], where: Where, *, again: bool, as_json: bool) -> None:
     """Find the records that all parties of JOB have, by private set intersection: no party shows its ids to another.
 
     A party whose data are files stores the positions of its common rows, and later runs of the job read them. Repeat the
@@ -250,10 +243,7 @@ def align_command(
     spec, environment = read_job(job, assignments)
     site, data, _ = placed(where, spec, environment)
     started = time.monotonic()
-    with (
-        watched(where, spec.partition.parties, job=spec.name, quiet=as_json),
-        Progress(quiet=as_json) as progress,
-    ):
+    with watched(where, spec.partition.parties, job=spec.name, quiet=as_json), Progress(quiet=as_json) as progress:
         aligned = align(spec, data, at=site, again=again, watch=progress)
     seconds, seen = time.monotonic() - started, reveals(len(spec.partition.parties))
     if as_json:

@@ -26,13 +26,7 @@ if TYPE_CHECKING:
 @federation_options
 @watching_options
 @JSON_ALONE
-def command(
-    run: Path,
-    key: str | None,
-    where: Where,
-    *,
-    as_json: bool,
-) -> None:
+def command(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
     """Continue the run in the folder RUN after the last release in its log. A finished run is only shown.
 
     A run across organisations finds its federation file and key where they were; --federation and --identity name others.

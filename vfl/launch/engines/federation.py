@@ -121,12 +121,7 @@ def apply(asked: Application, *, place: Organisations) -> Iterator[ApplyEvent]:
 
 
 def _offer_of(
-    job: Job,
-    purpose: str,
-    run: str,
-    parties: tuple[str, ...],
-    sources: Mapping[str, str],
-    arrangement: Arrangement,
+    job: Job, purpose: str, run: str, parties: tuple[str, ...], sources: Mapping[str, str], arrangement: Arrangement
 ) -> Callable[[str, bool], Offer]:
     """Return a function offer(party, again). `again` is True if the party may have started the run before."""
     text, resumed = json.dumps(encode(job), ensure_ascii=False), arrangement.resumed

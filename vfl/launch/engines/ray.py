@@ -289,11 +289,7 @@ def run(
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     # A ledger is a file on this machine, so the coordinator, which writes it, has to run here.
     here = budget.ledger is not None
-    with _federation(job, there, place, arrangement, run=budget.run, here=here) as (
-        actors,
-        handed,
-        coordinator,
-    ):
+    with _federation(job, there, place, arrangement, run=budget.run, here=here) as (actors, handed, coordinator):
         import ray
 
         from coordinator.cluster.seat import process_of
@@ -318,11 +314,7 @@ def run(
 
 
 def align_only(
-    job: Job,
-    sources: Mapping[str, Any],
-    arrangement: Arrangement,
-    *,
-    place: Ray,
+    job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, place: Ray
 ) -> Iterator[Aligning | Aligned]:
     """Start the actors. Yield the progress of an alignment, then its outcome."""
     with _federation(job, sources, place, arrangement) as (actors, handed, coordinator):

@@ -193,11 +193,7 @@ class ShardOptions:
 
 
 def bundles_of(
-    place: Ray,
-    parties: Sequence[str],
-    label_party: str | None,
-    *,
-    offers: Sequence[Mapping[str, float]],
+    place: Ray, parties: Sequence[str], label_party: str | None, *, offers: Sequence[Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
     """Return {group: resources of each of its S bundles}. Group '' is that of the margins, or the only group if unpinned.
 
