@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import vfl
@@ -160,7 +159,10 @@ def test_neither_losers_nor_coins_are_in_memory_after_a_tune(tmp_path):
 
 
 def test_the_winner_is_not_always_the_same():
-    won = {tune(job(), CANDIDATES, table(), at="inprocess", watch=quiet).candidate for _ in range(25)}
+    won: set[int] = set()
+    for _ in range(25):
+        won.add(vfl.tune(job(), CANDIDATES, table(), at="inprocess", watch=quiet).candidate)
+        if len(won) > 1:
+            break
     assert len(won) > 1
-    assert np.all([1 <= number <= 3 for number in won])
-    assert vfl.tune is tune
+    assert won <= {1, 2, 3}
