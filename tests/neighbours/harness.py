@@ -152,7 +152,7 @@ def compare(
 
     A refusal that only one of the runs meets is no complaint where its owner finds it: before the plan is reserved.
     """
-    with tempfile.TemporaryDirectory(prefix="neighbours-") as name:
+    with tempfile.TemporaryDirectory(prefix="neighbours-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")) as name:
         make = functools.partial(_run, job, Path(name), given, run, policy, tuple(losses), expand, seed)
         first = make(data, None)
         second = make(neighbour, first.tape)
