@@ -38,7 +38,10 @@ def wait_for(what: Callable[[], object], seconds: float = 120.0) -> None:
 wait, admitted = Gathering.wait, Gathering._admitted
 SHARED = POLICY.replace('["trusted"]', '["secure"]')
 AT_COORDINATOR = vfl.Secure(dealer="coordinator")
-JOINT: dict[str, Any] = {"solver": vfl.SkGD(), "privacy": vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3))}
+JOINT: dict[str, Any] = {
+    "solver": vfl.SkGD(joint=True, passes=4),
+    "privacy": vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3)),
+}
 SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
 
 

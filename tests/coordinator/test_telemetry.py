@@ -205,14 +205,13 @@ def require_discreet(lines: list[str]) -> None:
         assert not any(isinstance(value, list | dict) for value in entry.values()), line
 
 
-def test_the_logs_of_a_ray_hold_no_data(local_ray: Any) -> None:
-    """All log files of the session are searched; the run's vectors are known, because seeded noise repeats them."""
-    spec = job(vfl.SkGD(passes=3, sweep="block"))
+def require_discreet_logs(spec: vfl.Job, ray: Any) -> None:
+    """Search all log files of the session; the vectors of the first rounds are known, because seeded noise repeats them."""
     spy = Spied(spec)
-    list(Coordinator(spy).stream(spec))
+    with contextlib.closing(Coordinator(spy).stream(spec)) as events:
+        next(itertools.islice(watched(events), 99, None))
     secrets = secrets_of(spy.secrets, cells())
-    vfl.train(spec, table(), at="ray")
-    folder = Path(local_ray._private.worker._global_node.get_logs_dir_path())
+    folder = Path(ray._private.worker._global_node.get_logs_dir_path())
     told = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # Ray renames full logs
@@ -235,11 +234,9 @@ def scraped(ray: Any, run: str) -> dict[str, float]:
     return {}
 
 
-def test_prometheus_on_ray(local_ray: Any, tmp_path: Path) -> None:
-    """During a run that lost a party, its numbers are at the place that docs/cluster.md names."""
-    if importlib.util.find_spec("aiohttp") is None:  # a port is named even where nothing listens
-        pytest.skip("Ray's metrics are not installed: pip install '.[cluster]'")
-    columns = table()
+def test_metrics_and_logs_on_ray(local_ray: Any, tmp_path: Path) -> None:
+    """During a run that lost a party, its numbers are at the place that docs/cluster.md names. No log file holds data."""
+    columns, served = table(), importlib.util.find_spec("aiohttp")  # a port is named even where nothing listens
     armed = {p: source(tmp_path, p, {c: columns[c] for c in PARTITION.wanted(p)}) for p in PARTITION.parties}
     Trap("bank", 5, "before", "is killed").set(tmp_path)
     spec, until = job(vfl.SkGD(passes=4000, block_size=1, sweep="block")), time.monotonic() + 200
@@ -247,11 +244,15 @@ def test_prometheus_on_ray(local_ray: Any, tmp_path: Path) -> None:
     with contextlib.closing(stream(spec, armed, at="ray")) as events:
         plan = next(event for event in events if isinstance(event, Plan))
         rounds = watched(events)
-        while not complete(found) and time.monotonic() < until:
+        seen = next(itertools.islice(rounds, 99, None))
+        while served and not complete(found) and time.monotonic() < until:
             seen = next(itertools.islice(rounds, 19, None))
             found = scraped(local_ray, "credit")
             time.sleep(0.05)  # Ray reports every few seconds: the run has a thousand of these pauses, on any machine
     assert sprung(tmp_path)
+    require_discreet_logs(spec, local_ray)
+    if served is None:
+        pytest.skip("Ray's metrics are not installed: pip install '.[cluster]'")
     assert complete(found), found
     assert found["ray_vfl_rounds_total"] <= seen + ROUNDS_AHEAD + 2
     assert found["ray_vfl_retries_total"] == 1

@@ -159,11 +159,28 @@ def test_the_public_call_on_ray_agrees_to_the_bit(local_ray: Any, private: bool)
         assert u.tobytes() == v.tobytes()
 
 
+def datasets(tables: dict[str, Any]) -> dict[str, Any]:
+    """Return Ray datasets whose blocks end where no shard does: Arrow tables at one party, pandas frames at the other."""
+    import ray.data
+
+    bank, telco = tables["bank"], tables["telco"]
+    return {
+        "bank": ray.data.from_arrow([bank.slice(0, 70), bank.slice(70, 0), bank.slice(70)]),
+        "telco": ray.data.from_pandas([telco.slice(0, 41).to_pandas(), telco.slice(41).to_pandas()]),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # in Ray's own code
 @pytest.mark.parametrize("inference", [pytest.param(True, marks=pytest.mark.slow), "subsamples"])
-def test_intervals_in_row_shards_on_ray_agree_to_the_bit(local_ray: Any, inference: bool | str) -> None:
+def test_intervals_in_row_shards_of_datasets_on_ray_agree_to_the_bit(local_ray: Any, inference: bool | str) -> None:
+    """Shards on Ray read blocks of datasets; in process they read tables."""
     privacy = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference=inference)
     spec = replace(job(loss="squared"), solver=vfl.SkGD(passes=2), penalty=vfl.NoPenalty(), privacy=privacy)
-    here, there = (vfl.train(spec, table(403), at=at) for at in ("inprocess", vfl.Ray(shards=2, pin="never")))
+    tables = sources_of(spec, table(403))
+    here, there = (
+        vfl.train(spec, data, at=at)
+        for data, at in ((tables, "inprocess"), (datasets(tables), vfl.Ray(shards=2, pin="never")))
+    )
     assert here.w.tobytes() == there.w.tobytes()
     assert here.summary(0.9).to_dict() == there.summary(0.9).to_dict()
     assert here.cov_params().tobytes() == there.cov_params().tobytes()
@@ -348,28 +365,23 @@ def test_shares_on_ray_and_in_process_agree_to_the_bit(local_ray: Any, options: 
     assert ray.certificate.trust == inprocess.certificate.trust
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # in Ray's own code
-@pytest.mark.parametrize(
-    "shards", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("shards", [1, 3])
 def test_blocks_of_ray_datasets_agree_with_tables_to_the_bit(local_ray: Any, shards: int) -> None:
-    """The blocks are Arrow tables at one party and pandas frames at the other, and end where no shard does."""
-    import ray.data
-
     tables = sources_of(job(), table(400))
-    bank, telco = tables["bank"], tables["telco"]
-    datasets = {
-        "bank": ray.data.from_arrow([bank.slice(0, 70), bank.slice(70, 0), bank.slice(70)]),
-        "telco": ray.data.from_pandas([telco.slice(0, 41).to_pandas(), telco.slice(41).to_pandas()]),
-    }
-    on_ray = vfl.Ray(shards=shards, pin="never")
-    result = vfl.train(job(), datasets, at=on_ray)
-    assert result.coef_.tobytes() == vfl.train(job(), tables, at="inprocess").coef_.tobytes()
-    late = datasets | {"bank": datasets["bank"].map_batches(dict)}
-    for given, at, problem in (
-        (late, on_ray, r"party 'bank', the Ray dataset: is not computed yet, .* give dataset.materialize\(\)"),
-        (datasets, vfl.InProcess(shards=shards), "party 'bank', the Ray dataset: is read on Ray alone"),
-        (datasets["bank"], on_ray, "the Ray dataset: is read on Ray alone"),
+    there = vfl.train(job(), datasets(tables), at=vfl.Ray(shards=shards, pin="never"))
+    assert there.coef_.tobytes() == vfl.train(job(), tables, at="inprocess").coef_.tobytes()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # in Ray's own code
+def test_datasets_of_ray_are_refused_elsewhere_and_before_they_are_computed(local_ray: Any) -> None:
+    given = datasets(sources_of(job(), table(400)))
+    late = given | {"bank": given["bank"].map_batches(dict)}
+    for data, at, problem in (
+        (late, vfl.Ray(), r"party 'bank', the Ray dataset: is not computed yet, .* give dataset.materialize\(\)"),
+        (given, vfl.InProcess(shards=2), "party 'bank', the Ray dataset: is read on Ray alone"),
+        (given["bank"], vfl.Ray(), "the Ray dataset: is read on Ray alone"),
     ):
         with pytest.raises(DataError, match=problem):
-            vfl.train(job(), given, at=at)
+            vfl.train(job(), data, at=at)

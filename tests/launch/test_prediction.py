@@ -152,7 +152,7 @@ def test_predictions_are_a_frame_with_probabilities_and_hide_ids(result: Result,
     assert vfl.predict(result, table()).unmatched == {}
 
 
-@pytest.mark.parametrize("shards", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_each_party_predicts_on_ray_from_its_own_part(
     local_ray: Any, result: Result, expected: pd.Series, tmp_path: Path, shards: int
 ) -> None:

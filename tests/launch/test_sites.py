@@ -38,10 +38,10 @@ COMMANDS = (
 
 
 def job(**options: Any) -> vfl.Job:
-    partition = vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, label=("bank", "y"))
     privacy = vfl.Privacy(epsilon=1.0, delta=1e-6, noise=vfl.SeededNoise(1))
-    given = {"bounds": {"*": (-1, 1)}, "privacy": privacy, "solver": vfl.SkGD(passes=2)}
-    return vfl.Job(partition=partition, **given | options)
+    partition = vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, label=("bank", "y"))
+    given = {"partition": partition, "bounds": {"*": (-1, 1)}, "privacy": privacy, "solver": vfl.SkGD(passes=2)}
+    return vfl.Job(**given | options)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"{command.__module__}.{command.__name__}")
@@ -136,10 +136,11 @@ PROGRAM = """
 import os, ray, vfl
 from tests.launch.test_sites import TABLE, job
 
-model = vfl.train(job(), TABLE).w.tobytes()
+spec = job(partition=vfl.FeaturePartition({"bank": ["a", "b"]}, label=("bank", "y")))
+model = vfl.train(spec, TABLE).w.tobytes()
 addresses, open_files = [], []
 for _ in range(2):
-    assert vfl.train(job(), TABLE, at="ray").w.tobytes() == model
+    assert vfl.train(spec, TABLE, at="ray").w.tobytes() == model
     addresses.append(ray.get_runtime_context().gcs_address)
     open_files.append(len(os.listdir("/proc/self/fd")))
 assert len(set(addresses)) == 1, addresses  # the Ray that vfl started stays

@@ -25,8 +25,8 @@ def quiet(event):
 
 @pytest.mark.usefixtures("local_ray")  # a Ray of its own takes seconds to start
 def test_a_tune_on_ray(tmp_path):
-    begun = []
-    found = tune(job(), CANDIDATES[:2], table(), at="ray", output=tmp_path / "run", watch=begun.append)
+    begun, alone = [], vfl.FeaturePartition({"bank": ["a", "b", "c", "d"]}, label=("bank", "y"))
+    found = tune(job(partition=alone), CANDIDATES[:2], table(), at="ray", output=tmp_path / "run", watch=begun.append)
     assert [event.number for event in begun if isinstance(event, Begun)] == [1, 2]
     assert found.certificate.epsilon <= 1.0
     assert verify_run(tmp_path / "run").ok
