@@ -93,7 +93,7 @@ class Site:
             bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
             privacy=vfl.Privacy(epsilon=1.0, delta=DELTA, noise=vfl.SeededNoise(7) if seeded else None),
             solver=vfl.SkGD(
-                passes=24, block_size=1, clip="coordinate"
+                passes=60, block_size=1, clip="coordinate"
             ),  # a charge per release, so that keys can be compared
             dataset=None if seeded else "credit",
         )
