@@ -65,10 +65,10 @@ def require_listed(party: str, name: str, patterns: tuple[str, ...] = (), folder
     listed = (*patterns, *os.environ.get(VARIABLE, "").split())
     if not any(matches(name, pattern, folder or Path()) for pattern in listed):
         raise ConsentRefused(
-            f"party {party!r} refuses the source {shown(name)!r}: it would be opened with the credentials of this machine, and "
-            "its owner has not listed it. If you own the data and trust it, list it with its user and all parameters but table "
-            f"where the party runs: in {VARIABLE}, as in {VARIABLE}='postgresql://reader@db.example/bank', or in `sources` of "
-            "the policy that $VFL_POLICY names"
+            f"party {party!r} refuses the source {shown(name)!r}: the source would be opened with this machine's "
+            f"credentials, and its owner has not listed it. If you own and trust the source, list it in {VARIABLE} on "
+            f"this machine, as in {VARIABLE}='postgresql://reader@db.example/bank', or in `sources` of the policy that "
+            "$VFL_POLICY names"
         )
 
 

@@ -279,8 +279,8 @@ class _Sides:
         column = known[name]
         if self._party_of.get(column, party) != party:
             raise SpecificationError(
-                f"pair {pair!r} of party {party!r} names column {column!r} of party {self._party_of[column]!r}: a record's "
-                "product needs both columns at one party, and no party may see those of another: pair columns of one party"
+                f"pair {pair!r} of party {party!r} names column {column!r} of party {self._party_of[column]!r}, but a "
+                "product needs both columns at one party. Pair columns of one party"
             )
         declared = self._schema[column]
         if isinstance(declared, Pair):

@@ -103,9 +103,9 @@ class Budget:
             return FitBook(epsilon, problem.delta).reserve(plan.releases, job=job.digest, run=self.run)
         if plan.committed:
             raise PrivacyError(
-                f"{plan.solver.name} with sampling='poisson' cannot be charged to a ledger, which adds up single releases: the "
-                "guarantee of secret sampling holds for one whole plan only. Leave out the ledger, the data set and the output "
-                "folder, or use sampling='disjoint'"
+                f"{plan.solver.name} with sampling='poisson' cannot be charged to a ledger, which adds up single "
+                "releases: the guarantee of secret sampling holds for one whole plan. Leave out the ledger, the data "
+                "set and the output folder, or use sampling='disjoint'"
             )
         book = DatasetBook(ledger, self.account(job))
         if self.resumed and (self.head is not None or self._status(ledger)):

@@ -98,8 +98,9 @@ def all_hold_ids(ids: Mapping[str, str], holding: Mapping[str, bool]) -> bool:
     lacking = [party for party, ids in holding.items() if not ids]
     if lacking and len(lacking) < len(holding):
         raise DataError(
-            f"the data of party {lacking[0]!r} have no id column {ids[lacking[0]]!r}, and others have one: give it for "
-            "all parties, or leave it out everywhere where the rows are in the same order; for a text file, check the format"
+            f"the data of party {lacking[0]!r} have no id column {ids[lacking[0]]!r}, and the data of others have one. "
+            "Give it for all parties (in a text file, check the format), or leave it out everywhere if the rows are in "
+            "the same order"
         )
     return not lacking
 
@@ -146,8 +147,8 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
     same = digest == index.source and int(index.rows.max()) < len(ids)
     if not same or alignment_hash(in_order(ids, index.rows), index.salt) != index.hash:
         raise DataError(
-            f"party {task.party!r}, id column {task.id!r}: the data changed after their records were aligned; restore "
-            "them, or align again (vfl align JOB; a run that was cut off has to start again)"
+            f"party {task.party!r}, id column {task.id!r}: the data changed after their records were aligned. Restore "
+            "the data, or align again with vfl align JOB and start a new run"
         )
 
 

@@ -149,8 +149,8 @@ class Origin:
     def no_date(self, column: str) -> DataError:
         """Return the error for cells that are not dates in a column of dates."""
         return self.error(
-            f"column {column!r} holds text that is not a date: clean the cells, declare the format of the file's dates "
-            "(dates = \"%d.%m.%Y\"), or let such cells be missing: unknown='missing' in its declaration, with a fill"
+            f"column {column!r} holds text that is not a date: clean the cells, declare the date format (dates = "
+            "\"%d.%m.%Y\"), or declare unknown='missing' with a fill"
         )
 
     def undeclared_category(self, column: str) -> DataError:

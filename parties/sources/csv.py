@@ -212,8 +212,8 @@ class CsvSource:
             raise self.origin.error("has no header: its first line holds numbers, not the names of columns")
         if len(names) == 1 and len(self._contents) > 1:
             raise self.origin.error(
-                f'has a single column when split at {self._spec.delimiter!r}: declare its delimiter, delimiter = "..." in its '
-                "table of [data] (vfl join: --csv delimiter=...; in Python vfl.Csv(path, delimiter=...))"
+                f"has a single column when split at {self._spec.delimiter!r}: declare its delimiter with delimiter = "
+                '"..." in its table of [data], vfl join --csv delimiter=... or vfl.Csv(path, delimiter=...)'
             )
         return tuple(names), blank
 

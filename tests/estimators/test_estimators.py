@@ -343,7 +343,7 @@ def test_a_grid_search_warns_of_the_epsilon_of_all_its_fits():
     together = brentq(lambda e: profile(e, math.sqrt(16) * fold) - δ, 1.0, 50.0)
     assert "private run 16 " in str(caught[-1].message)
     assert f"(ε = {together:.4g}, δ = {δ:.3g})" in str(caught[-1].message)
-    assert str(caught[-1].message).endswith("The next such warning comes at run 32")
+    assert str(caught[-1].message).endswith("(next warning at run 32)")
     total = epsilon_of(Accounting.GDP, running.of_this_process._units, 1 / n**2)  # all 21 are counted
     whole = mu_of(1.0, 1 / n**2)
     all_of_them = brentq(lambda e: profile(e, math.sqrt(20 * fold**2 + whole**2)) - 1 / n**2, 1.0, 50.0)

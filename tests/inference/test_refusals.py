@@ -50,7 +50,7 @@ def test_few_records_are_refused_and_the_numbers_that_are_named_would_do(n, epsi
     with pytest.raises(SpecificationError, match="intervals would mislead") as caught:
         plan(job(privacy={"epsilon": epsilon}), n)
     said = str(caught.value)
-    enough = int(re.search(r"About n = ([\d,]+)", said)[1].replace(",", ""))
+    enough = int(re.search(r"about n = ([\d,]+)", said)[1].replace(",", ""))
     larger = float(re.search(r"or ε = ([\d.]+)", said)[1])
     assert plan(job(privacy={"epsilon": epsilon}), enough).releases
     assert plan(job(privacy={"epsilon": 1.03 * larger}), n).releases

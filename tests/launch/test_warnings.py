@@ -126,7 +126,7 @@ def test_warnings_come_at_doublings_and_count_the_runs_between() -> None:
         for _ in range(5):
             train()
     assert [str(w.message).split(" of this process")[0] for w in caught] == ["private run 2", "private run 4"]
-    assert str(caught[1].message).endswith("The next such warning comes at run 8")
+    assert str(caught[1].message).endswith("(next warning at run 8)")
 
 
 def test_an_epsilon_that_protects_nothing_is_warned_of() -> None:

@@ -310,9 +310,8 @@ BROKEN_FILES = {
     "semicolons": (
         broken("d.csv", "a;b\n1;2\n"),
         (
-            "has a single column when split at ',': declare its delimiter, "
-            'delimiter = "..." in its table of [data] (vfl join: --csv delimiter=...; in Python '
-            "vfl.Csv(path, delimiter=...))"
+            "has a single column when split at ',': declare its delimiter with "
+            'delimiter = "..." in its table of [data], vfl join --csv delimiter=... or vfl.Csv(path, delimiter=...)'
         ),
     ),
     "text": (broken("d.csv", "a,b\n1,SECRET\n"), TEXT),

@@ -607,7 +607,7 @@ def test_a_book_charges_a_pass_whole_and_once(tmp_path: Any) -> None:
 
 def test_sampling_with_replacement_is_refused() -> None:
     for options in ({"sampling": "uniform"}, {"sampling": "nice", "tau": 2}, {"sampling": "importance"}):
-        with pytest.raises(SpecificationError, match="clip='record' charges each pass"):
+        with pytest.raises(SpecificationError, match="clip='record' needs a sampling"):
             vfl.SkGD(clip="record", **options)
     with pytest.raises(SpecificationError, match=r"reserve_passes.*clip='record'"):
         vfl.SkGD(clip=1.0, reserve_passes=2)

@@ -189,9 +189,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
             raise DataError("y holds only one class: declare both, classes=(negative, positive), or check the labels")
         if self.epsilon is not None:
             warn(
-                "classes are not declared, so their names are read from y, which is not charged: this fit is NOT PRIVATE. "
-                f"Declare {'both' if len(found) == 2 else 'all'} labels, classes=(negative, positive"
-                f"{'' if len(found) == 2 else ', ...'}), from what is publicly known"
+                "classes are not declared, so they were read from y and not charged: this fit is NOT PRIVATE. Declare "
+                f"{'both' if len(found) == 2 else 'all'} labels from public knowledge: classes=(negative, "
+                f"positive{'' if len(found) == 2 else ', ...'})"
             )
         return found
 

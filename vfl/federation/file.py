@@ -103,8 +103,9 @@ class Federation:
         member = self.member(identity.name)
         if member.fingerprint != identity.fingerprint:
             raise SpecificationError(
-                f"the federation {self.name!r} expects a different certificate for {identity.name!r}: {member.fingerprint}, "
-                f"and this identity has {identity.fingerprint}; use the identity whose certificate was sent, or a new file"
+                f"the federation {self.name!r} expects a different certificate for {identity.name!r}: "
+                f"{member.fingerprint}, not {identity.fingerprint}. Use the identity whose certificate was sent, or a "
+                "new federation file"
             )
         return member
 

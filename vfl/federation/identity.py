@@ -118,8 +118,8 @@ def _secret(path: Path) -> bytes:
     content, status = _read(path, "key", "name the identity of this participant, or ")
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise SpecificationError(
-            f"the key {str(path)!r} can be used by others (mode {stat.S_IMODE(status.st_mode):04o}), who could pose as this "
-            f"participant: if nobody has done so, restrict it with: chmod 600 {path}; otherwise make a new identity"
+            f"the key {str(path)!r} can be used by others (mode {stat.S_IMODE(status.st_mode):04o}), who could pose as "
+            f"this participant. If that may have happened, make a new identity; otherwise run: chmod 600 {path}"
         )
     if status.st_uid != os.geteuid():
         raise SpecificationError(

@@ -323,8 +323,8 @@ class Job:
             )
         if asked.epsilon is not None and (privacy is None or asked.epsilon > privacy.epsilon):
             raise PrivacyError(
-                f"evaluation: epsilon = {asked.epsilon:g} exceeds the job's budget: a run costs the larger of training "
-                "and evaluation; raise privacy.epsilon, or leave evaluation.epsilon out to use the job's epsilon"
+                f"evaluation: epsilon = {asked.epsilon:g} exceeds the job's budget, which covers training and "
+                "evaluation. Raise privacy.epsilon, or leave evaluation.epsilon out to use the job's epsilon"
             )
         if asked.score is not None:
             fitting = scores_of(loss)
@@ -382,8 +382,8 @@ class Job:
             if not 2 <= len(groups) <= MOST_GROUPS:
                 why = f"it has {len(groups)}" if groups else "it is declared as numbers"
                 raise SpecificationError(
-                    f"fairness compares from 2 to {MOST_GROUPS} groups, and column {column!r} does not fit: {why}; declare "
-                    f"columns={{{column!r}: vfl.Categorical([...])}}, or name another column"
+                    f"fairness compares from 2 to {MOST_GROUPS} groups, and column {column!r} does not fit: {why}. "
+                    f"Declare columns={{{column!r}: vfl.Categorical([...])}}, or name another column"
                 )
 
     def _name(self) -> None:
@@ -482,9 +482,10 @@ class Job:
         for column in self.schema.unbounded(self.partition.features):
             if not (declared and clipped):
                 raise PrivacyError(
-                    f"no bounds for column {column!r}: declare {_bounds(column)}, or release them with vfl.private_bounds; "
-                    "without, scaling='none' needs an explicit clip in the solver and a smoothness constant M_j for every "
-                    "column (smoothness={column: M_j} in Privacy, or column = M_j under [privacy.smoothness] of a job file)"
+                    f"no bounds for column {column!r}: declare {_bounds(column)}, or release them with "
+                    "vfl.private_bounds. To train without bounds, set scaling='none', an explicit clip in the solver "
+                    f"and a smoothness constant M_j for every column (smoothness={{column: M_j}} in Privacy, or column "
+                    "= M_j under [privacy.smoothness] of a job file)"
                 )
         if not isinstance(privacy.smoothness, str):
             coordinates = self.schema.features(self.partition.features)

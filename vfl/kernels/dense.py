@@ -248,9 +248,9 @@ def check_vectors(size: int, *vectors: Vector) -> list[Vector]:
     for vector in vectors:
         if vector.shape != (size,) or vector.dtype != _DOUBLE or not vector.flags.c_contiguous:
             raise SpecificationError(
-                "kernels need contiguous float64 vectors with an entry per record (v, y) or column (scale, delta, cap),"
-                f" not a {vector.ndim}-dimensional {vector.dtype} array of another length or layout: pass"
-                " numpy.ascontiguousarray(vector, dtype=float)"
+                "kernels need contiguous float64 vectors with an entry per record (v, y) or column (scale, delta, "
+                f"cap), not a {vector.dtype} array of shape {vector.shape}. Pass numpy.ascontiguousarray(vector, "
+                "dtype=float), of the right length"
             )
     return [read_only(vector) for vector in vectors]
 

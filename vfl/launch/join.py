@@ -63,7 +63,7 @@ def prepare(
     if name == read.coordinator.name:
         raise SpecificationError(
             f"{name!r} is the coordinator of the federation {read.name!r}, which starts jobs: vfl run JOB --federation "
-            f"{federation}; parties join: {', '.join(read.parties)}"
+            f"{federation}. The parties that join are {', '.join(read.parties)}"
         )
     found = identity_for(read, federation, name, identity)
     if read.dealer is not None and name == read.dealer.name:

@@ -227,9 +227,8 @@ def check_kinds(kinds: Mapping[str, IdKind]) -> None:
     if all(by_kind.values()):
         integer, text = (", ".join(map(repr, by_kind[kind])) for kind in (IdKind.INTEGER, IdKind.TEXT))
         raise DataError(
-            f"ids are integers at {integer} and text at {text}, which would not match; read the id column as text "
-            "on all sides (an integer column has lost its leading zeros), or declare what it holds in the job: "
-            "id_kind='integer' or 'text' (a CSV file holds text)"
+            f"ids are integers at {integer} and text at {text}, so they would not match. Read the id column as text at "
+            "all parties, or declare its kind in the job: id_kind='integer' or 'text' (a CSV file holds text)"
         )
 
 

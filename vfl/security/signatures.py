@@ -167,8 +167,8 @@ def _read(path: Path) -> SigningKey:
     content, mode = _content(path, "signing key")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise SpecificationError(
-            f"the signing key {str(path)!r} can be used by others (mode {stat.S_IMODE(mode):04o}), who could sign in your "
-            f"name: if nobody has done so, restrict it with: chmod 600 {path}; otherwise make a new key"
+            f"the signing key {str(path)!r} can be used by others (mode {stat.S_IMODE(mode):04o}), who could sign in "
+            f"your name. If that may have happened, make a new key; otherwise run: chmod 600 {path}"
         )
     try:
         key = load_pem_private_key(content, password=None)

@@ -202,8 +202,8 @@ class Service:
         federation = read_federation(path)
         if federation.coordinator.name != self.file.party:
             raise SpecificationError(
-                f"{self.file.party!r} is not the coordinator of the federation {federation.name!r}, and the other parties send "
-                "their parts of margins to its coordinator: write one with vfl federation new NAME --coordinator "
+                f"{self.file.party!r} is not the coordinator of the federation {federation.name!r}, to which the other "
+                "parties send their margins. Write a federation file with vfl federation new NAME --coordinator "
                 f"{self.file.party}=…"
             )
         with Gathering(federation, identity_for(federation, path, self.file.party, self.file.identity)) as gathering:

@@ -166,8 +166,8 @@ class SCD(BatchSolver):
         as_floats(self, "overlap")
         if self.release == "both" and self.sampling == "poisson":
             raise PrivacyError(
-                "SCD: release='both' with sampling='poisson' is refused: α on a batch shows which records were drawn, so "
-                "nothing would be amplified; use sampling='disjoint', where a pass is charged once, or release='v'"
+                "SCD: release='both' cannot have sampling='poisson', since α on a batch shows which records were "
+                "drawn. Use sampling='disjoint', where a pass is charged once, or release='v'"
             )
 
     def resolve(self, problem: Problem) -> Self:

@@ -194,8 +194,8 @@ class Tuning:
             for event, _ in plan.releases:
                 if type(bare(event)) is not Gaussian:
                     raise SpecificationError(
-                        f"candidate {number} plans a release of type {type(bare(event)).__name__}; private choice is proved "
-                        "for Gaussian releases alone: leave the candidate out, or give its solver no selections and no "
+                        f"candidate {number} plans a release of type {type(bare(event)).__name__}, and private choice "
+                        "needs Gaussian releases. Leave the candidate out, or give its solver no selections and no "
                         "secret samples"
                     )
             for side, mu in zip(("training", "held out"), self.budgets, strict=True):

@@ -198,7 +198,8 @@ def dealer_of(job: Job, federation: Federation) -> str | None:
         return None
     if federation.dealer is None:
         raise SpecificationError(
-            f"the job asks for a separate dealer, and the federation {federation.name!r} names none: name one with vfl "
-            "federation new --dealer NAME=FILE, or set dealer = 'coordinator' in [secure] if no party runs the coordinator"
+            f"the job asks for a separate dealer, and the federation {federation.name!r} names none. Name one with vfl "
+            "federation new --dealer NAME=FILE, or set dealer = 'coordinator' in [secure] if no party runs the "
+            "coordinator"
         )
     return federation.dealer.name

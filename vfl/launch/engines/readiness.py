@@ -105,7 +105,7 @@ def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> Non
         time.sleep(POLL_SECONDS)
     if short:
         raise PlacementError(
-            f"the cluster is in use, after {seconds:g} s: the job asks for "
+            f"the cluster is still in use after {seconds:g} s: the job asks for "
             + ", ".join(f"{amount:g} {name} of which {free:g} is free" for name, (amount, free) in short.items())
             + f". It offers {_offered(offers)}. Wait for the other jobs, end them, or start Ray with more --num-cpus"
         )
@@ -127,17 +127,17 @@ def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked
     if pending:
         late = sorted(versions[ref] for ref in pending)
         raise PlacementError(
-            f"{', '.join(map(_name, late))} did not start within {seconds:g} s, though there is a node with "
-            f"{'; '.join(_said(asked[name]) for name in late)}: other jobs may have taken it (see: ray list "
-            "actors), or its Ray logs name the cause"
+            f"{', '.join(map(_name, late))} did not start within {seconds:g} s, though a node has "
+            f"{'; '.join(_said(asked[name]) for name in late)}. See its Ray logs, or the actors that may have taken "
+            "the node: ray list actors"
         )
     for ref, name in versions.items():
         try:
             version = answer_of(name or "coordinator", ref, seconds)
         except PartyLost as lost:
             raise PlacementError(
-                f"{_name(name)} does not start where it was placed: {lost}. Every node needs vfl {__version__} in the "
-                "Python that Ray was started with; the node's Ray logs say more"
+                f"{_name(name)} did not start where it was placed: {lost}. Install vfl {__version__} in the Python of "
+                "Ray on every node, or see the node's Ray logs"
             ) from lost
         if version != __version__:
             raise VersionMismatch(

@@ -34,13 +34,13 @@ def inference_of(result: Result) -> Inference:
     privacy = result.job.privacy
     if result.inference is None and privacy is not None and privacy.inference is not None:
         raise SpecificationError(
-            "this run holds no standard errors: it lost a party or stopped before all releases for them were made, and nothing "
-            "pays for them again. Only another run, with its own budget, can have them"
+            "this run holds no standard errors: it lost a party or stopped before all releases for them were made. "
+            "Train again, in a new run with a budget of its own"
         )
     if result.inference is None:
         raise SpecificationError(
-            "this run holds no standard errors: train with Privacy(epsilon=..., inference=True), or vfl run JOB --intervals. "
-            "A result without privacy computes them from its training records: result.infer(data)"
+            "this run holds no standard errors: train with Privacy(epsilon=..., inference=True), or vfl run JOB "
+            "--intervals. Without privacy, compute them from the training records: result.infer(data)"
         )
     return result.inference
 

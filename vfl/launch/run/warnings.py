@@ -50,11 +50,10 @@ class RunningTotal:
             number = self._runs + 1
             if number > 1 and number & (number - 1) == 0:
                 warn(
-                    f"private run {number} of this process without a ledger. Its certificate covers this one run "
-                    f"only; all of them together are (ε = {epsilon_of(Accounting.GDP, units, delta):.4g}, "
-                    f"δ = {delta:.3g})-differentially private for records that they share. Other processes are not "
-                    "counted. A ledger bounds the sum: ledger='budget.db', dataset='NAME'. "
-                    f"The next such warning comes at run {2 * number}"
+                    f"private run {number} of this process without a ledger. Each certificate covers one run; together "
+                    f"the runs are (ε = {epsilon_of(Accounting.GDP, units, delta):.4g}, δ = "
+                    f"{delta:.3g})-differentially private for records that they share, not counting other processes. "
+                    f"Bound the total with ledger='budget.db', dataset='NAME' (next warning at run {2 * number})"
                 )
             self._runs += 1
             self._units = units

@@ -46,9 +46,9 @@ class Allowance:
                 for units in (before, then - before, self.reserved - before, self.reserved)
             )
             raise BudgetExceeded(
-                f"the run has spent ε = {spent:.4g} of the ε = {cap:.4g} reserved for it at δ = {self.delta:.3g}; "
-                f"the next release asks for ε = {need:.4g} and ε = {left:.4g} is left, so it was not made; "
-                "plan fewer passes or more noise, or reserve more"
+                f"the next release asks for ε = {need:.4g}, but the run has ε = {left:.4g} left of ε = {cap:.4g} "
+                f"reserved for it at δ = {self.delta:.3g} (ε = {spent:.4g} is spent). The release was not made: plan "
+                "fewer passes or more noise, or reserve more"
             )
 
     def take(self, events: Iterable[Event]) -> None:
@@ -75,8 +75,8 @@ class Commitment:
         asked = Counter(events)
         if any(count > self.left[event] for event, count in asked.items()):
             raise BudgetExceeded(
-                "the committed plan does not contain this release, or does not contain it this often; accounting with "
-                "secret sampling holds only for a plan fixed beforehand: plan every release, repeated attempts included"
+                "the committed plan does not contain this release, or not this often. Secret sampling is accounted for "
+                "only in a plan that is fixed beforehand: plan every release, repeated attempts included"
             )
 
     def take(self, events: Iterable[Event]) -> None:

@@ -197,9 +197,9 @@ class SqliteLedger:
                 way = _unchanged(scope, adjacency, accounting)
                 if delta != scope.delta and not change_delta:
                     raise BudgetError(
-                        f"data set {dataset!r} has δ = {scope.delta:.3g}, but the new cap has δ = {delta:.3g}: another δ "
-                        "changes the meaning of every ε stated for it; name the same δ, or confirm the change (--yes; "
-                        "change_delta=True)"
+                        f"data set {dataset!r} has δ = {scope.delta:.3g}, and the new cap has δ = {delta:.3g}, which "
+                        "changes every ε that was stated for the data set. Use the same δ, or confirm the change "
+                        "(--yes; change_delta=True)"
                     )
                 if way is not None and scope.committed > capacities[way]:
                     committed = epsilon_of(way, scope.committed, delta)

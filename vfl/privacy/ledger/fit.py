@@ -63,9 +63,8 @@ class FitBook:
         accounting, asked, fits = self._asked(plan)
         if not fits:
             raise BudgetExceeded(
-                f"this fit has spent ε = 0 of its ε = {self.epsilon:.4g} at δ = {self.delta:.3g}; the plan asks for "
-                f"ε = {asked:.4g} and ε = {self.epsilon:.4g} is left: raise epsilon, lower passes, or raise "
-                "noise_multiplier"
+                f"the plan asks for ε = {asked:.4g}, and this fit has ε = {self.epsilon:.4g} at δ = {self.delta:.3g}: "
+                "raise epsilon, lower passes, or raise noise_multiplier"
             )
         allowance: Allowance | Commitment
         if accounting in FIXED:

@@ -138,10 +138,9 @@ class SqliteStore:
         found = network_file_system(self.path)
         if found is not None:
             raise LedgerError(
-                f"the ledger {str(self.path)!r} is on a network file system ({found}), which can lose charges or mix the "
-                "charges of two machines: keep it on a local disk of one machine, or accept the risk with "
-                "allow_network_file_system (vfl: --allow-network-file-system; a party's policy: "
-                "allow_network_file_system = true)"
+                f"the ledger {str(self.path)!r} is on a network file system ({found}), which can lose charges. Keep it "
+                "on a local disk of one machine, or accept the risk with allow_network_file_system (vfl: "
+                "--allow-network-file-system; a party's policy: allow_network_file_system = true)"
             )
 
     def _open(self, mode: str) -> sqlite3.Connection:

@@ -77,8 +77,8 @@ def require_options(solver: SkGD) -> None:
 def _require_record_options(solver: SkGD) -> None:
     if solver.clip == RECORD and solver.sampling not in ONCE_A_PASS:
         raise SpecificationError(
-            f"{solver.name}: clip='record' charges each pass as one release, which needs every block exactly once per pass: "
-            f"sampling must be one of {', '.join(ONCE_A_PASS)}, not {solver.sampling!r}; or leave clip out"
+            f"{solver.name}: clip='record' needs a sampling that visits every block once per pass: "
+            f"{', '.join(ONCE_A_PASS)}, not {solver.sampling!r}. Change sampling, or leave clip out"
         )
     require_whole(solver.name, "reserve_passes", solver.reserve_passes, least=0, optional=False)
     asked = [f"shares.{name}" for name in OF_RECORD if getattr(solver.decided, name) is not None]
@@ -274,8 +274,8 @@ def require_fit(solver: SkGD, problem: Problem) -> None:
     require_clip(solver.name, problem, solver.clip)
     if solver.clip == BOUNDS and not (math.isfinite(problem.loss.slope) and np.isfinite(problem.reach).all()):
         raise SpecificationError(
-            f"{solver.name}: clip='bounds' needs a loss with a bounded derivative and bounds for every column; "
-            f"{problem.loss.name} loss has slope {problem.loss.slope:g}: give a clip"
+            f"{solver.name}: clip='bounds' needs bounds for every column and a loss with a bounded derivative; "
+            f"{problem.loss.name} loss has slope {problem.loss.slope:g}. Give a clip"
         )
     require_groups(problem)
     if solver.joint:

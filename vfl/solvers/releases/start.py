@@ -134,9 +134,9 @@ def share_of(solver: str, problem: Problem, given: float | None, clip: float | N
     fits = problem.private and problem.start is None and record_defaults.has_constant(problem)
     if given and not fits:
         raise SpecificationError(
-            f"{solver}: label_share={given!r} pays for the start of the intercept, which needs privacy, an intercept, a loss "
-            "with a best constant model, declared bounds for labels that are numbers, and no model to start from: leave "
-            "label_share out"
+            f"{solver}: label_share={given!r} spends budget on the starting intercept, which this job cannot release. "
+            "Leave label_share out; it needs privacy, an intercept, a loss with a best constant model, bounds of "
+            "numeric labels, and no model to start from"
         )
     if given is not None:
         return given

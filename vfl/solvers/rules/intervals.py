@@ -78,9 +78,9 @@ def _require_signal(solver: SkGD, problem: Problem) -> None:
     fewer = f", or about {fewest} coefficients" if fewest > 1 else ""
     drowned = "the gradients" if ρ < settled else "the curvature that they rest on"
     raise SpecificationError(
-        f"intervals would mislead at n = {n:,}{each}, {p} coefficients and ε = {problem.epsilon:.3g}: noise would be most of "
-        f"{drowned}. About n = {_rounded(enough):,} records would do, "
-        f"or ε = {epsilon_of(total * short, delta):.2g}{fewer}; or leave privacy.inference out"
+        f"intervals would mislead at n = {n:,}{each}, {p} coefficients and ε = {problem.epsilon:.3g}: most of "
+        f"{drowned} would be noise. Use about n = {_rounded(enough):,} records or ε = "
+        f"{epsilon_of(total * short, delta):.2g}{fewer}, or leave privacy.inference out"
     )
 
 
