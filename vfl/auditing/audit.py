@@ -263,8 +263,8 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
         declared = job.schema[column]
         if not isinstance(declared, Numeric | Boolean | Categorical | Curve):
             raise SpecificationError(
-                f"column {column!r} is made by its owner ({declared.kind}), and an audit cannot simulate it. Audit the job with a "
-                "number in place of the column, with the range of the feature as its bounds"
+                f"column {column!r} is made by its owner ({declared.kind}), and an audit cannot simulate it. Audit the job "
+                "with a number in place of the column, with the range of the feature as its bounds"
             )
     require_number("confidence", confidence)
     if not 0.5 < confidence < 1.0:

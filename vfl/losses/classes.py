@@ -159,9 +159,9 @@ class ClassWeighted(Loss):
         for option in ("negative", "positive"):
             if isinstance(getattr(self, option), str):
                 raise SpecificationError(
-                    f"class_weighted: {option} must be a declared number, not {getattr(self, option)!r}: 'balanced' weights "
-                    "are computed from the number of labels per class, which one record changes, and are not charged; "
-                    "declare weights from public knowledge, such as 1/(2·share of the class)"
+                    f"class_weighted: {option} must be a declared number, not {getattr(self, option)!r}: 'balanced' "
+                    "weights are computed from the number of labels per class, which is not charged. Declare weights "
+                    "from public knowledge, such as 1/(2·share of the class)"
                 )
             require_positive(f"class_weighted: {option}", getattr(self, option))
         as_floats(self, "negative", "positive")

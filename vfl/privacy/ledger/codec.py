@@ -82,7 +82,7 @@ def link(previous: bytes, entry: Entry) -> bytes:
 def broken(seq: object, what: str) -> LedgerError:
     """Return the error for a ledger whose entries contradict each other."""
     return LedgerError(
-        f"the ledger is damaged at entry {seq}: {what}; nothing can be charged to it: restore the newest copy whose "
+        f"the ledger is damaged at entry {seq}: {what}. Nothing can be charged to it; restore the newest copy whose "
         "chain head was noted elsewhere, and verify it with: vfl ledger verify"
     )
 
