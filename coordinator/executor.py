@@ -156,6 +156,7 @@ class Executor:
         self._left.add(party)
         self._count_earlier(query)
         self._folds.replayed(query)
+        self._passes.given_up(query, ReleaseKey(self._round))
         self._round += 1
         self._retries = 0
         self._n_given_up += 1

@@ -190,7 +190,7 @@ class SecureTransport:
                     self._post(party, TakeProducts(session, owner, sharing.widths[owner]))
         self._post(DEALER, DealProducts(session, key))
         for party in parties:
-            self._post(party, ContributeProducts(session, sharing.first, key))
+            self._post(party, ContributeProducts(session, key))
         found = self._disclosed()
         whole, p = self._plan.problem.layout.whole(), self._plan.problem.layout.n_coordinates
         at = {q: np.arange(block.coordinates.start, block.coordinates.stop) for q, block in whole.items()}

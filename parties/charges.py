@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from vfl.errors import BudgetExceeded, ConsentRefused
-from vfl.messages import Backward, Descend, Gram, Piece, Query
+from vfl.messages import Backward, Descend, Gram, Query
 from vfl.privacy.events import on_part
 
 if TYPE_CHECKING:
@@ -20,21 +18,19 @@ if TYPE_CHECKING:
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger import Reservation
-    from vfl.types import Vector
 
 
 def _extent(query: Gram) -> tuple[object, ...]:
-    """Return all that defines a party's sum: its number among the parts of one release, columns and clip.
-
-    Cap and noise are not included.
-    """
-    number = None if query.batch is None else (query.batch.number, query.batch.of)
+    """Return all that defines a party's sum: its number among the parts of one release, columns and kind of clip."""
+    number = query.fold.number, query.fold.of
     return number, query.part, query.blocks, query.held, query.own, type(query.clip), query.clip.dimension
 
 
-def _rows(query: Gram) -> Vector:
-    """Return the centres and scales of the columns in a party's share of a query, (2, s)."""
-    return np.array([query.centres[0], query.scales[0]])
+def _factors(query: Gram) -> tuple[object, ...]:
+    """Return clip, weights, centres and scales of a party's share, which all pieces of a release have in common."""
+    weighting: Any = query.weighting
+    common = replace(weighting, of_label=False) if query.of_label else weighting  # the first piece alone has the label
+    return query.clip, common, query.centres[0].tobytes(), query.scales[0].tobytes()
 
 
 class Charges:
@@ -55,7 +51,7 @@ class Charges:
         self._made: set[ReleaseKey] = set()
         self._passes: set[ReleaseKey] = set()
         self._last: Query | None = None
-        self._rows: Vector | None = None
+        self._first: tuple[object, ...] | None = None
         # Seeded noise is the same for the same key, so a repeated release reveals nothing new.
         self._repeats = job.privacy is not None and job.privacy.noise is not None
 
@@ -65,7 +61,7 @@ class Charges:
         Raises ConsentRefused for a release that exceeds the reservation, for a repeated release, and for a part of a larger
         release that differs from the plan.
         """
-        if isinstance(query, Gram) or isinstance(query.batch, Piece):
+        if isinstance(query, Gram):
             self._require_planned(query)
         capped = query.capped if isinstance(query, Descend | Backward) else None
         if capped is not None and capped.paid is not None:
@@ -126,26 +122,21 @@ class Charges:
             ) from error
         self._made.update(each for each, _ in items)
 
-    def _require_planned(self, query: Query) -> None:
+    def _require_planned(self, query: Gram) -> None:
         """Raise ConsentRefused for a part of a release that differs from the plan. All parts are charged once, together.
 
-        The party compares the terms of its own sum and the number of pieces. If a run centres and scales columns by released
-        values, all parts must use the centres and scales of the first one. The party relies on the coordinator for the
+        The party compares the terms of its own sum and the number of parts with its plan. Cap, weights, centres and scales may
+        depend on released values, so all parts must use those of the first one. The party relies on the coordinator for the
         weights, which bound the shares of all parties together, as in every release of several parties.
         """
-        batch, solver = query.batch, self._plan.solver if self._plan is not None else None
-        pieces = getattr(solver, "pieces", None)
-        if pieces is not None and self._plan is not None and batch is not None and isinstance(query, Gram):
-            planned = {piece.fold.number: piece.shares() for piece in pieces(self._plan.problem)}
-            own = planned.get(batch.number, {}).get(self._party)
-            if own is not None and _extent(query) == _extent(own):
-                rows = _rows(query)
-                if solver is None or not solver.infers:
-                    self._rows = _rows(own)
-                elif batch.number == 0 or self._rows is None:
-                    self._rows = rows
-                if np.array_equal(rows, self._rows):
-                    return
+        pieces = () if self._plan is None else self._plan.solver.pieces(self._plan.problem)
+        own = [piece.shares().get(self._party) for piece in pieces]
+        if query.event is not None and any(isinstance(one, Gram) and _extent(query) == _extent(one) for one in own):
+            factors = _factors(query)
+            if query.fold.number == 0 or self._first is None:
+                self._first = factors
+            if factors == self._first:
+                return
         raise ConsentRefused(
             f"party {self._party!r} was asked for a piece of a joint release that the job's plan does not have: all pieces "
             "are paid for by one charge"

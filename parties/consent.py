@@ -9,7 +9,7 @@ sources = ["bank.parquet"]      files and addresses that may be read to train, a
                                 and for parts of one table of all parties; "*" is a wild card; a relative path starts at this
                                 file's folder; left out: any file or table. Addresses must be listed, with their parameters:
                                 "postgresql://reader@db/bank", "s3://bucket/*?region=eu-central-1" (parties.allowed)
-products = true                 accept jobs that show this party's columns, without noise, to the coordinator and to later
+products = true                 accept jobs that may show this party's columns, without noise, to the coordinator and to later
                                 parties, who multiply these columns with their own (privacy.inference, the solver NoisyGram,
                                 SkGD with joint=True)
 interactive = true              ask at the terminal for jobs that are not listed
@@ -42,6 +42,7 @@ lookup = true                   a service looks up only the requested records, i
 collude = 2                     accept jobs in which at least so many parties may pool what they saw and learn no more; left
                                 out: any
 dealer = "separate"             the coordinator may not be the dealer; left out: any dealer
+products = false                no products of columns, for which all parties hold masked columns; left out: they are allowed
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ from vfl.arguments import as_floats, require, require_count, require_positive
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of, voids
 from vfl.secure.specification import SEPARATE
+from vfl.solvers.on_shares import may_open_products
 from vfl.tables import built, read_toml
 
 if TYPE_CHECKING:
@@ -125,6 +127,7 @@ class Demands:
 
     collude: int | None = None
     dealer: str | None = None
+    products: bool = True
 
     def __post_init__(self) -> None:
         if self.collude is not None:
@@ -192,7 +195,7 @@ class Policy:
         if job.shows_columns and not self.products:
             refuse(
                 "products",
-                "it would show columns to other participants before noise, and the policy does not allow that",
+                "it may show columns to other participants before noise, and the policy does not allow that",
             )
         not_private = _not_private(job)
         if not_private and not self.allow_non_private:
@@ -282,6 +285,8 @@ class Policy:
             )
         if demanded.dealer is not None and stated.dealer != demanded.dealer:
             refuse("[secure] dealer", f"its dealer is {stated.dealer!r}, and {demanded.dealer!r} is demanded")
+        if not demanded.products and may_open_products(job.solver):
+            refuse("[secure] products", "it may open products of columns: SkGD does not with joint = false")
 
     def _listed(self, job: Job) -> bool:
         # The submitter chooses the name of a job, so a name must not pass for the digest of another job.

@@ -18,7 +18,6 @@ from parties.book import RunCount
 from parties.record_cap import Coverage
 from parties.session import RECORDS, SHARED, Credentials, Session
 from vfl.errors import FederationError, PrivacyError, VflError
-from vfl.kinds import to_plain
 from vfl.messages.joining import Done
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.kernels.ring import Words
     from vfl.messages import Backward, Block
+    from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.requests import Commitment, Parcel, Request
     from vfl.secure.streams import Streams
@@ -178,7 +178,8 @@ class Holder:
                 found = {owner: member.masked_residual(version, owner) for owner in to}
                 return Done(), [session.seal(o, f"residual {version.name}", words) for o, words in found.items()]
             case requests.Contribute():
-                return self._commitment(self._contribution(request, member, session, parcels), request, session), []
+                words, key = self._contribution(request, member, session, parcels), request.key
+                return self._commitment(words, replace(key, part=request.query.part), session), []
             case _:
                 raise self._refusal(f"does not answer {type(request).__name__}", FederationError)
         return Done(), []
@@ -289,9 +290,8 @@ class Holder:
                 member.take_columns(request.owner, words)
                 return Done(), []
             case requests.ContributeProducts() if member is not None:
-                return self._commitment(
-                    self._opened_products(request, sharing, member, session, parcels), request, session
-                ), []
+                words = self._opened_products(request, sharing, member, session, parcels)
+                return self._commitment(words, request.key, session), []
             case _:
                 raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
 
@@ -304,11 +304,8 @@ class Holder:
         parcels: dict[str, Parcel],
     ) -> Words:
         """Charge the release; return this party's share of its products with each other party, in order, then its own block."""
-        own = request.query.shares().get(self.name)
-        if own is None or to_plain(request.query) != to_plain(sharing.first):
-            raise self._refusal("was asked for products of columns that its job does not plan")
-        check(request.query)
-        self.charges.record(own, request.key)
+        check(sharing.first)
+        self.charges.record(sharing.first.shares()[self.name], request.key)
         widths, parties = sharing.widths, sharing.roles.parties
         if DEALER in parcels:
             before = parties[: parties.index(self.name)]
@@ -363,11 +360,9 @@ class Holder:
             found.append(member.contribution(opening, deviations))
         return np.concatenate(found)
 
-    def _commitment(
-        self, words: Words, request: requests.Contribute | requests.ContributeProducts, session: Session
-    ) -> Commitment:
+    def _commitment(self, words: Words, key: ReleaseKey, session: Session) -> Commitment:
         """Keep this party's share of a noised sum until it is disclosed, and return a commitment to the share."""
-        drawn = self._noise.stream(replace(request.key, part=request.query.part), f"{self.name}, commitment").words(4)
+        drawn = self._noise.stream(key, f"{self.name}, commitment").words(4)
         nonce = drawn.astype("<u8", copy=False).tobytes()
         self._committed = requests.Contribution(words.astype("<u8", copy=False).tobytes(), nonce)
         return committed(self.name, session.session, self._committed)

@@ -22,13 +22,14 @@ from parties.sources.ranges import content_of, count_records, rows_of
 from parties.sources.sparse import SparseSource
 from parties.sources.stores import is_stored
 from parties.storage.cells import contents_of
-from parties.storage.dense import read_columns
+from parties.storage.dense import Reading, read_columns
 from parties.storage.groups import GroupReader
 from parties.storage.sparse import read_sparse
 from parties.subsampled import SubsampledRows
 from vfl.errors import SpecificationError
 from vfl.job.flags import unnoised
 from vfl.job.site import IN_ONE_PROCESS
+from vfl.planning import plan as make_plan
 from vfl.schema import RealLabel
 from vfl.shards import Each, Here, cut
 
@@ -88,14 +89,16 @@ def load(
         already. None asks nobody and keeps no book.
     index : the aligned rows, in their order (parties.alignment.participant); None takes all rows in the source's order.
     threads : number of threads of the party's kernels.
-    own : the party's identity across organisations, for the keys of a run on shares.
+    own : the party's identity across organisations, for the keys of a run on shares. With an identity, the cells of all rows
+        of an aligned source are checked: other parties choose the rows by their ids, so an error about the chosen rows alone
+        would tell the other parties of single records.
     shards : number of shards of the party's rows, all in this process.
     """
     agreed = policy if isinstance(policy, Policy) else consented(task, source, policy)
     opened = open_for(task, source, ids=index is not None)
     unchanged = Unchanged(source, opened)
     rows = [
-        load_rows(task, source, opened, shard, chosen, threads=threads)
+        load_rows(task, source, opened, shard, chosen, threads=threads, whole=own is not None)
         for shard, chosen in shards_of(task, source, opened, index, shards)
     ]
     if shards > 1:
@@ -131,7 +134,10 @@ def over(
             raise SpecificationError(IN_ONE_PROCESS)
         (rows,) = shards.members
         holder = Holder(job, task.party, rows.columns, noise, rows.y, book, own)
-    return Party(task.party, shards, facts, noise, book, unnoised(job), alignment=alignment, holder=holder)
+    products = job.shows_columns and make_plan(job, sum(f.n_trained + f.n_held_out for f in facts)).has_products
+    return Party(
+        task.party, shards, facts, noise, book, unnoised(job), products=products, alignment=alignment, holder=holder
+    )
 
 
 def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source:
@@ -248,14 +254,16 @@ def load_rows(
     chosen: Chosen | None = None,
     *,
     threads: int = 1,
+    whole: bool = False,
 ) -> Rows | SubsampledRows:
     """Return one shard of a party's rows. Raises DataError before anything is computed.
 
     opened : the source (`open_for`). shard : None for all rows. chosen : the shard's rows of the source, in the order common to
-        all parties, if the records are aligned.
+        all parties, if the records are aligned. whole : True to check the cells of all rows even so.
     """
     job = task.job
-    columns, labels, groups = _read(task if job.privacy is None else _total(task), source, opened, shard, chosen)
+    read = task if job.privacy is None else _total(task)
+    columns, labels, groups = _read(read, source, opened, shard, chosen, whole=whole)
     columns.warm(private=job.privacy is not None)
     first, held_out, n_trained = 0 if shard is None else shard.start, None, None
     if shard is not None:
@@ -391,19 +399,26 @@ def _total(task: PartyTask) -> PartyTask:
 
 
 def _read(
-    task: PartyTask, source: Any, opened: Source, shard: Shard | None, chosen: Chosen | None
+    task: PartyTask, source: Any, opened: Source, shard: Shard | None, chosen: Chosen | None, *, whole: bool = False
 ) -> tuple[Storage, Vector | None, Mapping[str, Integers]]:
-    """Return columns, labels and group codes of one shard of the records, in their order."""
+    """Return columns, labels and group codes of one shard of the records, in their order.
+
+    whole : as for `load_rows`.
+    """
+    wanted = task.canonical, task.schema, task.scaling
+    options: dict[str, Any] = {"label": task.label, "factors": task.factors, "dtype": task.storage}
     if chosen is not None:
+        if whole and isinstance(opened, SparseSource) and task.sparse:
+            read_sparse(opened, *wanted, **options)
         opened = AlignedSource.of(opened, chosen, source)
     elif shard is not None:
         opened = rows_of(opened, shard.start, shard.stop)
-    wanted = task.canonical, task.schema, task.scaling
-    options: dict[str, Any] = {"intercept": task.intercept, "label": task.label, "factors": task.factors}
-    options["dtype"] = task.storage
     if not isinstance(opened, SparseSource):
+        if whole and chosen is not None and isinstance(opened, AlignedSource):
+            groups = GroupReader(task.schema, task.groups, opened.origin, chosen.n_rows)
+            opened.every = Reading(opened.origin, chosen.n_rows, *wanted, groups=groups, **options)
         groups = GroupReader(task.schema, task.groups, opened.origin, opened.at_most)
-        columns, labels = read_columns(opened, *wanted, groups=groups, **options)
+        columns, labels = read_columns(opened, *wanted, groups=groups, intercept=task.intercept, **options)
         codes = groups.codes(columns.n_records)
         if not isinstance(opened, AlignedSource):
             return columns, labels, codes
@@ -419,4 +434,4 @@ def _read(
             "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
             f'sparse = ["{task.party}"], or give a dense table (.toarray())'
         )
-    return *read_sparse(opened, *wanted, **options), {}
+    return *read_sparse(opened, *wanted, intercept=task.intercept, **options), {}

@@ -25,6 +25,7 @@ from vfl.messages import (
     Columns,
     Descend,
     Forward,
+    Gram,
     Greeting,
     Groups,
     Moments,
@@ -75,6 +76,7 @@ class Party:
     book : the owner's release log; None keeps no log. A run on shares is then counted in memory (parties.book.RunCount).
     unnoised : the kinds of query that the job lets the party answer without noise (vfl.job.flags.unnoised). The party refuses
         all other queries without noise, whatever the coordinator says.
+    products : True if the job's plan releases products of columns. Otherwise the party refuses `Columns` and `Gram`.
     alignment : hash of the ids of the party's records in their order, '' without an alignment.
     holder : the party's role in a run on shares, in which the party answers no query about margins; None for trust='trusted'.
     """
@@ -88,6 +90,7 @@ class Party:
         book: PartyBook | None = None,
         unnoised: tuple[type[Query], ...] = (),
         *,
+        products: bool = False,
         alignment: str = "",
         holder: Holder | None = None,
     ) -> None:
@@ -98,7 +101,7 @@ class Party:
         self._noise = noise
         self._book = book
         self._charges: Charges | None = book if holder is None else holder.charges
-        self._unnoised = unnoised
+        self._unnoised, self._products = unnoised, products
         self._alignment = alignment
         self._cap = OwnCap(name, self.n_coordinates, repeats=not noise.private)
 
@@ -170,6 +173,11 @@ class Party:
         records : per-record vectors of the query; `Each` with one entry per shard if the rows are in shards.
         """
         start = time.perf_counter()
+        if isinstance(query, Columns | Gram) and not self._products:
+            raise PrivacyError(
+                f"party {self.name!r} was asked for {type(query).__name__}, which shows columns before noise: the plan of its "
+                "job has no products of columns"
+            )
         if None in query.events() and not isinstance(query, self._unnoised):
             raise PrivacyError(
                 f"party {self.name!r} was asked to release without noise ({type(query).__name__}), which the job does not "

@@ -7,7 +7,9 @@ import hashlib
 import os
 import re
 import signal
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -219,5 +221,23 @@ def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
         return Said(code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def call_apart() -> Callable[..., Said]:
+    """Run `vfl ARGUMENTS` in a process of its own, to compare all of its output.
+
+    In this process, threads that an earlier test left, such as those of Ray and gRPC, write to the same streams.
+    """
+
+    def run(*arguments: str) -> Said:
+        code = "from vfl.cli import main; main()"
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, timeout=200
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
 
     return run

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from vfl.messages import Block
     from vfl.messages.kinds import Plain
 
-FORMAT = 7
+FORMAT = 8
 """Version of all plain forms. The version increases with every change to a kind's parameters or a message's fields."""
 
 FEW = 128
@@ -75,6 +75,7 @@ declare(
     BoundedRange=kind("event"),
     Fold=kind("batch"),
     Gaussian=kind("event"),
+    Piece=kind("batch"),
     Rule=kind("rule"),
     ScoreRule=kind("score"),
     Side=choice(Side),

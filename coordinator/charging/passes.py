@@ -75,6 +75,11 @@ class Passes:
         else:
             self._number, self._paid, self._released, self._cap = self._before
 
+    def given_up(self, query: Query, key: ReleaseKey) -> None:
+        """Note that a lost query stays unanswered, whatever its noise: its charge pays for no further release."""
+        self.replayed(query, key)
+        self._over = True
+
     def _take(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[Paid, bool]:
         """Record the query's coordinates as released. Return the charge that covers them, and True if this charge is new."""
         blocks = [step.block.coordinates for step in query.ordered()]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from parties.alignment.index import Index
     from parties.sources.base import Content, Origin, Source
+    from parties.storage.dense import Reading
     from vfl.job import Job
     from vfl.job.task import PartyTask
     from vfl.security.identifiers import IdKind, Ids
@@ -40,10 +41,7 @@ def open_with_ids(task: PartyTask, spec: Any) -> Source:
 
 
 def check_before(task: PartyTask, source: Source) -> None:
-    """Check the types of the columns before an alignment, which may take long.
-
-    Wrong cells are found only after the alignment, since only the cells of common records are checked.
-    """
+    """Check the types of the columns before an alignment, which may take long. Wrong cells are found after the alignment."""
     if not isinstance(source, SparseSource):
         groups = GroupReader(task.schema, task.groups, source.origin, 0)
         wanted = task.canonical, task.schema, task.scaling
@@ -182,9 +180,12 @@ class AlignedSource:
     """Source that yields chosen rows of another source, in that source's order. Memory grows only with the chosen rows.
 
     `ordered` then moves the records into the common order, in place and column by column, without a second copy of the data.
+
+    every : readers that check the cells of all rows; None checks the chosen rows alone, as they are read.
     """
 
     n_records: int | None
+    every: Reading | None = None
 
     def __init__(self, source: Source, chosen: Chosen, unchanged: Callable[[], bool]) -> None:
         self._source, self._chosen, self._unchanged = source, chosen, unchanged
@@ -213,12 +214,16 @@ class AlignedSource:
             count += batch.num_rows
             if count > self._chosen.n_rows:
                 break
+            if self.every is not None:
+                self.every.check(batch)
             if len(kept) == batch.num_rows:
                 yield batch
             elif len(kept):
                 yield batch.take(pa.array(kept))
         if count != self._chosen.n_rows or not self.origin.attempt(self._unchanged, "cannot be read"):
             raise self.origin.error("changed while it was read")
+        if self.every is not None:
+            self.every.end()
 
     @property
     def order(self) -> Integers:

@@ -204,8 +204,10 @@ class TrainingWork(Work):
             }
             if _noised(query):
                 self._take(key, _first_part(query, own), len(query.events()))
-        if isinstance(message, Contribute | ContributeProducts):
+        if isinstance(message, Contribute):
             self._take(message.key, message.query.part, len(message.query.blocks))
+        if isinstance(message, ContributeProducts):
+            self._take(message.key, 0, len(self._task.job.partition.parties))
         return vectors
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:

@@ -108,7 +108,7 @@ def read_columns(
     store = np.empty(n * p, dtype=dtype)
     array = store.reshape((n, p), order="F")
     options: Any = {"label": label, "factors": factors, "groups": groups}
-    reading = _Reading(source.origin, n, columns, schema, scaling, dtype, **options)
+    reading = Reading(source.origin, n, columns, schema, scaling, dtype, **options)
     count = 0
     # If the party needs no column, read any column, to count the records.
     for batch in source.batches(reading.wanted or source.names[:1]):
@@ -138,13 +138,13 @@ def check_types(source: Source, columns: Sequence[str], schema: Schema, scaling:
     Raises DataError early; `read_columns` would raise it only after a long alignment. A text file has no types, so the first
     piece of the file is read and converted.
     """
-    reading = _Reading(source.origin, 0, columns, schema, scaling, **options)
+    reading = Reading(source.origin, 0, columns, schema, scaling, **options)
     batch = next(iter(source.batches(reading.wanted, 1)), None) if reading.wanted else None
     if batch is not None:
-        reading.add(batch.slice(0, 0), np.empty((0, len(scaling.features))), slice(0, 0))
+        reading.check(batch.slice(0, 0))
 
 
-class _Reading:
+class Reading:
     """Readers of all columns of a source. at_most : bound on the number of records. wanted : names of the columns to read."""
 
     def __init__(
@@ -171,6 +171,7 @@ class _Reading:
         own = [source for column in columns for source in schema.sources(column)]
         of_labels = self.labels.columns if self.labels else ()
         self.wanted = list(dict.fromkeys([*own, *of_labels, *(groups.sources if groups else ())]))
+        self._width, self._checked = first, 0
 
     def add(self, batch: pa.RecordBatch, array: Matrix, rows: slice) -> None:
         """Convert a chunk of records, and write it to `array`. rows : positions of these records among all records."""
@@ -180,6 +181,17 @@ class _Reading:
             self.labels.add([batch.column(column) for column in self.labels.columns], rows)
         if self._groups:
             self._groups.add(batch, rows)
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Check the next chunk of cells, and keep no feature."""
+        rows = slice(self._checked, self._checked + batch.num_rows)
+        self.add(batch, np.empty((batch.num_rows, self._width), order="F"), rows)
+        self._checked = rows.stop
+
+    def end(self) -> None:
+        """Check all labels together, after the last chunk."""
+        if self.labels:
+            self.labels.values(self._checked)
 
 
 def _writer(

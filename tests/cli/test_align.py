@@ -80,8 +80,8 @@ def test_align_prints_the_count_and_who_learned_what(folder: Path, call: Callabl
     assert len(list(folder.glob("own/*/*.index"))) == 2
 
 
-def test_align_then_run_then_predict(folder: Path, call: Callable[..., Said]) -> None:
-    told = call("align", "job.toml", "--engine", "inprocess", "--json")
+def test_align_then_run_then_predict(folder: Path, call: Callable[..., Said], call_apart: Callable[..., Said]) -> None:
+    told = call_apart("align", "job.toml", "--engine", "inprocess", "--json")
     outcome = json.loads(told.out)
     assert told.err == ""
     assert (outcome["n_records"], outcome["sizes"]) == (common(folder), {"bank": 80, "telco": 70})
@@ -101,10 +101,12 @@ def test_align_then_run_then_predict(folder: Path, call: Callable[..., Said]) ->
     assert not (folder / "other").exists()
 
 
-def test_a_simulated_job_aligns_its_one_table(folder: Path, call: Callable[..., Said]) -> None:
+def test_a_simulated_job_aligns_its_one_table(
+    folder: Path, call: Callable[..., Said], call_apart: Callable[..., Said]
+) -> None:
     outcome = json.loads(call("align", "one.toml", "--engine", "inprocess", "--json").out)
     assert (outcome["n_records"], outcome["kept"]) == (N, False)
-    ran = call("run", "one.toml", "--engine", "inprocess", "--output", "run", "--json")
+    ran = call_apart("run", "one.toml", "--engine", "inprocess", "--output", "run", "--json")
     assert ran.code == 0, ran.err
     assert ran.err == ""
     predicted = call("predict", "run", "--data", "all.csv")

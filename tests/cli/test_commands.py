@@ -121,8 +121,8 @@ class TestRun:
         assert there["coef"] == here["coef"]
         assert there["intercept"] == here["intercept"]
 
-    def test_json_is_the_only_output(self, folder: Path, call: Callable[..., Said]) -> None:
-        said = call("run", "job.toml", "--engine", "inprocess", "--json", "--output", "out")
+    def test_json_is_the_only_output(self, folder: Path, call_apart: Callable[..., Said]) -> None:
+        said = call_apart("run", "job.toml", "--engine", "inprocess", "--json", "--output", "out")
         assert said.err == ""
         summary = json.loads(said.out)
         result = Result.load(folder / "out")

@@ -432,6 +432,16 @@ class TestSkip:
             assert outcome.statement.stopped_early
             assert outcome.statement.epsilon <= EPSILON
 
+    @pytest.mark.parametrize("at", [3, 4, 5, 6])
+    @pytest.mark.parametrize("noise", ["seeded", "true"])
+    def test_lost_in_an_early_pass_of_all_parties(self, at: int, noise: str) -> None:
+        """Such a pass is lost as a whole. Its charge counts as made, with seeded noise too: later passes are paid in full."""
+        solver = vfl.SkGD(passes=12, sampling="full", clip="record", shares=vfl.Shares(early_share=0.15))
+        events, outcome = drive(Lossy(job(noise=noise, solver=solver), at=at, returns=False), SKIP)
+        assert outcome.left == ("shop",)
+        assert outcome.statement.releases == charged(events)
+        assert 0.99 * EPSILON < outcome.statement.epsilon <= EPSILON
+
     def test_without_noise_it_ends_where_training_without_the_party_ends(self) -> None:
         """Xw was rebuilt without it, intercept and centres included."""
         spec = job(noise="none", passes=300)

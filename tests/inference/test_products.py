@@ -23,7 +23,7 @@ from vfl import messages
 from vfl.errors import ConsentRefused, PrivacyError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.losses import loss_of
-from vfl.messages import Backward, Block, Fold, Paid, RecordCap, RecordNorms, Records, queries
+from vfl.messages import Backward, Block, Paid, RecordCap, RecordNorms, Records, queries
 from vfl.planning import plan
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
@@ -228,9 +228,9 @@ def test_other_sums_are_refused(change):
         clip.sensitivity_of(replace(piece, **given), 1)
 
 
-@pytest.mark.parametrize("where", ["alone", "in a batch", "under a record cap"])
+@pytest.mark.parametrize("where", ["alone", "under a record cap"])
 def test_products_outside_a_planned_piece_are_refused(where):
-    """The clip 'norm' bounds one column of them, and batches and record caps leave them as they are: Δ would be too small."""
+    """The clip 'norm' bounds one column of them, and a record cap leaves them as they are: Δ would be too small."""
     spec = replace(job("squared"), privacy=vfl.Privacy(epsilon=1.0))
     piece = piece_of(job("squared"), 0).shares()["b"]
     clip = Clip(1.0, piece.blocks[0].size)
@@ -239,19 +239,17 @@ def test_products_outside_a_planned_piece_are_refused(where):
     rows = {"b": (piece.blocks[0], piece.centres[0], piece.scales[0])}
     changes = {
         "alone": {},
-        "in a batch": {"fold": Fold(3, 50, (1,))},
         "under a record cap": {"capped": RecordCap(1.0, rows, paid=paid)},
     }[where]
-    query = replace(piece, weighting=loss_of("squared"), clip=clip, event=event, **({"fold": None} | changes))
+    query = replace(piece, weighting=loss_of("squared"), clip=clip, event=event, **changes)
     with pytest.raises(PrivacyError, match="products"):
         check(query)
     with pytest.raises(ConsentRefused, match="joint release"):
         RunCount(spec, "b", N).record(query, ReleaseKey(0))
     own = {
-        name: getattr(query, name)
-        for name in ("weighting", "blocks", "centres", "scales", "clip", "event", "fold", "capped")
+        name: getattr(query, name) for name in ("weighting", "blocks", "centres", "scales", "clip", "event", "capped")
     }
-    check(Backward(**own))  # a plain sum is bounded by each of the three
+    check(Backward(**own))  # a plain sum is bounded by either
 
 
 def other(query, **changes):
@@ -302,11 +300,11 @@ def test_a_party_with_a_book_makes_no_other_release_for_intervals(monkeypatch, t
         if isinstance(query, Backward) and query.fold is not None:
             own = self._charges
             for name, attack in ATTACKS.items():
-                state = own._last, own._rows
+                state = own._last, own._first
                 with pytest.raises((ConsentRefused, PrivacyError)):
                     answer(self, attack(query), records, replace(key, attempt=key.attempt + 1))
                 refused[name] += 1
-                own._last, own._rows = state  # the run continues as if it had not been attacked
+                own._last, own._first = state  # the run continues as if it had not been attacked
         return reply
 
     monkeypatch.setattr(Party, "answer", attacked)

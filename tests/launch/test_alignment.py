@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 
 import vfl
 from coordinator.alignment import align as coordinate
 from coordinator.coordinator import agreed_records
 from coordinator.rounds import Round
 from parties.alignment import reading as aligned
-from parties.alignment.index import Index, place
+from parties.alignment.index import Index, digest_of, place
 from parties.alignment.participant import Alignment
+from parties.loading import load
 from parties.services.aligning import AlignmentService
+from parties.session import Credentials
 from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed, Keeping, alignment_name, reveals
 from vfl.errors import (
     BudgetExceeded,
@@ -39,6 +42,7 @@ from vfl.messages import Greeting
 from vfl.messages.joining import BeginAligning, Conclude, ReadIds
 from vfl.privacy.ledger import SqliteLedger
 from vfl.security import psi
+from vfl.security.identifiers import alignment_hash, in_order
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -183,6 +187,29 @@ class TestTraining:
         data["telco"].loc[data["telco"].customer.isin(common), "calls"] = np.nan
         with pytest.raises(DataError, match="column 'calls' has missing values"):
             train(job(), data)
+
+    @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+    @pytest.mark.parametrize("wrong", [{"calls": np.nan}, {"default": 7}, {"default": None}])
+    @pytest.mark.parametrize("chosen", ["the row", "other rows"])
+    def test_across_organisations_errors_do_not_depend_on_the_rows_that_others_choose(
+        self, wrong: dict[str, Any], chosen: str, sparse: bool
+    ) -> None:
+        """Another party that joins with the ids of one record would learn of this record's cells."""
+        partition = vfl.FeaturePartition({"bank": ["income"], "telco": ["calls"]}, ("telco", "default"))
+        spec = job(partition=partition, sparse=["telco"] * sparse)
+        source: Any = people()[["customer", "calls", "default"]].astype(dict.fromkeys(wrong, object))
+        source.loc[7, list(wrong)] = list(wrong.values())
+        if sparse:
+            matrix = scipy.sparse.csr_array(source[["calls", "default"]].to_numpy(float))
+            source = source.customer.tolist(), matrix
+        rows = np.array([9, 7, 3] if chosen == "the row" else [9, 4, 3])
+        task, (column,) = spec.for_party("telco"), wrong
+        own, _ = aligned.read_ids(task, aligned.open_with_ids(task, source))
+        index = Index(SALT, alignment_hash(in_order(own, rows), SALT), digest_of(source, "telco"), rows)
+        with pytest.raises(DataError, match=f"'{column}'"):
+            load(task, source, index=index, own=Credentials())
+        if chosen == "other rows":
+            assert load(task, source, index=index).n_records == 3
 
     def test_integers_and_declared_kinds(self) -> None:
         numbered = {

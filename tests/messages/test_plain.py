@@ -29,6 +29,7 @@ from vfl.messages import (
     Block,
     BookHeads,
     Descend,
+    Fold,
     Gram,
     Greeting,
     Notice,
@@ -266,7 +267,7 @@ class TestGramClip:
         event = clip.event(3.0)
         weighting = Derivative(setting.loss_of("squared"))
         plain = Backward(weighting, (block,), (zeros,), (ones,), clip, event)
-        for query in (plain, replace(plain, fold=Piece(0, 3, ())), replace(plain, weighting=Row(1.0, 1.0, 0.0, True))):
+        for query in (plain, replace(plain, weighting=Row(1.0, 1.0, 0.0, True))):
             with pytest.raises(PrivacyError, match="'gram'"):
                 party("a").answer(from_plain(to_plain(query), Query), Records(weights=np.ones(setting.N)), KEY)
             with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
@@ -275,17 +276,12 @@ class TestGramClip:
     def test_pieces_of_a_plain_sum(self) -> None:
         """All pieces share the charge of the first, and a plain clip bounds each piece alone."""
         block, clip = Block(0, "a", 0, 2, 0), Clip(1.0, 2)
-        piece = Backward(
-            Derivative(setting.loss_of("squared")),
-            (block,),
-            (np.zeros(2),),
-            (np.ones(2),),
-            clip,
-            clip.event(3.0),
-            fold=Piece(1, 3, ()),
-        )
+        parts = Row(1.0, 1.0, 0.0, False), (block,), (np.zeros(2),), (np.ones(2),), clip, clip.event(3.0)
         with pytest.raises(PrivacyError, match="one charge pays"):
-            check(piece)
+            check(Gram(*parts, fold=Piece(1, 3, ())))
+        for kind, fold in ((Backward, Piece(1, 3, ())), (Gram, None), (Gram, Fold(1, 3, ()))):
+            with pytest.raises(PrivacyError, match="are pieces of one release, and no other sums are"):
+                kind(*parts, fold=fold)  # type: ignore[arg-type]
 
     def test_under_a_record_cap(self) -> None:
         """Products ignore a record cap, so a pass that it pays for must not hold them."""

@@ -23,6 +23,6 @@ def party_over(
     unnoised: tuple[type[Query], ...] = (),
     **options: Any,
 ) -> Party:
-    """Return a party without a book. options : of its `Rows`."""
+    """Return a party without a book, which answers queries for products of columns. options : of its `Rows`."""
     rows = Rows(name, columns, labels, **options)
-    return Party(name, Here([rows]), [rows.facts()], noise, unnoised=unnoised)
+    return Party(name, Here([rows]), [rows.facts()], noise, unnoised=unnoised, products=True)

@@ -165,6 +165,7 @@ def test_not_private_jobs_need_their_own_consent(changes: dict[str, Any]) -> Non
     policy(allow_non_private=True).check(job(**changes), "bank")
 
 
+JOINT = vfl.SkGD(joint=True)
 GRAM: dict[str, Any] = {"solver": vfl.NoisyGram(), "loss": "squared", "bounds": BOUNDS | {"default": (0, 1)}}
 
 
@@ -173,17 +174,28 @@ GRAM: dict[str, Any] = {"solver": vfl.NoisyGram(), "loss": "squared", "bounds": 
     [
         {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9, inference=True)},
         GRAM,
-        {"solver": vfl.SkGD(joint=True)},
+        {"solver": JOINT},
     ],
     ids=["inference", "NoisyGram", "joint steps"],
 )
 def test_columns_shown_before_noise_need_their_own_consent(changes: dict[str, Any]) -> None:
     refused("products", policy(), job(**changes))
     policy(products=True).check(job(**changes), "bank")
+    policy().check(job(**GRAM | {"solver": vfl.NoisyGram(constant=True)}), "bank")
 
 
 def test_products_on_shares_show_no_column() -> None:
     policy(trust=("secure",)).check(job(**GRAM, trust="secure"), "bank")
+
+
+def test_products_on_shares_can_be_declined() -> None:
+    """A rule may decide for joint steps once the number of records is known, so the job has to say that it takes none."""
+    chosen = policy(secure=Demands(products=False))
+    for spec in (job(**GRAM, trust="secure"), *(job(solver=own, trust="secure") for own in (vfl.SkGD(), JOINT))):
+        assert "joint = false" in refused("[secure] products", chosen, spec)
+        policy(secure=Demands()).check(spec, "bank")
+    for solver in (vfl.SkGD(joint=False), vfl.SkGD(passes=9), vfl.CD(), vfl.GD()):
+        chosen.check(job(solver=solver, trust="secure"), "bank")
 
 
 def test_limits_of_one_job_hold_for_either_number() -> None:

@@ -14,6 +14,7 @@ from coordinator.coordinator import Coordinator
 from parties.charges import Charges
 from parties.loading import load
 from tests.solvers import setting
+from vfl.certificate.issue import planned
 from vfl.errors import ConsentRefused, PartyLost, SpecificationError
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
@@ -103,6 +104,17 @@ def test_the_plan_says_what_joint_steps_would_save_and_why_none_are_taken() -> N
     assert "joint = true changes nothing: below μn/p" in said(replace(LONG, privacy=few))
     own_clips = setting.job(vfl.SkGD(joint=True), "squared", epsilon=4_000.0)
     assert "joint = true changes nothing: each column has a clip of its own" in said(own_clips)
+
+
+def test_the_certificate_says_what_the_resolved_run_does() -> None:
+    """A job that asks for joint steps may show columns. A run that takes none shows none, and has no cap of products."""
+    few = replace(LONG, privacy=vfl.Privacy(epsilon=0.3, delta=1e-5))
+    assert few.shows_columns
+    for spec, shown in ((LONG, True), (few, False)):
+        stated = planned(plan(spec, 4_000))
+        assert ("columns of the parties before it" in stated["who_sees_what"]["party"]) is shown
+        assert ("for products of columns, Frobenius norm" in stated["geometry"]) is shown
+        assert "cap record_clip·√p" in stated["geometry"]
 
 
 def test_nearly_parallel_columns_of_two_parties_need_no_more_passes() -> None:

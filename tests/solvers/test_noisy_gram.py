@@ -31,12 +31,14 @@ from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.noise import SeededNoise
 from vfl.solvers import noisy_gram
 from vfl.solvers.iterates.quadratic import least_squares
+from vfl.solvers.joint import unscaled
 from vfl.solvers.noisy_gram import GramClip, Row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.coordinator.shared_parties import SharedParties
+    from vfl.solvers.protocol import Solver
 
 N = 300
 COLUMNS = ("a0", "a1", "b0", "b1")
@@ -338,6 +340,10 @@ def test_an_owners_book_refuses_unplanned_pieces(tmp_path: Path, monkeypatch: py
         replace(second, fold=Piece(0, 2, ())),
         replace(second, own=True),
         replace(second, scales=(np.full(3, 4.0),)),
+        replace(second, weighting=replace(second.weighting, label_centre=0.5)),
+        replace(second, weighting=replace(second.weighting, square=0.5 * second.weighting.square)),
+        replace(second, clip=replace(second.clip, cap=0.5 * second.clip.cap)),
+        replace(second, event=None),
         replace(second, blocks=(block,), centres=(np.zeros(2),), scales=one),
         replace(second, held=replace(second.held, stop=3)),  # more columns than the bank has
         replace(second, fold=Piece(1, 10**6, ())),
@@ -349,6 +355,37 @@ def test_an_owners_book_refuses_unplanned_pieces(tmp_path: Path, monkeypatch: py
     ask(second, 3)
     with pytest.raises(ConsentRefused, match="beyond the plan"):
         ask(first, 4)
+
+
+PRIVATE = vfl.Privacy(epsilon=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "solver", "loss"),
+    [
+        (PRIVATE, vfl.SkGD(passes=2), "squared"),
+        (None, vfl.SkGD(passes=2), "squared"),
+        (PRIVATE, vfl.SkGD(joint=True), "squared"),
+        (PRIVATE, vfl.NoisyGram(constant=True), "squared"),
+        (PRIVATE, vfl.OutputPerturbation(), "huber"),
+    ],
+    ids=["no joint steps", "no privacy", "joint steps declined", "the constant model", "exact gradients"],
+)
+def test_a_party_shows_no_column_for_a_job_whose_plan_has_no_products(
+    privacy: vfl.Privacy | None, solver: Solver, loss: str
+) -> None:
+    """A coordinator cannot ask for columns before noise, or for exact products, that nobody was asked to allow."""
+    planned = plan(job(privacy=PRIVATE), N)
+    piece = planned.solver.pieces(planned.problem)[0]
+    own = {c: table()[c] for c in ("b0", "b1", "y")}
+    spec = job(privacy=privacy, solver=solver, loss=loss, penalty=vfl.L2(0.1))
+    assert not plan(spec, N).has_products
+    for query in (
+        *noisy_gram.asked((replace(piece, held=piece.blocks[1]),), unscaled(planned.problem)),
+        replace(piece.shares()["telco"], clip=GramClip(math.inf, 14), event=None),
+    ):
+        with pytest.raises(PrivacyError, match="which shows columns before noise: the plan of its job has no products"):
+            load(spec.for_party("telco"), own).answer(query, Records(weights=np.ones(N * query.width)), ReleaseKey(1))
 
 
 class CutOffError(Exception):

@@ -55,7 +55,14 @@ def test_a_row_is_planned_charged_and_made_in_its_phase(phase: Phase, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("phase", "refused"), [(Phase.END, Descend), (Phase.FIRST, Tally), (Phase.BETWEEN, Tally), (Phase.END, Tally)]
+    ("phase", "refused"),
+    [
+        (Phase.END, Descend),
+        (Phase.START, Tally),
+        (Phase.FIRST, Tally),
+        (Phase.BETWEEN, Tally),
+        (Phase.END, Tally),
+    ],
 )
 def test_a_run_without_budget_asks_nothing_more(
     phase: Phase, refused: type[Query], monkeypatch: pytest.MonkeyPatch
@@ -73,6 +80,37 @@ def test_a_run_without_budget_asks_nothing_more(
     with pytest.raises(StopIteration) as ended:
         schedule.throw(BudgetExceeded("an earlier process paid twice"))
     assert np.isfinite(ended.value.value[0]).all()
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        vfl.SkGD(),
+        vfl.SkGD(clip="coordinate"),
+        vfl.CD(),
+        vfl.GCD(),
+        vfl.GD(),
+        vfl.SGD(sampling="disjoint"),
+        vfl.SVRG(sampling="disjoint"),
+        vfl.SCD(sampling="disjoint"),
+    ],
+)
+def test_a_run_that_can_pay_for_nothing_ends_where_it_starts(solver) -> None:
+    """Lost attempts may use up the budget before the moments or the start of the intercept."""
+    planned = plan(setting.job(solver, epsilon=2.0, intercept=True), 300)
+    schedule = planned.schedule()
+
+    def run() -> None:
+        query = next(schedule)
+        while True:
+            if any(event is not None for event in query.events()):
+                query = schedule.throw(BudgetExceeded("an earlier process paid for releases that were lost"))
+            else:
+                query = schedule.send(tuple(map(np.zeros, query.sizes())))
+
+    with pytest.raises(StopIteration) as ended:
+        run()
+    np.testing.assert_array_equal(ended.value.value.w, planned.problem.begin)
 
 
 def test_shares_travel_in_job_files_and_digests_only_if_they_are_given(tmp_path) -> None:

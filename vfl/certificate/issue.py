@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from vfl.certificate.document import Events
-    from vfl.job import Job
     from vfl.planning import Plan
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Head, Statement
@@ -81,11 +80,15 @@ NORMS = {
     "coordinator": "; with a record cap also the norm of each party's columns of every record",
 }
 """Values that participants also see if the solver caps each residual by the norm of the whole record."""
-OF_CURVES = "; the noisy histogram of every column with a curve, of which the model keeps the knots: (ε, δ)"
+OF_EXPOSURE = {"coordinator": "; the exposure of every record"}
+OF_CURVES = {
+    "coordinator": "; the noisy histogram of every column with a curve, of which the model keeps the knots: (ε, δ)"
+}
 """Values that the coordinator also sees if the run chooses the knots of curves."""
-OF_GROUPS = "; to check fairness also the group of every held-out record"
-OF_HELD_NORMS = ", and the norm of each party's columns of it"
+OF_GROUPS = {"coordinator": "; to check fairness also the group of every held-out record"}
+OF_HELD_NORMS = {"coordinator": ", and the norm of each party's columns of it"}
 """Values that the coordinator also sees if the run checks fairness; the second only if the check counts near records."""
+PRODUCTS = "; for products of columns, Frobenius norm of a record's weighted products of scaled columns; cap 1"
 SHARED_ROWS = "; each party cuts its rows to its part of the cap before they are masked"
 IN_SPREADS = "; gradients in units of the labels' spread, as released first"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
@@ -108,28 +111,24 @@ OF_PRODUCTS = {
 }
 
 
-def who_sees_what(
-    job: Job, *, private: bool, capped: bool = False, compared: GroupFairness | None = None, histograms: bool = False
-) -> dict[str, str]:
-    """Return {kind of participant: the values that it sees, in words}, without numbers that only participants know.
-
-    capped : True if the solver caps each residual by the norm of its whole record. compared : the run's check of fairness.
-    histograms : True if the run places the knots of curves by noisy histograms.
-    """
-    said = WHO_SEES_WHAT[job.trust]
+def who_sees_what(plan: Plan, *, private: bool) -> dict[str, str]:
+    """Return {kind of participant: the values that it sees, in words}, without numbers that only participants know."""
+    job, trusted, said = plan.job, plan.job.trust == "trusted", WHO_SEES_WHAT[plan.job.trust]
     if not private:
-        said = said | (UNPROTECTED if job.trust == "trusted" else dict.fromkeys(said, SIMULATED) | UNPROTECTED)
-    further: tuple[tuple[Any, Mapping[str, str]], ...] = (
-        (capped and job.trust == "trusted", NORMS),
-        (job.targets.weights, OF_WEIGHTS),
-        (job.targets.exposure, {"coordinator": "; the exposure of every record"}),
-        (histograms, {"coordinator": OF_CURVES}),
-        (job.shows_columns, OF_PRODUCTS),
-        (compared, {"coordinator": OF_GROUPS + (OF_HELD_NORMS if compared and compared.bounded else "")}),
-        (job.ids, {who: f"; in the alignment {what}" for who, what in reveals(len(job.ids)).items()}),
-    )
-    for applies, more in further:
-        said = {who: what + (more.get(who, "") if applies else "") for who, what in said.items()}
+        said = said | (UNPROTECTED if trusted else dict.fromkeys(said, SIMULATED) | UNPROTECTED)
+    compared = next((inquiry for inquiry in plan.inquiries if isinstance(inquiry, GroupFairness)), None)
+    shown = reveals(len(job.ids)) if job.ids else {}
+    for also, sees in (
+        (NORMS, trusted and plan.solver.by_pass),
+        (OF_WEIGHTS, job.targets.weights),
+        (OF_EXPOSURE, job.targets.exposure),
+        (OF_CURVES, plan.n_before > 0),
+        (OF_PRODUCTS, trusted and plan.has_products),
+        (OF_GROUPS, compared is not None),
+        (OF_HELD_NORMS, compared is not None and compared.bounded),
+        ({who: f"; in the alignment {what}" for who, what in shown.items()}, True),
+    ):
+        said = {who: what + also.get(who, "") for who, what in said.items()} if sees else said
     return said
 
 
@@ -147,9 +146,10 @@ def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
         geometry = WHOLE_ISOTROPIC if isotropic else WHOLE
     else:
         geometry = ISOTROPIC if isotropic else GEOMETRY.get(solver.name, f"as the solver {solver.name} documents it")
+    if solver.by_pass and plan.has_products:
+        geometry += PRODUCTS
     if getattr(solver, "constant", False):
         geometry = alone.GEOMETRY
-    compared = next((inquiry for inquiry in plan.inquiries if isinstance(inquiry, GroupFairness)), None)
     spread = getattr(solver, "label_share", None) and not problem.loss.classification
     geometry += IN_SPREADS if spread else ""
     sharing = plan.sharing
@@ -165,9 +165,7 @@ def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
         "geometry": geometry if problem.private else "none: nothing is clipped",
         "smoothness": problem.smoothness if isinstance(problem.smoothness, str) else "declared",
         "n_records": plan.n_records,
-        "who_sees_what": who_sees_what(
-            job, private=private, capped=solver.by_pass, compared=compared, histograms=bool(plan.n_before)
-        ),
+        "who_sees_what": who_sees_what(plan, private=private),
         "job": job.name,
         "job_digest": job.digest,
         "dataset": job.dataset or "",

@@ -594,7 +594,10 @@ class Job:
 
     @property
     def shows_columns(self) -> bool:
-        """True if participants see other parties' columns before noise is added. Then policies ask for consent."""
+        """True if participants may see other parties' columns before noise is added. Then policies ask for consent.
+
+        Public rules may decline products when the number of records is known (`Plan.has_products`).
+        """
         inference = self.privacy is not None and self.privacy.inference_share
         return bool(inference) or (self.solver.shows_columns and self.trust == "trusted")
 

@@ -35,6 +35,7 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
+from vfl.messages.batches import Piece
 from vfl.messages.query import (
     COLUMNS,
     HELD_GROUPS,
@@ -205,6 +206,8 @@ class Backward(Joint, Weighted):
     capped: RecordCap | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self, Gram) is not isinstance(self.fold, Piece):
+            raise PrivacyError("products of columns are pieces of one release, and no other sums are")
         if self.capped is not None:
             self.capped.require_charge(self.events(), later=False)
 
@@ -263,6 +266,7 @@ class Gram(Backward):
     held : columns of one party that the coordinator's `Margins` (coordinator.states) holds; None if it holds no columns.
     """
 
+    fold: Piece = Piece(0, 1, ())  # noqa: RUF009 - frozen
     held: Block | None = None
     own: bool = True
 

@@ -307,6 +307,11 @@ class Plan:
         return self.job.split if self.subsamples is None else self.subsamples[0]
 
     @property
+    def has_products(self) -> bool:
+        """True if the run releases products of columns; under trust='trusted', participants see columns for them."""
+        return bool(self.solver.pieces(self.problem))
+
+    @property
     def n_fits(self) -> int:
         """Number of models that the run trains, one after another: one per subsample, or 1 without subsamples."""
         return self.problem.subsamples

@@ -22,7 +22,6 @@ from vfl.messages import (
     Gram,
     Groups,
     Moments,
-    Piece,
     Ranges,
     RecordNorms,
     Select,
@@ -127,18 +126,14 @@ def _check_step(step: Step) -> None:
 def _sum(query: Backward) -> float:
     for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
         _fits(block, centre, scale)
-    if (
-        query.event is not None
-        and type(query.clip) is Clip
-        and (isinstance(query, Gram) or isinstance(query.fold, Piece))
-    ):
+    if query.event is not None and type(query.clip) is Clip and isinstance(query, Gram):
         raise PrivacyError(
             "one charge pays for all products of columns, but the clip 'norm' bounds each sum alone: use another clip"
         )
     Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
     # A cap of the weights, or a record cap, bounds a record over all parties. Otherwise each party clips only its own share.
     caps = (getattr(bound, "cap", math.inf) for bound in (query.weighting, query.capped))
-    joint = min(caps) <= query.clip.cap or isinstance(query.fold, Piece)
+    joint = min(caps) <= query.clip.cap or isinstance(query, Gram)
     parties = 1 if joint else len({block.party for block in query.blocks})
     return Δ if parties == 1 else Δ * math.nextafter(math.sqrt(parties), math.inf)
 

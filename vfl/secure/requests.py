@@ -219,10 +219,11 @@ class ContributeProducts(Request):
 
     The commitment covers the products with every other party, and the block of the party's own columns.
 
-    query : query under which the release is charged.
+    The party takes the charge from its own plan, which may differ from the coordinator's in the last bits.
+
+    key : key of the release.
     """
 
-    query: Backward
     key: ReleaseKey
 
 

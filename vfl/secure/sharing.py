@@ -125,7 +125,7 @@ class Sharing:
         return f"{', '.join(f'{own} MB up to |margin| {margins[K]:g}' for K, own in most)}, {beyond} MB beyond"
 
 
-ONCE = "products of columns are opened once"
+ONCE = "products of columns are opened once, so all parties hold masked columns of all others"
 TWICE = "twice that across organisations, since all of it passes through the coordinator"
 CUTS = (
     "each party cuts its rows by itself, which biases the model where a cut row leaves the regression line: give a clip that "

@@ -210,7 +210,10 @@ class GCD(Solver):
 
     def schedule(self, problem: Problem) -> Schedule:
         """In each of the rounds, select the best coordinate, release its partial derivative, and take its prox step."""
-        known = yield from curvature(problem, moments_event(problem))
+        try:
+            known = yield from curvature(problem, moments_event(problem))
+        except BudgetExceeded:  # without moments no step is right
+            return np.zeros(problem.layout.n_coordinates)
         ε, z = self._noise(problem) if problem.private else (None, None)
         whole, weighting = problem.layout.whole(), Derivative(problem.loss)
         singles = problem.layout.singles()

@@ -69,10 +69,7 @@ class GramClip(Clip):
         """
         if not self.finite:
             return math.inf
-        if (
-            not (isinstance(query, Gram) and isinstance(query.fold, Piece) and isinstance(query.weighting, Row))
-            or query.capped
-        ):
+        if not (isinstance(query, Gram) and isinstance(query.weighting, Row)) or query.capped:
             raise PrivacyError("the clip 'gram' bounds pieces of a Gram matrix alone: use the clip 'norm'")
         first, row, p = query.fold.number == 0, query.weighting, order(self.dimension) - 1
         fits = (row.square, row.of_label) == (self.cap, first) and self.dimension == p * (p + 3) // 2
@@ -136,7 +133,7 @@ def within_triangle(query: Gram, p: int) -> bool:
     The columns of a piece are multiplied with columns of earlier parties. Only the first piece also multiplies a party's
     columns with one another.
     """
-    held, first = query.held, query.fold is not None and query.fold.number == 0
+    held, first = query.held, query.fold.number == 0
     for block in query.blocks:
         S = block.coordinates
         later = held is None or (first and block.party == held.party) or block.offset >= held.coordinates.stop
@@ -197,7 +194,8 @@ class NoisyGram(Solver):
 
     Eigenvalues of the noisy XᵀX below σ√(2p), the norm of such a symmetric noise matrix, are then raised to σ√(2p) (AdaSSP
     adds that amount to all eigenvalues). Then ½wᵀGw − bᵀw + nψ(w) is minimised to convergence, with G the raised XᵀX and b
-    the noisy Xᵀy. This is the strongest solver for p in the tens and large n. The noise grows with p.
+    the noisy Xᵀy. This is the strongest solver for p in the tens and large n. The noise grows with p. On shares, products of
+    two parties' columns have √1.5 times the noise, so the floor may be too low by this factor. It decides accuracy alone.
 
     Who sees what: under trust='trusted' the coordinator holds the raw columns of all parties but the last, and sends each
     party's columns, as weights, to the parties after it. Participants therefore see other parties' columns *before* noise.
@@ -220,8 +218,8 @@ class NoisyGram(Solver):
 
     @property
     def shows_columns(self) -> bool:
-        """True, since the coordinator holds raw columns and parties receive them as weights."""
-        return True
+        """True unless the constant model alone is released: the coordinator holds raw columns, and parties receive them."""
+        return not self.constant
 
     def __post_init__(self) -> None:
         require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
@@ -314,7 +312,9 @@ class NoisyGram(Solver):
         return self._geometry(problem).event(noise_multiplier(problem.mu, 1)) if problem.mu is not None else None
 
     def pieces(self, problem: Problem) -> tuple[Gram, ...]:
-        """Return the queries of the release. These depend on public facts alone, so a party can compute them, too."""
+        """Return the queries of the release; () for the constant model alone."""
+        if self.constant:
+            return ()
         geometry, scale, c = self._geometry(problem), self.label_scale or 1.0, _label_centre(problem)
         return pieces(
             joint.unscaled(problem),

@@ -100,9 +100,7 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
                 "trust='secure' cannot release the constant model alone: leave constant out of NoisyGram"
             )
         solver = replace(solver, constant=False)
-    taken = ("joint", "passes", "outer_rounds", "inner_rounds", "block_size")  # options that joint steps would decide
-    is_open = isinstance(solver, SkGD) and all(getattr(solver, option) is None for option in taken)
-    if isinstance(solver, SkGD) and is_open and solver.sampling == "shuffled":
+    if isinstance(solver, SkGD) and _leaves_steps_open(solver):
         with contextlib.suppress(SpecificationError):  # an option or the problem does not fit joint steps
             found = resolved(replace(solver, joint=True), problem)
             if isinstance(found, SkGD) and found.joint:
@@ -125,6 +123,19 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
     ):
         return replace(found, clip=FEW_CUT * found.clip)
     return found
+
+
+def may_open_products(solver: Solver) -> bool:
+    """Return True if a run of an unresolved solver may open products of columns, for some number of records."""
+    return isinstance(solver, NoisyGram) or (
+        isinstance(solver, SkGD) and (bool(solver.joint) or _leaves_steps_open(solver))
+    )
+
+
+def _leaves_steps_open(solver: SkGD) -> bool:
+    """Return True if the job leaves open both joint steps and the passes, blocks and order that would replace them."""
+    decided = (solver.joint, solver.passes, solver.outer_rounds, solver.inner_rounds, solver.block_size)
+    return all(option is None for option in decided) and solver.sampling == "shuffled"
 
 
 @dataclass(frozen=True, slots=True)

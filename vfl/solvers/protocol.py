@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfl.losses import Loss
+    from vfl.messages import Gram
     from vfl.privacy.events import Event
     from vfl.problem import Problem
 
@@ -93,7 +94,7 @@ class Solver(Protocol):
 
     @property
     def shows_columns(self) -> bool:
-        """True if, under trust='trusted', participants see others' columns before noise. Policies then ask for consent."""
+        """True if, under trust='trusted', participants may see others' columns before noise. Policies then ask for consent."""
         return False
 
     @property
@@ -115,6 +116,14 @@ class Solver(Protocol):
     def schedule(self, problem: Problem) -> Schedule:
         """Run the algorithm of a resolved solver. The queries are deterministic, given the released values."""
         ...
+
+    def pieces(self, problem: Problem) -> tuple[Gram, ...]:
+        """Return the queries of a release of products of columns, for a resolved solver; () if it releases no products.
+
+        Pieces, columns and kinds of clips depend on public facts alone, so a party can compare them with a query.
+        """
+        del problem
+        return ()
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return one sentence for every option of a resolved solver."""

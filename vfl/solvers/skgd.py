@@ -138,7 +138,10 @@ class SkGD(Solver):
             w ← the last θ, or the average
         """
         budget, run = Budget(self, problem), Run(problem, Curvature.flat(problem), problem.label_centre, problem.loss)
-        yield from budget.made(Phase.START, run)
+        try:
+            yield from budget.made(Phase.START, run)
+        except BudgetExceeded:  # as below: without moments or a start, no step is right
+            return problem.begin
         known, weighting = run.known, Derivative(run.loss)
         run.walk, run.present = walk, present = budget.walk(known), Presence(problem, known)
         # Without a model to start from, the intercept starts at the labels' released or declared centre.
@@ -249,7 +252,7 @@ class SkGD(Solver):
         if resolved.joint or not problem.private:
             return ""
         if self.joint:
-            return f"joint = true changes nothing: {declined(self, problem)}"
+            return f"joint = true changes nothing: {declined(self, problem)}; left out, it asks no policy for products = true"
         try:
             other = replace(self, joint=True).resolve(problem)
         except SpecificationError:
@@ -292,10 +295,7 @@ class SkGD(Solver):
         return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
 
     def pieces(self, problem: Problem) -> tuple[Gram, ...]:
-        """Return the queries for the matrix of products of unscaled columns; () for a run without products.
-
-        The queries depend on public facts alone, so a party can compare them with the coordinator's queries.
-        """
+        """Return the queries for the matrix of products of unscaled columns; () for a run without products."""
         return products.planned(problem) if problem.inference or self.joint else ()
 
     def skipped(self, problem: Problem) -> int:
@@ -306,7 +306,7 @@ class SkGD(Solver):
 
     @property
     def shows_columns(self) -> bool:
-        """True if participants see other parties' columns before noise. Policies then ask for consent."""
+        """True if participants may see other parties' columns before noise. The public rule may decline joint steps."""
         return bool(self.joint)
 
     def _joint_steps(self, run: Run) -> JointSteps | None:

@@ -120,26 +120,27 @@ class Budget:
                 yield from row.make(run, events)
 
     @cached_property
-    def _has_between(self) -> bool:
-        return any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem))
+    def _early(self) -> float:
+        """Number of early passes, after which one-time releases are due; inf without such releases."""
+        if not any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem)):
+            return math.inf
+        return record_defaults.early_passes(Walk(self.solver, self.problem, Curvature.flat(self.problem)).n_passes)
 
     def due(self, number: int, run: Run) -> bool:
         """Return True if one-time releases are due before pass `number`. They end with the margins of the current model."""
-        early = record_defaults.early_passes(run.walk.n_passes)
-        return self._has_between and not run.passed and number >= early and bool(run.present.mask.all())
+        return number >= self._early and not run.passed and bool(run.present.mask.all())
 
     def between(self, number: int, run: Run, w: Vector) -> Generator[Query, Released, None]:
         """Make the one-time releases that are due between the early and the later passes.
 
         During the second half of the early passes, record w before each pass, for an average. number : pass that begins at w.
         """
-        if run.passed or not self._has_between:
+        if run.passed:
             return
-        early = record_defaults.early_passes(run.walk.n_passes)
-        if number >= early:
+        if number >= self._early:
             run.passed, run.w = True, w
             yield from self.made(Phase.BETWEEN, run)
-        elif 2 * number >= early and number not in run.settled:
+        elif 2 * number >= self._early and number not in run.settled:
             run.settled[number] = w.copy()
 
     def releases(self) -> tuple[tuple[Event, int], ...]:

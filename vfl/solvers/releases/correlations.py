@@ -14,7 +14,8 @@ for columns of two parties get √1.5 times the charged noise, and the norm of t
 
 The products determine only the length of steps; the passes determine where the steps lead. The diagonal of the matrix follows
 from M_j, so the model uses only the other entries. Noise of standard deviation s on these entries has a spectral norm of
-about 2s√p. Eigenvalues below this norm are raised to this norm, so that no step is long because of noise.
+about 2s√p. Eigenvalues below this norm are raised to this norm, so that no step is long because of noise. On shares, this floor
+ignores the factor of at most √1.5, so steps may be longer. The floor changes no charge, and not the point to which passes lead.
 """
 
 from __future__ import annotations

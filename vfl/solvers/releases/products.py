@@ -24,7 +24,7 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import OFF_DIAGONAL, Descend, Gram, Piece
+from vfl.messages import OFF_DIAGONAL, Descend, Gram
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.joint import unscaled
@@ -87,7 +87,7 @@ class ProductClip(GramClip):
         """
         p = order(self.dimension)
         fits = self.cap == 1.0 and self.dimension == p * (p + 1) // 2
-        fits = fits and isinstance(query, Gram) and isinstance(query.fold, Piece) and within_triangle(query, p)
+        fits = fits and isinstance(query, Gram) and within_triangle(query, p)
         if fits and isinstance(query, Gram):
             fits = isinstance(query.weighting, Products) and not query.capped
             for centre, scale in zip(query.centres, query.scales, strict=True):
@@ -284,7 +284,7 @@ class Observed:
     def matrix(self, *, of_curvature: bool) -> tuple[Vector, float] | None:
         """Return a released matrix of products, (p, p), and its σ, as sums over records; None if a piece is missing."""
         pieces = self.products[of_curvature]
-        if not pieces or pieces[0][0].fold is None or len(pieces) < pieces[0][0].fold.of:
+        if not pieces or len(pieces) < pieces[0][0].fold.of:
             return None
         sigma, bound = self.noises[of_curvature]
         M = np.zeros((len(self.scale), len(self.scale)))

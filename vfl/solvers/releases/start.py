@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.errors import SpecificationError
+from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.calibration import noise_multiplier, scaled_to_budget
 from vfl.privacy.events import Gaussian
 from vfl.privacy.gaussian_dp import epsilon_of
@@ -62,14 +62,20 @@ class ReleasedStart:
         return scaled_to_budget((*first, *charges), ε, problem.delta)
 
     def found(self, charges: tuple[Charge, ...]) -> Exchange[tuple[Vector, Loss]]:
-        """Return the first iterate, (p,), and the training loss. For counts the loss is made linear far from the mean count."""
+        """Return the first iterate, (p,), and the training loss. For counts the loss is made linear far from the mean count.
+
+        If charges for lost attempts leave too little budget for the statistic, the run starts as with a share of 0.
+        """
         problem = self.problem
         if not self.share:
             return problem.begin, problem.loss
         event = charges[0][0]
         if not isinstance(event, Gaussian):
             raise TypeError("the first charge is not the statistic's")
-        _, value, loss = yield from started(problem, Curvature.flat(problem), event)
+        try:
+            _, value, loss = yield from started(problem, Curvature.flat(problem), event)
+        except BudgetExceeded:
+            return problem.begin, problem.loss
         return problem.intercept * value, loss
 
 
