@@ -30,7 +30,7 @@ from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian, Selection
 from vfl.privacy.gaussian_dp import delta_of, epsilon_of, log_delta_of, mu_of
 from vfl.privacy.ledger.composition import Accounting, plan_cost
-from vfl.privacy.pld import bounded_range_curve
+from vfl.privacy.pld import bounded_range_curve, gaussian_pair
 from vfl.privacy.spending import floor_units
 from vfl.privacy.zcdp import delta_of_rho
 
@@ -316,6 +316,21 @@ def test_exact_equals_the_library(mu):
         for epsilon in (0.01, 0.1, 1.0, 3.0):
             theirs = distribution.get_delta_for_epsilon(epsilon)
             assert theirs == pytest.approx(delta_of(epsilon, mu), rel=1e-6, abs=1e-13)
+
+
+@pytest.mark.parametrize("rate", [None, 1.0, 0.5, 1e-3])
+@pytest.mark.parametrize("deviation", [0.4, 6.0])
+def test_pairs_of_gaussians_equal_the_library_to_the_bit(deviation, rate):
+    from dp_accounting.pld import privacy_loss_distribution as pld
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE if rate is None else NeighboringRelation.REPLACE_ONE
+    theirs = pld.from_gaussian_mechanism(
+        deviation, value_discretization_interval=2e-3, sampling_prob=rate or 1.0, neighboring_relation=relation
+    )
+    epsilons = np.linspace(-3.0, 30.0, 5000)
+    ours = gaussian_pair(deviation, 2e-3, rate).get_delta_for_epsilon(epsilons)
+    np.testing.assert_array_equal(ours, theirs.get_delta_for_epsilon(epsilons))
 
 
 @pytest.mark.parametrize("count", [1, 30, 1000, 30_000])

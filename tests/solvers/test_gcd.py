@@ -105,14 +105,14 @@ class TestWithoutNoise:
         ],
     )
     def test_the_optimum_is_scikit_learns(self, loss: str, penalty: str, rule: str) -> None:
-        assert distance(fit(job(loss, penalty, rule=rule, rounds=1200)), peer(loss, penalty)) < 1e-6
+        assert distance(fit(job(loss, penalty, rule=rule, rounds=400)), peer(loss, penalty)) < 1e-6
 
     def test_any_separable_penalty(self) -> None:
-        assert distance(fit(job("squared", "box", rounds=600)), peer("squared", "box")) < 1e-6
+        assert distance(fit(job("squared", "box", rounds=300)), peer("squared", "box")) < 1e-6
 
     def test_explicit_blocks_change_the_order_of_coordinates_only(self) -> None:
         blocks = {"bank": [["a2", "a0"], ["a1"]], "telco": [["b1", "b0"]]}
-        assert distance(fit(job("squared", "l1", blocks=blocks, rounds=600)), peer("squared", "l1")) < 1e-6
+        assert distance(fit(job("squared", "l1", blocks=blocks, rounds=300)), peer("squared", "l1")) < 1e-6
 
     @BY_RULE
     def test_every_selection_is_the_best_by_the_rule_as_written(self, rule: str) -> None:

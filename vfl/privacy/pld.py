@@ -142,7 +142,6 @@ def _compose(counts: tuple[tuple[Event, int], ...]) -> Any:
     Composition takes up to seconds. Calibration, planning and charging need the same few distributions, so the newest are
     cached.
     """
-    factories, _, relation = _library()
     gaussian = spending.root_above(
         sum(spending.units(e, spending.mu_squared) * c for e, c in counts if type(e) is Gaussian)
     )
@@ -150,14 +149,7 @@ def _compose(counts: tuple[tuple[Event, int], ...]) -> Any:
     interval = _interval(gaussian, others)
     parts = [_pair(event, interval).self_compose(count, _TRUNCATED) for event, count in others]
     if gaussian:
-        # Add/remove with sensitivity 1 is the plain pair of N(0, s²) and N(1, s²).
-        parts.append(
-            factories.from_gaussian_mechanism(
-                1.0 / gaussian,
-                value_discretization_interval=interval,
-                neighboring_relation=relation.ADD_OR_REMOVE_ONE,
-            )
-        )
+        parts.append(gaussian_pair(1.0 / gaussian, interval))
     composed, *rest = parts
     for part in rest:
         composed = composed.compose(part, _TRUNCATED)
@@ -166,15 +158,10 @@ def _compose(counts: tuple[tuple[Event, int], ...]) -> Any:
 
 def _pair(event: Event, interval: float) -> Any:
     """Return the library's privacy loss distribution of one event, from the pair in the module docstring."""
-    factories, masses, relation = _library()
     if isinstance(event, PoissonSubsampledGaussian):
         # The library's replace-one sensitivity is the shift of each mixture: C, not Δ = 2C.
-        return factories.from_gaussian_mechanism(
-            event.sigma / (event.sensitivity / 2.0),
-            value_discretization_interval=interval,
-            sampling_prob=event.rate,
-            neighboring_relation=relation.REPLACE_ONE,
-        )
+        return gaussian_pair(event.sigma / (event.sensitivity / 2.0), interval, event.rate)
+    factories, masses, _ = _library()
     if isinstance(event, Laplace):
         return factories.from_laplace_mechanism(event.scale / event.sensitivity, value_discretization_interval=interval)
     if isinstance(event, BoundedRange):
@@ -183,6 +170,39 @@ def _pair(event: Event, interval: float) -> Any:
         pmf = masses.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, curve)
         return factories.PrivacyLossDistribution(pmf)
     raise spending.unknown(event, "accounting by privacy loss distributions", "charge an event that dominates it")
+
+
+def gaussian_pair(deviation: float, interval: float, rate: float | None = None) -> Any:
+    """Return the library's privacy loss distribution of N(0, s²) and N(1, s²), or for a rate of the sampled pair with C = 1.
+
+    The distribution equals that of the library's `from_gaussian_mechanism` to the bit. The library calls Python for every cell.
+    """
+    factories, masses, mechanisms = _library()
+    adjacency = mechanisms.AdjacencyType.REMOVE if rate is None else mechanisms.AdjacencyType.REPLACE
+    pair = mechanisms.GaussianPrivacyLoss(deviation, sampling_prob=rate or 1.0, adjacency_type=adjacency)
+    bounds = pair.connect_dots_bounds()
+    first, last = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
+    losses = np.arange(first, last + 1) * interval
+    ends = -0.5 - losses * deviation**2 if rate is None else _ends(losses, deviation, rate)
+    curve = np.clip(pair.mu_upper_cdf(ends) - np.exp(losses + pair.mu_lower_log_cdf(ends)), 0.0, 1.0)
+    pmf = masses.create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, curve)
+    return factories.PrivacyLossDistribution(pmf)
+
+
+def _ends(losses: Vector, deviation: float, rate: float) -> Vector:
+    """Return the largest outputs x at which the sampled pair has at least these losses L, (m,).
+
+    The outputs solve sinh(x/s² + L/2) = −sinh(L/2) e^{1/(2s²)} (1−q)/q.
+    """
+    if rate == 1.0:
+        return -losses * deviation**2 / 2.0
+    # log(sinh(|L|/2)), by the functions of `math`: those of NumPy round differently on some processors.
+    half = 0.5 * abs(losses)
+    tails = [math.log1p(-math.exp(-2.0 * a)) if a else -math.inf for a in half.tolist()]
+    right = 0.5 * (1.0 / deviation) ** 2 + math.log1p(-rate) - math.log(rate) + (half + tails - math.log(2.0))
+    inverse = np.logaddexp(0.5 * np.logaddexp(0.0, 2.0 * right), right)
+    ends: Vector = deviation**2 * (np.where(losses < 0.0, inverse, -inverse) - losses / 2.0)
+    return ends
 
 
 def bounded_range_curve(log_alpha: Vector, epsilon: float) -> Vector:
@@ -222,7 +242,7 @@ def _interval(gaussian: float, others: list[tuple[Event, int]]) -> float:
 
 
 def _library() -> tuple[Any, Any, Any]:
-    """Return dp-accounting's factories, mass functions and relations; raise PrivacyError if it is not installed."""
+    """Return dp-accounting's factories, mass functions and mechanisms; raise PrivacyError if it is not installed."""
     remedy = "accounting for mixes and sampling needs dp-accounting 0.6: pip install 'vfl[accounting]'"
     try:
         version = importlib.metadata.version("dp-accounting")
@@ -231,7 +251,7 @@ def _library() -> tuple[Any, Any, Any]:
             raise PrivacyError(f"{remedy} (found {version})")
         factories = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
         masses = importlib.import_module("dp_accounting.pld.pld_pmf")
-        relation = importlib.import_module("dp_accounting.privacy_accountant").NeighboringRelation
+        mechanisms = importlib.import_module("dp_accounting.pld.privacy_loss_mechanism")
     except ImportError as error:
         raise PrivacyError(f"{remedy} ({error})") from None
-    return factories, masses, relation
+    return factories, masses, mechanisms
