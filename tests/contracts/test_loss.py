@@ -101,7 +101,7 @@ def test_a_loss_without_curvature_has_a_jump_in_its_derivative(loss):
 
 
 @EACH
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(a=st.floats(-50, 50), b=st.floats(-50, 50), y=st.floats(-50, 50))
 def test_a_loss_is_convex(loss, a, b, y):
     y = math.copysign(1.0, y) if loss.classification else y
@@ -112,7 +112,7 @@ def test_a_loss_is_convex(loss, a, b, y):
 
 
 @SMOOTH
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(a=st.floats(-50, 50), b=st.floats(-50, 50), y=st.floats(-50, 50))
 def test_derivative_is_lipschitz_between_any_two_points(loss, a, b, y):
     y = math.copysign(1.0, y) if loss.classification else y

@@ -72,7 +72,7 @@ def test_every_registered_penalty_is_covered():
 
 
 @EACH
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(v=coordinates, step=lengths)
 def test_prox_is_the_least_point_found_by_brute_force(penalty, v, step):
     (found,) = penalty.prox(np.array([v]), np.array([step]))
@@ -82,7 +82,7 @@ def test_prox_is_the_least_point_found_by_brute_force(penalty, v, step):
 
 
 @SEPARABLE
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(v=st.lists(coordinates, min_size=2, max_size=6), step=lengths)
 def test_coordinates_do_not_affect_each_other(penalty, v, step):
     v = np.array(v)
@@ -93,7 +93,7 @@ def test_coordinates_do_not_affect_each_other(penalty, v, step):
 
 
 @EACH
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(a=coordinates, b=coordinates, step=lengths)
 def test_prox_contracts_as_the_modulus_of_convexity_says(penalty, a, b, step):
     near, far = penalty.prox(np.array([a, b]), np.array([step, step]))
@@ -101,7 +101,7 @@ def test_prox_contracts_as_the_modulus_of_convexity_says(penalty, a, b, step):
 
 
 @EACH
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(a=coordinates, b=coordinates, share=st.floats(0, 1))
 def test_convexity_is_a_modulus(penalty, a, b, share):
     a, b = _inside(penalty, a), _inside(penalty, b)
@@ -163,7 +163,7 @@ groups = st.lists(st.tuples(coordinates, lengths), min_size=1, max_size=6)
 
 
 @GROUPED
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(group=groups)
 def test_prox_of_a_group_meets_the_conditions_of_a_least_point(penalty, group):
     """0 ∈ (u_j − v_j)/s_j + ∂ψ(u) with ψ = λ√m‖u‖: with unequal steps, no threshold of the norm satisfies it."""

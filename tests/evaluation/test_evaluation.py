@@ -350,7 +350,7 @@ class TestEstimates:
             Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20)),
             Residuals(loss_of("poisson"), 2.0, (9,) * 6, 0.5, 3.0),
         )
-        for _ in range(3000):
+        for _ in range(1000):
             n, sigma = int(rng.integers(1, 30)), float(10 ** rng.uniform(-3, 3))
             cells, bins = rng.multinomial(n, np.full(4, 0.25)), rng.multinomial(n, rng.dirichlet(np.full(24, 0.1)))
             noisy = [np.append(cells, n / 3.0), bins.astype(float), rng.uniform(0, n, 6)]

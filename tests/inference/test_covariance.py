@@ -52,17 +52,17 @@ class TestTheRecursion:
     def test_single_iterates_have_this_covariance_and_bias_under_poisson_loss(self):
         """4,000 runs on the same records, whose column is symmetric in the weights."""
         rng, count, gain, skipped, true = np.random.default_rng(1), 4000, np.array([5e-4]), 30, np.array([0.0, 0.2])
-        X = np.column_stack([np.repeat([-0.4, 0.4], 500), np.ones(1000)])
+        X = np.array([[-0.4, 1.0], [0.4, 1.0]])  # 500 records of either kind
         y = np.exp(X @ true)
         updates = [Update(slice(j, j + 1), gain, np.array(1.0), 120.0) for _ in range(80) for j in (0, 1)]
         w, means, squares = np.tile(true, (count, 1)), np.zeros((count, 2)), np.zeros(2)
         for number, update in enumerate(updates):
             noise = update.sigma * rng.normal(size=(count, 1))
-            w[:, update.S] -= gain * ((np.exp(w @ X.T) - y) @ X[:, update.S] + noise)
+            w[:, update.S] -= gain * (500 * (np.exp(w @ X.T) - y) @ X[:, update.S] + noise)
             if number >= skipped:
                 means += w / (len(updates) - skipped)
                 squares += ((w - true) ** 2).mean(axis=0) / (len(updates) - skipped)
-        H = (X * y[:, None]).T @ X
+        H = 500 * (X * y[:, None]).T @ X
         S = iterate_covariance(updates, skipped, H)
         b, found = noise_bias(S, H, 1.0, 1, 1.0), means.mean(axis=0) - true
         error = means.std(axis=0) / np.sqrt(count)

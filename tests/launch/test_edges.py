@@ -33,7 +33,7 @@ def job(
     columns = [c for owned in parties.values() for c in owned]
     noise = vfl.Privacy(epsilon=1.0, delta=1e-6, noise=SeededNoise(0)) if private else None
     kept = {"privacy": noise, "bounds": dict.fromkeys([*columns, *(["y"] if loss == "squared" else [])], (-1.0, 1.0))}
-    kept |= {"penalty": vfl.L2(RIDGE), "solver": vfl.SkGD(passes=4 if private else 120)} | options
+    kept |= {"penalty": vfl.L2(RIDGE), "solver": vfl.SkGD(passes=4 if private else 60)} | options
     return vfl.Job(
         partition=vfl.FeaturePartition(parties, label=label or (next(iter(parties)), "y")), loss=loss, **kept
     )
@@ -202,7 +202,8 @@ class TestShapes:
     def test_more_columns_than_records(self, loss: str, private: bool) -> None:
         parties = {"bank": tuple(f"a{k}" for k in range(40)), "telco": tuple(f"b{k}" for k in range(30))}
         data = labelled(columns_of(parties, n=12), loss)
-        result = trained(job(parties, loss, private=private), data)
+        spec = job(parties, loss, private=private, solver=vfl.SkGD(passes=4 if private else 100))
+        result = trained(spec, data)
         if not private and loss == "squared":
             np.testing.assert_allclose(result.coef_, ridge(data), rtol=0, atol=1e-4)
 
@@ -214,10 +215,16 @@ class TestShapes:
         if not private and loss == "squared":
             np.testing.assert_allclose(result.coef_, ridge(data), rtol=0, atol=1e-9)
 
-    @PRIVATELY
-    @LOSSES
-    @pytest.mark.parametrize("intercept", [False, True])
-    @pytest.mark.parametrize("draw", [{}, {"parallel": 3}, {"sampling": "full"}, {"sweep": "block"}], ids=str)
+    @pytest.mark.parametrize(  # every pair of two of the four
+        ("draw", "intercept", "loss", "private"),
+        [
+            (draw, bool((k + loss + private) % 2), ("squared", "logistic")[loss], bool(private))
+            for k, draw in enumerate([{}, {"parallel": 3}, {"sampling": "full"}, {"sweep": "block"}])
+            for loss in (0, 1)
+            for private in (0, 1)
+        ],
+        ids=str,
+    )
     def test_a_party_without_columns_may_own_the_label(
         self, draw: dict, intercept: bool, loss: str, private: bool
     ) -> None:
@@ -230,7 +237,7 @@ class TestShapes:
             private=private,
             label=("registry", "y"),
             intercept=intercept,
-            solver=vfl.SkGD(passes=4 if private else 250, **draw),
+            solver=vfl.SkGD(passes=4 if private else 100, **draw),
         )
         result = trained(spec, data)
         if not private:
@@ -281,17 +288,22 @@ class TestShapes:
 
 
 class TestBudgets:
-    @LOSSES
-    @pytest.mark.parametrize("epsilon", [1e-3, 50.0])
-    @pytest.mark.parametrize("delta", [1e-30, 1e-9, None])
-    @pytest.mark.parametrize("smoothness", ["private", "bounds"])
+    @pytest.mark.parametrize(  # every pair of two of the four
+        ("smoothness", "delta", "epsilon", "loss"),
+        [
+            (("private", "bounds")[(k + m + j) % 2], delta, epsilon, loss)
+            for k, delta in enumerate([1e-30, 1e-9, None])
+            for m, epsilon in enumerate([1e-3, 50.0])
+            for j, loss in enumerate(["squared", "logistic"])
+        ],
+    )
     def test_very_small_and_very_large_budgets(
         self, smoothness: str, delta: float | None, epsilon: float, loss: str
     ) -> None:
         """The certificate's ε equals the requested one up to rounding, and does not exceed it."""
         privacy = vfl.Privacy(epsilon=epsilon, delta=delta, noise=SeededNoise(0), smoothness=smoothness)
         data = labelled(columns_of(TWO, n=500), loss)
-        result = trained(job(TWO, loss, privacy=privacy), data)
+        result = trained(job(TWO, loss, privacy=privacy, solver=vfl.SkGD(passes=4)), data)
         assert result.certificate.epsilon == pytest.approx(epsilon, rel=1e-6)
 
     @pytest.mark.parametrize(
@@ -320,7 +332,8 @@ class TestBudgets:
         """Bisect for the limit; a budget at most twice a refused one trains to its end."""
         epsilon, data = 1e-4, columns_of(TWO)
         while True:
-            spec = job(TWO, privacy=vfl.Privacy(epsilon=epsilon, delta=1e-30, noise=SeededNoise(0)))
+            privacy = vfl.Privacy(epsilon=epsilon, delta=1e-30, noise=SeededNoise(0))
+            spec = job(TWO, privacy=privacy, solver=vfl.SkGD(passes=4))
             try:
                 make_plan(spec, 60)
             except PrivacyError:

@@ -53,7 +53,7 @@ def wait(pids: list[int]) -> None:
     assert codes == [0] * len(pids)
 
 
-@pytest.mark.parametrize("repetition", range(10))
+@pytest.mark.parametrize("repetition", range(4))
 def test_four_processes_together_get_exactly_the_cap(tmp_path, repetition):
     ledger = SqliteLedger(tmp_path / "book.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)

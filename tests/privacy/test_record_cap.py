@@ -90,7 +90,7 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(case=records())
 def test_a_whole_pass_moves_by_the_sensitivity_of_one_release(case: dict[str, Any]) -> None:
     """Hold for any residual per block, in exact integers, with the sum over the blocks of squared moves."""
@@ -434,12 +434,13 @@ def total_variation(noise: float, replacement: np.ndarray, record: np.ndarray, r
     return float((ratios[0] > 0).mean() - (ratios[1] > 0).mean())
 
 
-@pytest.mark.parametrize("support", [1, 2, 4])
-@pytest.mark.parametrize("other", ["opposite", "disjoint"])
+@pytest.mark.parametrize(
+    ("support", "other"), [(1, "opposite"), (2, "opposite"), (P, "opposite"), (1, "disjoint"), (2, "disjoint")]
+)
 def test_likelihood_ratios_of_whole_passes_stay_within_the_claim(support: int, other: str) -> None:
     """μ = 1/z = 2. A pass whose noise is smaller by √2 is found out where the bound is reached."""
     record = np.where(np.arange(P) < support, 1.0, 0.0)
-    replacement = -record if other == "opposite" or support == P else record[::-1]
+    replacement = -record if other == "opposite" else record[::-1]
     claim = 2 * norm.cdf(1.0) - 1
     found = total_variation(0.5, replacement, record)
     assert found <= claim + 0.1

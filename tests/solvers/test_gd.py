@@ -27,7 +27,7 @@ def test_a_clip_that_binds_no_record_changes_nothing() -> None:
 def test_l1_and_an_unpenalised_intercept_agree_with_coordinate_descent() -> None:
     first, second = (
         setting.drive(setting.job(solver, penalty=vfl.L1(0.02), intercept=True))[1].w
-        for solver in (vfl.GD(passes=3000), vfl.SkGD())
+        for solver in (vfl.GD(passes=1200), vfl.SkGD())
     )
     np.testing.assert_allclose(first, second, rtol=0, atol=1e-6)
 

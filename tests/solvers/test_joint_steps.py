@@ -47,7 +47,7 @@ def test_the_energy_of_the_proof_never_rises() -> None:
     """F + ½β‖w − w₋‖²_C with L1 and β = ½, for C above the curvature and model steps to convergence."""
     rng, β, strength, p = np.random.default_rng(2), 0.5, 0.01, 5
     event = Gaussian(Adjacency.REPLACE_ONE, 2.0, 1.0, p)
-    for _ in range(20):
+    for _ in range(8):
         A = rng.standard_normal((6, p)) @ np.diag(rng.uniform(0.1, 3.0, p))
         A[:, 1] = A[:, 0] + 0.05 * A[:, 1]
         H, target, M = A.T @ A, rng.standard_normal(p), rng.uniform(0.5, 2.0, p)

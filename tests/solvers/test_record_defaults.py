@@ -49,7 +49,7 @@ def test_it_is_the_default_where_the_order_is_without_replacement(loss):
 def test_squared_loss_without_an_intercept_has_it_unless_noise_is_low():
     def at(signal, bound):
         low = high = None
-        for epsilon in np.geomspace(1e-3, 50.0, 400):
+        for epsilon in np.geomspace(1e-3, 50.0, 80):
             made = plan(job("squared", intercept=False, bound=bound, epsilon=float(epsilon)), 30_000)
             low, high = (made, high) if record_defaults.signal_to_noise(made.problem) < signal else (low, high or made)
         return low.solver.clip, high.solver.clip

@@ -46,7 +46,7 @@ def test_logistic() -> None:
 def test_hinge() -> None:
     svm = LinearSVC(C=1 / (setting.STRENGTH * setting.N), loss="hinge", fit_intercept=False, tol=1e-10, max_iter=10**6)
     peer = np.ravel(svm.fit(columns(), setting.table("hinge")["y"]).coef_)
-    assert setting.distance(setting.job(vfl.SCD(batch_size=30, overlap=10, passes=300), "hinge"), peer) < 1e-6
+    assert setting.distance(setting.job(vfl.SCD(batch_size=30, overlap=10, passes=250), "hinge"), peer) < 1e-6
 
 
 @pytest.mark.parametrize("loss", ["smoothed_hinge", "squared"])

@@ -155,7 +155,9 @@ def test_every_combination_of_options_reaches_the_optimum(
 @EACH_DRAW
 @pytest.mark.parametrize("block_size", [1, 2, 50])
 def test_block_sizes_under_every_draw(block_size: int, draw: dict) -> None:
-    spec = job(block_size=block_size, passes=(120 if block_size == 50 else 60) * SLOWER.get(draw["sampling"], 1), **draw)
+    spec = job(
+        block_size=block_size, passes=(120 if block_size == 50 else 60) * SLOWER.get(draw["sampling"], 1), **draw
+    )
     assert abs(fit(spec).w - optimum("squared")).max() < 1e-6
 
 
@@ -668,7 +670,7 @@ def group_value(result: vfl.Result) -> float:
 def test_group_lasso_reaches_the_optimum(draw: dict) -> None:
     w, least = group_lasso_optimum()
     assert 0 < (w == 0).sum() < 6
-    result = fit(job(penalty=GroupLasso(STRENGTH), blocks=GROUPS, passes=250 * SLOWER.get(draw["sampling"], 1), **draw))
+    result = fit(job(penalty=GroupLasso(STRENGTH), blocks=GROUPS, passes=80 * SLOWER.get(draw["sampling"], 1), **draw))
     np.testing.assert_allclose(result.coef_, w, rtol=0, atol=1e-5)
     assert group_value(result) == pytest.approx(least, abs=1e-10)
     assert all((result.coef_[k] == 0) == (w[k] == 0) for k in range(6))
@@ -687,7 +689,7 @@ class Thresholded(GroupLasso):
 def test_thresholds_of_unequal_steps_have_another_fixed_point(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of one group in units 20 to 1: the naive prox converges to a point that is not the minimiser."""
     groups = {"bank": [["a0", "a1", "a2"]], "telco": [["b0", "b1"]], "clinic": [["c0"]]}
-    spec = job(penalty=GroupLasso(0.02), blocks=groups, passes=600)
+    spec = job(penalty=GroupLasso(0.02), blocks=groups, passes=200)
     problem = problem_of(spec, N)
     X, y = features("squared"), table("squared")["y"]
 
@@ -698,7 +700,7 @@ def test_thresholds_of_unequal_steps_have_another_fixed_point(monkeypatch: pytes
     monkeypatch.setattr(GroupLasso, "prox", Thresholded.prox)
     naive = fit(spec)
     assert value(naive) > right + 1e-4
-    longer = fit(job(penalty=GroupLasso(0.02), blocks=groups, passes=900))
+    longer = fit(job(penalty=GroupLasso(0.02), blocks=groups, passes=300))
     assert value(longer) == pytest.approx(value(naive), abs=1e-7)  # it has converged
 
 
@@ -715,7 +717,7 @@ def test_group_lasso_needs_named_blocks() -> None:
 def test_box_reaches_the_bounded_least_squares(box: Box, draw: dict) -> None:
     X, y = np.column_stack([table("squared")[c] for c in COLUMNS]), table("squared")["y"]
     best = lsq_linear(X - X.mean(axis=0), y - y.mean(), (box.low, box.high), tol=1e-14, method="bvls").x
-    result = fit(job(penalty=box, passes=250 * SLOWER.get(draw["sampling"], 1), block_size=1, **draw))
+    result = fit(job(penalty=box, passes=130 * SLOWER.get(draw["sampling"], 1), block_size=1, **draw))
     np.testing.assert_allclose(result.coef_, best, rtol=0, atol=1e-5)
     assert box.value(result.coef_) == 0.0
 

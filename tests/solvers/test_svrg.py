@@ -15,7 +15,7 @@ from vfl.privacy.geometry import Clip
 @pytest.mark.parametrize("sampling", ["poisson", "disjoint"])
 @pytest.mark.parametrize("loss", ["squared", "logistic", "smoothed_hinge"])
 def test_without_noise_it_reaches_the_optimum(loss: str, sampling: str) -> None:
-    solver = vfl.SVRG(sampling=sampling, batch_size=75, passes=100, step_size=1.0)
+    solver = vfl.SVRG(sampling=sampling, batch_size=75, passes=70, step_size=1.0)
     assert setting.distance(setting.job(solver, loss), setting.optimum(loss)) < 1e-6
 
 
