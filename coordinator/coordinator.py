@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from coordinator.charging.budget import Budget, Reserved
 from coordinator.charging.party_books import PartyBooks
 from coordinator.executor import Executor
-from coordinator.recovery import Recovery
-from coordinator.rounds import Log, Lost, Made, Round, rounds
+from coordinator.rounds import Log, Lost, Made, Recovery, Round, rounds
 from coordinator.states.iterate import Iterate
 from coordinator.states.shards import MarginShards, whole
 from coordinator.transport import MessageTransport, require_version
@@ -22,9 +21,9 @@ from vfl.planning import Plan
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from coordinator.states.state import State
+    from coordinator.states.margins import State
     from coordinator.transport import Transport
     from vfl.evaluation.estimates import Findings
     from vfl.holdout import Split, Subsample
@@ -163,10 +162,8 @@ class Coordinator:
         self._expand = expand
         self._faults = faults or Faults()
 
-    def run(
-        self, job: Job, budget: Budget | None = None, log: Log | None = None
-    ) -> Generator[Plan | Reserved | Round | Lost | Made, None, Outcome | None]:
-        """Yield the plan, the reservation, and a record per query. Return the outcome, or None for a run that only counts.
+    def stream(self, job: Job, budget: Budget | None = None, log: Log | None = None) -> Iterator[Event]:
+        """Yield the plan, the reservation, a record per query, and the outcome; the plan alone for a run that only counts.
 
         The whole plan is reserved before any party computes on its columns. Every release is charged before it is made.
 
@@ -181,7 +178,7 @@ class Coordinator:
             raise DataError("the parties hold different records from those at the start of this run: start a new run")
         if budget.counts:
             yield plan
-            return None
+            return
         problem = plan.problem
         sealed = budget.sealed or (plan.solver.sealed and problem.private)
         if sealed:  # the log of a sealed run has no rounds, so the run starts again
@@ -218,11 +215,12 @@ class Coordinator:
         yield Made()
         outcome = Outcome(plan, trained.w, None, trained.findings, left=left, knots=trained.knots, fits=trained.fits)
         if reservation is None:
-            return outcome
+            yield outcome
+            return
         # A privacy filter bounds ε only by the whole reservation. State all of it if released values decided when to stop.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
-        return replace(outcome, statement=statement, books=_closed(books, recovery, left))
+        yield replace(outcome, statement=statement, books=_closed(books, recovery, left))
 
     def _state(self, plan: Plan, log: Log) -> tuple[Transport, State]:
         """Return the run's transport and state.
@@ -254,9 +252,3 @@ class Coordinator:
         labels: Any = self._transport.labels(plan.job.partition.label_party)
         shards.turn(labels, subsample)
         return shards
-
-    def stream(self, job: Job, budget: Budget | None = None, log: Log | None = None) -> Iterator[Event]:
-        """Yield the events of `run`, then the return value of `run` as the last event."""
-        outcome = yield from self.run(job, budget, log)
-        if outcome is not None:
-            yield outcome

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from coordinator.charging.folds import Folds
 from coordinator.charging.passes import Passes, paid_by_pass
 from coordinator.charging.samples import Samples
-from coordinator.states.state import StateLost
+from coordinator.states.margins import StateLost
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
 from vfl.messages import Backward, Descend, Forward, Local, Sample, Tally
 from vfl.privacy.events import ReleaseKey, on_part
@@ -19,7 +19,7 @@ from vfl.privacy.sensitivity import check
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from coordinator.states.state import State
+    from coordinator.states.margins import State
     from coordinator.transport import Transport
     from vfl.messages import Query, Reply
     from vfl.privacy.events import Event
@@ -50,7 +50,7 @@ class Executor:
     release. A caller that repeats a query after `Unanswered` makes a new attempt, with new noise and a new charge, on the
     margins from before the query. Seeded noise is equal in each attempt, so all attempts then make the same release.
 
-    margins : the state that queries read and change: margins, or the public model alone (coordinator.states.state).
+    margins : the state that queries read and change: margins, or the public model alone (coordinator.states.margins).
     reservation : the reserved budget; None for a run without privacy, which charges nothing.
     noise : source of noise for queries that the coordinator answers itself; None for the operating system's source.
     unnoised : kinds of query that the job declares to be released without noise. Any other release without noise raises

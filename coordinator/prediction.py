@@ -91,7 +91,6 @@ def _measured(
 
 
 def _asked(transport: MessageTransport, to: str, message: object, due: Mapping[str, int]) -> Mapping[str, Any]:
-    """Send one message to one participant, and return the vectors of the answer."""
     ((reply, vectors),) = transport.collect([transport.post(to, message, due=due, seconds=LOAD_SECONDS)])
     expected(reply, Done, to)
     return vectors

@@ -19,58 +19,27 @@ from vfl.messages import Backward, Gram, Reply
 from vfl.messages.joining import SealingKey
 from vfl.planning import layout_of
 from vfl.privacy.events import Gaussian
+from vfl.secure import requests
 from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import reach
 from vfl.secure.gram import opened_cross
-from vfl.secure.opening import disclosed, opened
-from vfl.secure.requests import (
-    Begin,
-    CheckRecords,
-    CheckRows,
-    Contribute,
-    ContributeProducts,
-    DealProducts,
-    DealSum,
-    DealTerms,
-    Disclose,
-    MaskAngles,
-    MaskProducts,
-    Meet,
-    OpenRows,
-    SetUp,
-    ShareResidual,
-    StateRecords,
-    TakeColumns,
-    TakeProducts,
-    TakeToss,
-    Toss,
-    named_parcels,
-    openings,
-    owners_of,
-    parcel_names,
-    receivers,
-    senders,
-)
 from vfl.secure.ring import decoded, largest_sum
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, clamps
-from vfl.secure.version import Version, digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from coordinator.states.iterate import Iterate
     from coordinator.transport import MessageTransport, Posted
-    from vfl.messages import BookHeads, Greeting, Notice, Query, Records
+    from vfl.messages import BookHeads, Greeting, Notice, Query
     from vfl.messages.query import Knots
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.keystream import Words
-    from vfl.secure.requests import Request, Rows
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
-
 
 MOST_TERMS = 16
 """Largest number K of terms in a Fourier series of the sigmoid."""
@@ -109,9 +78,9 @@ class SecureTransport:
         self._session = ""
         self._knots: Knots | None = None
         self._setups = 0
-        self._setup: SetUp | None = None
-        self._version: Version | None = None
-        self._shared: dict[Version, int] = {}
+        self._setup: requests.SetUp | None = None
+        self._version: requests.Version | None = None
+        self._shared: dict[requests.Version, int] = {}
         self._sent: set[str] = set()
         self._parcels: dict[tuple[str, str], list[Any]] = {}
         self._waiting: list[Posted] = []
@@ -128,7 +97,7 @@ class SecureTransport:
         """Raise PrivacyError: only the label party sees labels."""
         raise PrivacyError("under trust='secure', the coordinator may not ask for labels")
 
-    def together(self, party: str) -> Collection[str]:
+    def together(self, party: str) -> tuple[str, ...]:
         """Return the participants that are lost together with the given participant, which comes first."""
         return (party,) if party == DEALER else self._inner.together(party)
 
@@ -137,7 +106,7 @@ class SecureTransport:
         self._session = ""
         return self._inner.revive(party, seconds)
 
-    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
+    def ask(self, shares: Mapping[str, Query], records: Any, key: ReleaseKey) -> Mapping[str, Reply]:
         """For a gradient query, open the sum with noise. Send any other query to its parties."""
         query = next(iter(shares.values()), None)
         if query is not None and query.knots is not None and query.knots != self._knots:
@@ -183,14 +152,14 @@ class SecureTransport:
             self._meet()
         parties, session = self._roles.parties, self._session
         for party in parties:
-            self._post(party, MaskProducts(session, _rows(query)))
+            self._post(party, requests.MaskProducts(session, _rows(query)))
         for party in parties:
             for owner in parties:
                 if owner != party:
-                    self._post(party, TakeProducts(session, owner, sharing.widths[owner]))
-        self._post(DEALER, DealProducts(session, key))
+                    self._post(party, requests.TakeProducts(session, owner, sharing.widths[owner]))
+        self._post(DEALER, requests.DealProducts(session, key))
         for party in parties:
-            self._post(party, ContributeProducts(session, key))
+            self._post(party, requests.ContributeProducts(session, key))
         found = self._disclosed()
         whole, p = self._plan.problem.layout.whole(), self._plan.problem.layout.n_coordinates
         at = {q: np.arange(block.coordinates.start, block.coordinates.stop) for q, block in whole.items()}
@@ -225,24 +194,26 @@ class SecureTransport:
         if not self._session:
             self._meet()
         setup = self._set_up(query)
-        owners = owners_of(query)
+        owners = requests.owners_of(query)
         version, fresh = self._share(self._model(setup), setup, owners)
-        self._post(DEALER, DealSum(self._session, version, setup.number, query, key))
+        self._post(DEALER, requests.DealSum(self._session, version, setup.number, query, key))
         for party in self._roles.parties:
             arriving = (party,) if party in fresh else ()
-            self._post(party, Contribute(self._session, version, setup.number, query, key, arriving))
+            self._post(party, requests.Contribute(self._session, version, setup.number, query, key, arriving))
         words = self._disclosed()
         self._sent.update(fresh)
         caps = sharing.caps(query.clip.cap)
         released: dict[str, list[Vector]] = {owner: [] for owner in owners}
         at = 0
-        for opening in openings(query, key, setup.number, version):
+        for opening in requests.openings(query, key, setup.number, version):
             own = {party: found[at : at + opening.size] for party, found in words.items()}
             at += opening.size
             deviations = sharing.deviations(opening.owner, query.clip.cap, event.sigma)
             contribution = sharing.residual << sharing.bits.columns
             noise = deviations.total(len(self._roles.parties))
-            sums = opened(self._roles, opening, own, largest_sum(self._plan.problem.n_records, contribution, noise))
+            sums = requests.opened(
+                self._roles, opening, own, largest_sum(self._plan.problem.n_records, contribution, noise)
+            )
             step = sharing.bits.step(caps[opening.owner])
             released[opening.owner].append(np.asarray(sums * step, dtype=np.float64))
         return {owner: Reply(tuple(sums)) for owner, sums in released.items()}
@@ -259,23 +230,23 @@ class SecureTransport:
         self._waiting.clear()
         everybody = (*self._roles.parties, DEALER)
         for name in everybody:
-            self._post(name, Meet(self._session))
+            self._post(name, requests.Meet(self._session))
         keys = {name: key for name, key in self._collected().items() if isinstance(key, SealingKey)}
         for name in everybody:
             others = {other: key for other, key in keys.items() if other != name}
-            self._post(name, Begin(self._session, self._plan.problem.n_records, others, self._knots))
+            self._post(name, requests.Begin(self._session, self._plan.problem.n_records, others, self._knots))
         self._collected()
         for party in self._roles.parties:
-            self._post(party, StateRecords(self._session))
-        self._post(DEALER, CheckRecords(self._session))
+            self._post(party, requests.StateRecords(self._session))
+        self._post(DEALER, requests.CheckRecords(self._session))
         if isinstance(self._sharing, Sharing):
             label = self._roles.label
-            self._post(label, Toss(self._session))
+            self._post(label, requests.Toss(self._session))
             for party in self._roles.parties:
                 if party != label:
-                    self._post(party, TakeToss(self._session))
+                    self._post(party, requests.TakeToss(self._session))
 
-    def _set_up(self, query: Backward) -> SetUp:
+    def _set_up(self, query: Backward) -> requests.SetUp:
         """Return the set-up for a query: the cap, centres and scales with which the parties have masked their columns.
 
         If these differ from the last set-up, start a new set-up, with new masks.
@@ -288,7 +259,9 @@ class SecureTransport:
         size = getattr(self._plan.solver, "block_size", None)
         for block in query.blocks if query.capped is None else self._plan.problem.layout.blocks(size):
             blocks[block.party].append((block.start, block.stop))
-        setup = SetUp(self._session, self._setups, cap, rows, {party: tuple(own) for party, own in blocks.items()})
+        setup = requests.SetUp(
+            self._session, self._setups, cap, rows, {party: tuple(own) for party, own in blocks.items()}
+        )
         self._setups += 1
         self._version = None
         for party in self._roles.parties:
@@ -296,12 +269,12 @@ class SecureTransport:
         for holder in self._roles.holders:
             for owner in self._roles.parties:
                 if owner != holder:
-                    self._post(holder, TakeColumns(self._session, owner))
+                    self._post(holder, requests.TakeColumns(self._session, owner))
         self._collected()
         self._setup = setup
         return setup
 
-    def _model(self, setup: SetUp) -> Centred:
+    def _model(self, setup: requests.SetUp) -> Centred:
         """Return the current model for columns that are centred as in `setup`, with public bounds of its margins."""
         problem, model = self._plan.problem, self._iterate.model
         w = {party: model.w[party].copy() for party in self._roles.parties}
@@ -323,10 +296,12 @@ class SecureTransport:
         needed = min(sum(reaches.values()), fixed + 5.0 * square**0.5)
         return Centred(w, needed, reaches)
 
-    def _share(self, model: Centred, setup: SetUp, owners: tuple[str, ...]) -> tuple[Version, tuple[str, ...]]:
+    def _share(
+        self, model: Centred, setup: requests.SetUp, owners: tuple[str, ...]
+    ) -> tuple[requests.Version, tuple[str, ...]]:
         """Compute shares of the residuals at a model, once. Return its `Version`, and the owners that take the shares now."""
         place = self._logistic.place(model.needed)
-        known, version = self._version, Version(digest_of(model.w, [str(setup.number)]), place)
+        known, version = self._version, requests.Version(requests.digest_of(model.w, [str(setup.number)]), place)
         roles, session = self._roles, self._session
         if known is not None and replace(known, attempt=0) == version:
             version = known
@@ -337,25 +312,25 @@ class SecureTransport:
             self._version = None
             self._sent.clear()
             limits = clamps(SERIES[place], model.reach)
-            self._post(DEALER, DealTerms(session, version))
+            self._post(DEALER, requests.DealTerms(session, version))
             for party in roles.parties:
-                self._post(party, MaskAngles(session, version, model.w[party], limits[party]))
+                self._post(party, requests.MaskAngles(session, version, model.w[party], limits[party]))
             for party in roles.parties:
-                self._post(party, OpenRows(session, version))
-            self._post(roles.label, CheckRows(session, version))
+                self._post(party, requests.OpenRows(session, version))
+            self._post(roles.label, requests.CheckRows(session, version))
         fresh = tuple(owner for owner in owners if owner not in self._sent)
         if fresh:
             for holder in roles.holders:
-                self._post(holder, ShareResidual(session, version, fresh))
+                self._post(holder, requests.ShareResidual(session, version, fresh))
         self._version = version
         return version, fresh
 
-    def _post(self, to: str, request: Request) -> None:
+    def _post(self, to: str, request: requests.Request) -> None:
         """Send a request with the sealed parcels for its receiver, and keep the sealed parcels that the receiver returns."""
-        parcels = [self._parcels[sender, to].pop(0) for sender in senders(request, to, self._roles)]
-        names = receivers(request, to, self._roles)
-        due = dict.fromkeys(parcel_names(len(names)), self._largest)
-        posted = self._inner.post(to, request, named_parcels(parcels), due, passed=True)
+        parcels = [self._parcels[sender, to].pop(0) for sender in requests.senders(request, to, self._roles)]
+        names = requests.receivers(request, to, self._roles)
+        due = dict.fromkeys(requests.parcel_names(len(names)), self._largest)
+        posted = self._inner.post(to, request, requests.named_parcels(parcels), due, passed=True)
         for receiver, parcel in zip(names, posted.vectors.values(), strict=True):
             self._parcels.setdefault((to, receiver), []).append(parcel)
         self._waiting.append(posted)
@@ -365,9 +340,9 @@ class SecureTransport:
         parties, session = self._roles.parties, self._session
         commitments = self._collected()
         for party in parties:
-            self._post(party, Disclose(session))
+            self._post(party, requests.Disclose(session))
         words = self._collected()
-        return {party: disclosed(party, session, commitments[party], words[party]) for party in parties}
+        return {party: requests.disclosed(party, session, commitments[party], words[party]) for party in parties}
 
     def _collected(self) -> dict[str, object]:
         """Wait for the replies to all sent requests, in order. Return the last reply of each participant."""
@@ -382,12 +357,12 @@ def _symmetric(rows: Released) -> Vector:
     return gram
 
 
-def _rows(query: Backward) -> Rows:
+def _rows(query: Backward) -> requests.Rows:
     parts = zip(query.blocks, query.centres, query.scales, strict=True)
     return {block.party: (block, centre, scale) for block, centre, scale in parts}
 
 
-def _alike(one: Rows, other: Rows) -> bool:
+def _alike(one: requests.Rows, other: requests.Rows) -> bool:
     return one is other or all(
         np.array_equal(one[party][1], other[party][1]) and np.array_equal(one[party][2], other[party][2])
         for party in one

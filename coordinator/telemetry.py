@@ -17,7 +17,7 @@ from vfl.planning import Plan
 from vfl.privacy.accountants import choose_accountant
 
 if TYPE_CHECKING:
-    from coordinator.traffic import Traffic
+    from coordinator.transport import Traffic
     from vfl.privacy.events import ReleaseKey
 
 EVERY_SECONDS = 1.0

@@ -5,7 +5,7 @@
 
 A subclass sends messages as function calls, to Ray actors, or over gRPC streams. Vectors are sent by reference. Only the
 transport can resolve a reference, called a handle: an array, shared memory, a reference to an object store, or the future of an
-answer.
+answer. `Traffic` counts the bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from coordinator.traffic import Traffic
 from vfl.errors import FederationError, VersionMismatch
 from vfl.messages import BookHeads, Greeting, Reply
 from vfl.messages.joining import Done, Load, SendLabels
@@ -24,6 +23,7 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
+    from coordinator.secure import SecureTransport
     from vfl.messages import Notice, Query, Records
     from vfl.privacy.events import ReleaseKey
     from vfl.solvers.protocol import Released
@@ -31,45 +31,15 @@ if TYPE_CHECKING:
 
     Received = tuple[object, Mapping[str, Any]]
     """A reply, and {name: vector} of the vectors that come with it."""
+    Transport: TypeAlias = "MessageTransport | SecureTransport"
+    """Transport of a run's queries to parties."""
+
 
 M = TypeVar("M")
 
 MOST_RECORDS = 1 << 31
 """Largest number of records that a party may report, and largest length of a vector of labels."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-class Transport(Protocol):
-    """Transport of a run's queries to the parties. Replies are in the order of the shares. A query is never repeated."""
-
-    def greet(self) -> Mapping[str, Greeting]:
-        """Return every party's greeting. Raises PartyLost, which names a party that does not answer."""
-        ...
-
-    def hear(self, notices: Mapping[str, Notice]) -> Mapping[str, BookHeads]:
-        """Report phases of the run to parties that keep a release log (book). Return {party: last hashes of its log}."""
-        ...
-
-    def labels(self, party: str) -> Vector:
-        """Return y, (n,), from the label party."""
-        ...
-
-    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
-        """Send each party its part of a query, all at once, and wait for the replies."""
-        ...
-
-    def together(self, party: str) -> Collection[str]:
-        """Return all parties in the process of `party`, which are lost together. `party` comes first."""
-        return (party,)
-
-    @abstractmethod
-    def revive(self, party: str, seconds: float) -> Greeting:
-        """Wait until a lost party has loaded its data again, and return its greeting. Raises PartyLost after `seconds`."""
-        ...
-
-    def newly_opened(self) -> Released:
-        """Return products of columns opened since the last call, for the log of a run on shares; () in all other runs."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,8 +76,52 @@ class Call:
     seconds: float | None
 
 
-class MessageTransport(Transport, ABC):
+class Traffic:
+    """Bytes of per-record vectors between coordinator and parties, and seconds that the parties' answers took.
+
+    Labels and limits are counted once per party and value, because parties keep them.
+
+    inline : largest size in bytes of labels and limits that parties do not keep; these are sent and counted with every query.
+    n_bytes : size of all vectors sent and received so far.
+    party_seconds : time of the parties' answers so far. Only the slowest answer to each query counts.
+    """
+
+    def __init__(self, inline: int = 0) -> None:
+        self._inline = inline
+        self._kept: dict[tuple[str, str], Vector | float] = {}
+        self.n_bytes = 0
+        self.party_seconds = 0.0
+
+    def count(self, records: Records, replies: Mapping[str, Reply]) -> None:
+        """Count the vectors that a query sent to the replying parties, and the vectors of their replies."""
+        for party, reply in replies.items():
+            moved = (records.weights, records.margins, reply.vector)
+            self.n_bytes += sum(vector.nbytes for vector in moved if vector is not None)
+            for name, constant in (("labels", records.labels), ("limits", records.limits)):
+                if constant is not None and (self.first(party, name, constant) or constant.nbytes <= self._inline):
+                    self.n_bytes += constant.nbytes
+        self.wait(replies)
+
+    def wait(self, replies: Mapping[str, Reply]) -> None:
+        """Count the time of the slowest reply."""
+        self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
+
+    def forget(self, party: str) -> None:
+        """Drop the record of vectors that a restarted party held. Its labels and limits then count again."""
+        for own in [own for own in self._kept if own[0] == party]:
+            del self._kept[own]
+
+    def first(self, party: str, name: str, constant: Vector | float) -> bool:
+        """Return True unless the party already keeps this value. A float stands for the vector that is computed from it."""
+        known = self._kept.get((party, name))
+        self._kept[party, name] = constant
+        return not (known is constant or (isinstance(constant, float) and known == constant))
+
+
+class MessageTransport(ABC):
     """Transport of messages, with vectors by name. A participant answers messages in the order in which they were sent.
+
+    Replies come in the order of the messages; no query is ever repeated. PartyLost names a participant that does not answer.
 
     parties : names of the parties, in the partition's order. traffic : counts of the run so far; None for new counts.
     load_seconds : time limit for a party to read its data; None for the transport's limit for an answer.
@@ -145,14 +159,28 @@ class MessageTransport(Transport, ABC):
     def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Received]]:
         """Yield the progress of streaming messages as (participant, finished steps); return what `collect` would return."""
 
+    @abstractmethod
+    def revive(self, party: str, seconds: float) -> Greeting:
+        """Wait until a lost party has loaded its data again, and return its greeting. Raises PartyLost after `seconds`."""
+
+    def together(self, party: str) -> tuple[str, ...]:
+        """Return all parties in the process of `party`, which are lost together. `party` comes first."""
+        return (party,)
+
+    def newly_opened(self) -> Released:
+        """Return products of columns opened since the last call, for the log of a run on shares; () in all other runs."""
+        return ()
+
     def exchange_keys(self, *, salted: bool) -> None:
         """Exchange the parties' sealing keys; if salted, also a secret salt.
 
         Needed only if vectors pass through the coordinator.
         """
+        del salted
 
     def check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Raise FederationError if this process cannot hold sets of ids of these sizes. sizes : {party: number of its ids}."""
+        del sizes
 
     def whole(self, vector: Any, party: str) -> Any:
         """Return a vector of an answer as one array. The parts that the party's shards hold are joined."""

@@ -9,7 +9,7 @@ import numpy as np
 import ray
 
 from parties.alignment.divided import IdRange
-from parties.alignment.reading import open_with_ids
+from parties.alignment.reading import open_for
 from parties.loading import (
     Divided,
     consented,
@@ -17,12 +17,10 @@ from parties.loading import (
     ids_of_shards,
     load,
     load_rows,
-    open_for,
     over,
     require_content,
 )
-from parties.permission import permitted
-from parties.prediction import NewRows, PartGreeting, part_of
+from parties.prediction import NewRows, PartGreeting, part_of, permitted
 from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from parties.services.training import TrainingService
@@ -32,7 +30,8 @@ from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, from_plain_call, to_plain
 from vfl.messages import Descend, Query, Records, Stored
 from vfl.messages.joining import Load
-from vfl.shards import Each, Here, Remote
+from vfl.secure.roles import DEALER
+from vfl.shards import Each, Here
 from vfl.shards.lending import Borrower, Lender, Lent
 from vfl.shards.ray_transport import FETCH_SECONDS, Reader, answer_of, room_to_send, sent, stored
 from vfl.shards.serving import Served, Serving
@@ -45,9 +44,8 @@ if TYPE_CHECKING:
     from parties.alignment.reading import Chosen
     from parties.party import Party
     from parties.prediction import ModelPart
-    from parties.rows import RowFacts, Rows, Sums
+    from parties.rows import RowFacts, Rows, SubsampledRows, Sums
     from parties.services.service import Service
-    from parties.subsampled import SubsampledRows
     from vfl.job import Job
     from vfl.job.task import PartyTask
     from vfl.messages import Statistic
@@ -124,19 +122,19 @@ class IdsActor:
     def __init__(self, task: PartyTask) -> None:
         self._ids_task = task
         self._ids: IdRange | None = None
-        self._id_digests: dict[int, str] = {}
 
-    def read_ids(self, source: Any, shard: Shard, content: str) -> str:
-        """Read the ids of one range of the source's rows, keep the ids until `load`, and return the kind of these ids.
+    def read_ids(self, source: Any, shard: Shard, content: str) -> tuple[str, dict[int, str]]:
+        """Read the ids of one range of the source's rows, and keep them until `load`.
+
+        Return the kind of ids, and the digests of the blocks that were read (parties.loading.digests_of).
 
         content : as for parties.loading.require_content.
         """
         self._ids = None
-        opened = open_with_ids(self._ids_task, _opened(source))
+        opened = open_for(self._ids_task, _opened(source), ids=True)
         require_content(self._ids_task, opened, content, ids=True)
         self._ids = IdRange(self._ids_task, opened, shard)
-        self._id_digests = digests_of(opened)
-        return self._ids.kind.value
+        return self._ids.kind.value, digests_of(opened)
 
     def of_ids(self, method: str, *arguments: Any) -> Any:
         """Call a method of the ids that this actor keeps (parties.alignment.divided.IdRange).
@@ -146,10 +144,6 @@ class IdsActor:
         if self._ids is None:
             raise PartyLost(f"a shard of party {self._ids_task.party!r} was restarted", self._ids_task.party)
         return getattr(self._ids, method)(*arguments)
-
-    def id_digests(self) -> dict[int, str]:
-        """Return {block: digest} for the blocks whose ids were read; see parties.loading.digests_of."""
-        return self._id_digests
 
 
 class RowsActor(Serving, IdsActor):
@@ -168,11 +162,13 @@ class RowsActor(Serving, IdsActor):
         self._near = False
 
     def version(self) -> str:
-        """Return the version of the vfl code in this process."""
+        """Return the version of the code that runs here."""
         return __version__
 
-    def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> RowFacts:
+    def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> tuple[RowFacts, dict[int, str]]:
         """Read the rows of the shard unless they are loaded. Errors in the data are raised here, in the data owner's process.
+
+        Return facts of the rows, and the digests of the blocks that were read (parties.loading.digests_of).
 
         content : as for parties.loading.require_content.
         """
@@ -183,11 +179,7 @@ class RowsActor(Serving, IdsActor):
             require_content(self._task, opened, content, ids=chosen is not None)
             self._loaded = load_rows(self._task, spec, opened, shard, chosen, threads=self._threads)
             self._digests = digests_of(opened)
-        return self._loaded.facts()
-
-    def digests(self) -> dict[int, str]:
-        """Return {block: digest} for the blocks that were read; see parties.loading.digests_of."""
-        return self._digests
+        return self._loaded.facts(), self._digests
 
     def meet(self, margins: Lent | None, party: Lent | None) -> tuple[bool, bool]:
         """Return two flags: True if this process can read the memory `margins`, and True if it can read the memory `party`.
@@ -239,7 +231,6 @@ class RowsActor(Serving, IdsActor):
         return room_to_send(size, self._lender.room, near=self._near)
 
     def _sent(self, vector: Vector) -> Any:
-        """Return the vector, or a reference that the process with the margins can read."""
         return sent(vector, self._lender.lend, near=self._near)
 
     def _read(self, records: Records) -> Records:
@@ -269,21 +260,17 @@ class NewRowsActor(IdsActor):
         super().__init__(part.job.for_party(part.party).features)
         self._rows = NewRows(part, labelled=labelled)
 
-    def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> int:
-        """Read the records, apply the party's part of the model, and return their number. Arguments : see `RowsActor`."""
+    def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> tuple[int, dict[int, str]]:
+        """Read the records, apply the part of the model; return their number, and digests as `RowsActor.load` does."""
         self._ids = None
-        return self._rows.load(_opened(source), shard, chosen, content=content)
-
-    def digests(self) -> dict[int, str]:
-        """Return {block: digest} for the blocks that were read; see parties.loading.digests_of."""
-        return self._rows.digests
+        return self._rows.load(_opened(source), shard, chosen, content=content), self._rows.digests
 
     def margins(self) -> tuple[bool, Vector]:
-        """Return a flag and the party's part of the margins, as `Remote.vectors` expects."""
+        """Return the party's part of the margins; see `Served.vectors`."""
         return True, self._rows.margins()
 
     def total(self, *parts: Vector) -> tuple[bool, Vector]:
-        """Return a flag and the margins, as `Remote.vectors` expects. parts : parts of all parties."""
+        """Return the margins; see `Served.vectors`."""
         return True, self._rows.total(*parts)
 
     def keep(self, *parts: Vector) -> int:
@@ -462,7 +449,7 @@ class PartyActor(Serving, ServiceActor):
         if self._shards:
             made = ray.remote(NewRowsActor)
             self._started = [made.options(**options).remote(own, labelled=labelled) for options in self._shards]
-            rows = Remote(self._started, self._of_shard)
+            rows = Served(self._started, self._of_shard, lost=self._late, seconds=SHARD_SECONDS)
         read = (lambda opened: ids_of_shards(task, spec, opened, rows, source)) if self._shards else None
         aligning = AlignmentService(task, spec, Keeping(), parties=parties, salt=salt, cores=cores, read=read)
         self._service = PredictionService(
@@ -520,3 +507,13 @@ class PartyActor(Serving, ServiceActor):
 
     def _late(self, number: int) -> PartyLost:
         return PartyLost(f"shard {number} of {self._name!r} did not answer within {SHARD_SECONDS:g} s", self._name)
+
+
+class DealerActor(ServiceActor):
+    """Dealer of a run on shares: an actor without columns."""
+
+    def __init__(self, job: Job) -> None:
+        from parties.dealing import Dealing  # imported here, since a party does not need it
+
+        # Ray copies each parcel into its store when the request returns the parcel.
+        super().__init__(DEALER, Dealing(job, recycles=True))

@@ -26,8 +26,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, unquote
 
 from parties.alignment.index import file_of
-from parties.sources.plugins import SEPARATOR, is_address, shown
-from vfl.csv import Csv
+from parties.sources.plugins import SEPARATOR, address_of, is_address, shown
 from vfl.errors import ConsentRefused
 
 VARIABLE = "VFL_SOURCES"
@@ -41,8 +40,7 @@ _PLAIN = re.compile(r"(?P<user>[\w.+~-]*@)?(?P<host>[\w.:\[\]-]*)(?P<path>(/[^#\
 
 def name_of(source: Any) -> str:
     """Return the absolute path of a file, the text of an address, or 'memory' for every other source."""
-    address = source.path if isinstance(source, Csv) else source
-    return address if is_address(address) else file_of(source) or MEMORY
+    return address_of(source) or file_of(source) or MEMORY
 
 
 def matches(name: str, pattern: str, folder: Path) -> bool:

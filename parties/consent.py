@@ -59,7 +59,7 @@ from parties.allowed import matches, require_listed
 from vfl.arguments import as_floats, require, require_count, require_positive
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of, voids
-from vfl.secure.specification import SEPARATE
+from vfl.secure.roles import SEPARATE
 from vfl.solvers.on_shares import may_open_products
 from vfl.tables import built, read_toml
 

@@ -20,8 +20,8 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.sensitivity import check
 from vfl.secure import requests
-from vfl.secure.dealer import Dealer
 from vfl.secure.gram import GramDealer
+from vfl.secure.member import Dealer
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import Sharing
 from vfl.secure.sigmoid import SERIES
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from parties.services.service import Sent
     from vfl.job import Job
-    from vfl.secure.requests import Parcel, Request
+    from vfl.secure.requests import Parcel, Request, Version
     from vfl.secure.sharing import GramSharing
-    from vfl.secure.version import Version
 
 
 class Dealing(Service):

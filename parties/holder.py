@@ -28,7 +28,7 @@ from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import OwnColumns, own_columns
 from vfl.secure.gram import GramMember, gram_rows
 from vfl.secure.member import Member
-from vfl.secure.opening import committed
+from vfl.secure.requests import committed
 from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
@@ -38,15 +38,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from parties.charges import Charges
-    from parties.storage.base import Storage
+    from parties.storage.classes import Storage
     from vfl.job import Job
     from vfl.kernels.ring import Words
     from vfl.messages import Backward, Block
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
-    from vfl.secure.requests import Commitment, Parcel, Request
+    from vfl.secure.requests import Commitment, Parcel, Request, Version
     from vfl.secure.streams import Streams
-    from vfl.secure.version import Version
     from vfl.types import Vector
 
 LOSS = "logistic"

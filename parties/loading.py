@@ -10,22 +10,20 @@ import numpy as np
 
 from parties.alignment.divided import read_divided
 from parties.alignment.index import file_of, stamp_of
-from parties.alignment.reading import AlignedSource, check_aligned, open_with_ids
+from parties.alignment.reading import AlignedSource, check_aligned, contents_for, open_for
 from parties.allowed import name_of
 from parties.consent import Policy, policy_of, require_source
 from parties.party import Party
-from parties.rows import Rows
+from parties.rows import Rows, SubsampledRows
 from parties.sources.blocks import CHANGED, BlockSource
 from parties.sources.csv import CsvSource, Scanned
-from parties.sources.opening import is_function, open_source, require_rereadable
+from parties.sources.opening import is_function, require_rereadable
 from parties.sources.ranges import content_of, count_records, rows_of
 from parties.sources.sparse import SparseSource
 from parties.sources.stores import is_stored
-from parties.storage.cells import contents_of
 from parties.storage.dense import Reading, read_columns
-from parties.storage.groups import GroupReader
+from parties.storage.labels import GroupReader
 from parties.storage.sparse import read_sparse
-from parties.subsampled import SubsampledRows
 from vfl.errors import SpecificationError
 from vfl.job.flags import unnoised
 from vfl.job.site import IN_ONE_PROCESS
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from parties.rows import RowFacts
     from parties.session import Credentials
     from parties.sources.base import Source
-    from parties.storage.base import Storage
+    from parties.storage.classes import Storage
     from vfl.job.task import PartyTask
     from vfl.security.identifiers import IdKind
     from vfl.shards import Group, Shard
@@ -85,9 +83,9 @@ def load(
 
     Noise comes from the operating system; it is seeded only if the job says so. Raises DataError before anything is computed.
 
-    policy : path of the owner's policy, which is asked before the source is opened (`consented`); or a policy that has agreed
-        already. None asks nobody and keeps no book.
-    index : the aligned rows, in their order (parties.alignment.participant); None takes all rows in the source's order.
+    policy : path of the owner's policy, which is asked before the source is opened (`consented`), or a policy that has
+        agreed already. None asks nobody and keeps no book.
+    index : the aligned rows, in their order (parties.services.aligning); None takes all rows as they are.
     threads : number of threads of the party's kernels.
     own : the party's identity across organisations, for the keys of a run on shares. With an identity, the cells of all rows
         of an aligned source are checked: other parties choose the rows by their ids, so an error about the chosen rows alone
@@ -140,15 +138,6 @@ def over(
     )
 
 
-def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source:
-    """Open a party's source to read its columns. ids : True to read the id column, too."""
-    if ids:
-        return open_with_ids(task, source)
-    # A bare array has columns in declared order. Blocks of columns only determine the order of storage.
-    contents = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
-    return open_source(source, contents, party=task.party)
-
-
 class Unchanged:
     """Check that a source stays the same while several shards read it separately.
 
@@ -165,12 +154,11 @@ class Unchanged:
         self._origin = opened.origin
         self._stamp = self._stamped()
         self._digests: dict[int, str] = {}
-        self.in_blocks = isinstance(opened, BlockSource)
 
     def require(self, read: Iterable[Mapping[int, str]] = ()) -> None:
         """Raise DataError if a file has changed, or if a block has changed between the reads of two shards.
 
-        read : {block: digest} for each shard, of the blocks that it has read (`digests_of`), if the source is in blocks.
+        read : digests of the blocks that each shard has read (`digests_of`).
         """
         digests = ((number, digest) for own in read for number, digest in own.items())
         if any(self._digests.setdefault(number, digest) != digest for number, digest in digests):
@@ -208,7 +196,7 @@ def digests_of(opened: Source) -> dict[int, str]:
 
 
 def _content(task: PartyTask, opened: Source, *, ids: bool) -> str:
-    wanted = list(contents_of(task.schema, task.columns, task.label, task.groups, task.factors))
+    wanted = list(contents_for(task))
     named = [task.id] if ids and task.id is not None else []
     return content_of(opened, [*named, *wanted] or opened.names[:1])
 
@@ -265,10 +253,9 @@ def load_rows(
     read = task if job.privacy is None else _total(task)
     columns, labels, groups = _read(read, source, opened, shard, chosen, whole=whole)
     columns.warm(private=job.privacy is not None)
-    first, held_out, n_trained = 0 if shard is None else shard.start, None, None
-    if shard is not None:
-        n_trained = shard.n_records
-    total = columns.n_records if shard is None else shard.n_records
+    first, n_trained = (0, None) if shard is None else (shard.start, shard.n_records)
+    held_out: Storage | None = None
+    total = n_trained or columns.n_records
     if (subsamples := job.subsamples(total)) is not None:
         return SubsampledRows(
             task.party, columns, labels, subsamples, start=first, threads=threads, n_margins=job.n_margins
@@ -343,14 +330,14 @@ class Divided:
     def load(self, rows: Group, source: Any) -> list[Any]:
         """Make each process load its shard, and return the answers.
 
-        rows : one object per shard, with a method `load(source, shard, chosen, content)` that uses `load_rows` and
-            `require_content`, and a method `digests()` for `Unchanged.require`. source : in a form that these objects can open.
+        rows : one object per shard with a method `load(source, shard, chosen, content)`, which returns an answer and the
+            digests for `Unchanged.require`. source : in the form that these objects open.
         """
         shards, chosen = map(Each, zip(*self._ranges, strict=True))
         sources = Each(place or source for place in self._places)
         answers = rows.fetch(rows.start("load", sources, shards, chosen, self._content))
-        self._unchanged.require(rows.ask("digests") if self._unchanged.in_blocks else ())
-        return answers
+        self._unchanged.require(digests for _, digests in answers)
+        return [answer for answer, _ in answers]
 
 
 def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, handed: Any) -> tuple[DividedIds, IdKind]:
@@ -358,9 +345,8 @@ def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, han
 
     Guarantee. Each id is read once. Raises DataError if two shards found different rows (see `Unchanged`).
 
-    rows : one object per shard, with a method `read_ids(source, shard, content)` that returns the kind, with `id_digests()`,
-        and with the method that `DividedIds` calls. source, opened : the source in this process. handed : the source in a form
-        that these objects can open.
+    rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind and the digests of
+        blocks, and the method that `DividedIds` calls. source, opened : in this process. handed : as these objects open it.
     """
     if rows.size > 1:
         require_rereadable(source, party=task.party)
@@ -370,9 +356,9 @@ def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, han
     sources = Each(spec_for(source, opened, shard, None) or handed for shard in shards)
 
     def load() -> list[str]:
-        kinds = rows.ask("read_ids", sources, Each(shards), content)
-        unchanged.require(rows.ask("id_digests") if unchanged.in_blocks else ())
-        return kinds
+        answers = rows.ask("read_ids", sources, Each(shards), content)
+        unchanged.require(digests for _, digests in answers)
+        return [kind for kind, _ in answers]
 
     return read_divided(task, opened, shards, rows, load)
 

@@ -1,7 +1,8 @@
-"""One party's part of a model, and its application to new records in the party's process."""
+"""One party's part of a model, its owner's permission, and its application to new records in the party's process."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from parties.loading import digests_of, load_range, new_records, open_for, require_content
-from parties.permission import permitted
+from parties.alignment.reading import open_for
+from parties.allowed import name_of
+from parties.consent import Policy, policy_of, require_source
+from parties.daily_count import DailyCount
+from parties.loading import digests_of, load_range, new_records, require_content
 from parties.storage.classes import ClassColumns
 from vfl.documents import is_format, parse_json, read_bytes
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
@@ -27,13 +31,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from parties.alignment.reading import Chosen
-    from parties.permission import Permission
-    from parties.storage.base import Storage
+    from parties.storage.classes import Storage
     from vfl.job import Job
     from vfl.job.task import PartyTask
     from vfl.messages import Statistic
     from vfl.shards import Shard
     from vfl.types import Integers, Vector
+
 
 FORMAT = 1
 
@@ -206,6 +210,79 @@ def agreed(greetings: Mapping[str, PartGreeting]) -> PartGreeting:
         if party not in greetings and job.partition.columns(party):
             raise SpecificationError(f"party {party!r} has columns in the model, and no part of it is given")
     return first[1]
+
+
+def count_of(policy: Policy) -> Path:
+    """Return the path of the file with an owner's counts of predicted records, next to the owner's release log (book)."""
+    return policy.book.with_suffix(".predictions")
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Permission of one party's owner. policy : None if the owner has none; then nobody is asked and nothing is counted."""
+
+    party: str
+    policy: Policy | None
+
+    def count(self, records: int) -> None:
+        """Count records before their margins are sent. Raises ConsentRefused above the policy's daily limit."""
+        allowed = None if self.policy is None else self.policy.prediction
+        if self.policy is None or allowed is None or allowed.records is None:
+            return
+        with contextlib.closing(DailyCount(count_of(self.policy))) as count:
+            taken = count.take(self.party, records, allowed.records)
+        if not taken:
+            self.policy.refuse_prediction(
+                self.party, "records", f"these are more records than are left today of the {allowed.records} per day"
+            )
+
+
+def permitted(
+    part: ModelPart,
+    source: Any,
+    policy: str | None = None,
+    *,
+    receiver: str | None = None,
+    labels: bool = False,
+    owners: bool = False,
+) -> Permission:
+    """Return the owner's permission, if the policy allows the prediction; else raise ConsentRefused, which names the rule.
+
+    policy : path of the owner's policy; a policy that the owner set for this process (parties.consent.VARIABLE) overrides it.
+    receiver : the party that adds up the margins, and so sees this party's part of each margin; None for this party itself.
+    labels : True if labels are read too, to measure the model without noise. owners : True if the owner named `policy`.
+    """
+    agreed = policy_of(policy)
+    named = name_of(source)
+    if agreed is not None:
+        agreed.check_prediction(part.party, part.digest, named, receiver=receiver or part.party, labels=labels)
+    require_source(agreed, part.party, named, "a prediction", owners=owners)
+    return Permission(part.party, agreed)
+
+
+def all_permitted(
+    parts: Mapping[str, ModelPart],
+    given: Mapping[str, Any],
+    policies: Mapping[str, str] | None,
+    *,
+    receiver: str,
+    measured: bool = False,
+) -> dict[str, Permission]:
+    """Return the permissions of all parties' owners, as `permitted` does for one party.
+
+    given : {party: source as the user named it, which may be one table for all parties}. measured : True if the receiver's
+        labels are read.
+    """
+    return {
+        party: permitted(
+            parts[party],
+            source,
+            (policies or {}).get(party),
+            receiver=receiver,
+            labels=measured and party == receiver,
+        )
+        for party, source in given.items()
+    }
 
 
 class NewRows:

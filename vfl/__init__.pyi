@@ -89,7 +89,7 @@ from vfl.columns import (
     Dropped as Dropped,
     Numeric as Numeric,
 )
-from vfl.secure.specification import Secure as Secure
+from vfl.secure.roles import Secure as Secure
 from vfl.solvers import (
     CD as CD,
     GCD as GCD,

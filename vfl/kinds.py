@@ -51,7 +51,7 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import Head
 from vfl.privacy.selection import NoisyScore
 from vfl.secure import requests
-from vfl.secure.version import Version
+from vfl.secure.requests import Version
 from vfl.solvers import gcd, joint, noisy_gram, protocol, scd, svrg
 from vfl.solvers.blocks import prox
 from vfl.solvers.releases import bins, excess, labels, products

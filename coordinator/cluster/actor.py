@@ -16,8 +16,8 @@ from coordinator.cluster.shard_transport import ShardTransport
 from coordinator.coordinator import Coordinator
 from coordinator.prediction import apply
 from coordinator.rounds import Made
+from coordinator.states.margins import StateLost
 from coordinator.states.shards import MarginShards, ShardMargins, whole
-from coordinator.states.state import StateLost
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
 from vfl.errors import PartyLost
 from vfl.messages import Records

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.cluster.ray_transport import RayTransport, received
-from coordinator.cluster.seat import Seat
-from coordinator.states.state import StateLost
+from coordinator.cluster.ray_transport import RayTransport, Seat, received
+from coordinator.states.margins import StateLost
 from coordinator.transport import Call, Posted
 from vfl.errors import PartyLost
 from vfl.kinds import to_plain_call

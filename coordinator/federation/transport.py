@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.federation.link import SENTENCE
+from coordinator.federation.gathering import SENTENCE
 from coordinator.transport import MOST_RECORDS, NOTHING, Call, MessageTransport, Posted, given
 from vfl.errors import FederationError, PartyLost
 from vfl.holdout import Side
@@ -29,8 +29,7 @@ from vfl.wire.values import WireError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
-    from coordinator.federation.gathering import Gathering
-    from coordinator.federation.link import Link
+    from coordinator.federation.gathering import Gathering, Link
     from vfl.messages import Query
     from vfl.types import Vector
 
@@ -222,16 +221,14 @@ class FederationTransport(MessageTransport):
         lengths = tuple(len(vector) for vector in reply.released)
         if lengths != (() if selects else share.sizes()) or (reply.selected is not None) != selects:
             raise FederationError(f"party {party!r} sent releases of different lengths from those requested")
-        if reply.selected is not None and not self._addressed(share, party, reply.selected.coordinate):
-            raise FederationError(f"party {party!r} selected a coordinate that it was not asked about")
+        if reply.selected is not None and isinstance(share, Select):
+            S = share.coordinates[party][0].coordinates
+            if not S.start <= reply.selected.coordinate < S.stop:
+                raise FederationError(f"party {party!r} selected a coordinate that it was not asked about")
         if not isinstance(share, WITH_VECTOR):
             return reply
         vector = sized(vectors, "vector", self._due(party, share)["vector"], party, self._kind_of(share))
         return Reply(reply.released, vector, reply.selected, reply.seconds)
-
-    def _addressed(self, share: Query, party: str, coordinate: int) -> bool:
-        block = share.coordinates[party][0].coordinates if isinstance(share, Select) else slice(0, 0)
-        return bool(block.start <= coordinate < block.stop)
 
     def _due_labels(self, party: str) -> int:
         return 8 * int(self._targets.count) * self._n_records.get(party, MOST_RECORDS)

@@ -37,7 +37,7 @@ class Model:
 
 
 class Iterate:
-    """Public model that queries change. It has the interface of margins (coordinator.states.state).
+    """Public model that queries change. It has the methods of `Margins` (coordinator.states.margins).
 
     A query about the columns of one owner (moments, ranges, tallies of labels) is sent to this owner. A gradient query is sent
     to all parties, which open its sum with noise (coordinator.secure). Every other query that would change margins changes the

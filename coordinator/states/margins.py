@@ -6,12 +6,11 @@ trust='secure', `coordinator.states.iterate` takes the place of this module, and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from coordinator.states.state import State
-from vfl.errors import PrivacyError
+from vfl.errors import PartyLost, PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import (
@@ -32,13 +31,21 @@ from vfl.targets import Targets, beside, weighed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from coordinator.states.iterate import Iterate
+    from coordinator.states.shards import MarginShards
     from vfl.messages import Query, Reply, Tally
     from vfl.shards.lending import Room
     from vfl.types import Integers, Vector
 
+    State: TypeAlias = "Margins | MarginShards | Iterate"
+    """State of a run between its queries: margins and labels, or the public model alone."""
     Saved = tuple[Vector, dict[str, Vector], dict[str, Vector]]
 
 HELD = (HELD_OUT, HELD_NORMS, HELD_GROUPS)
+
+
+class StateLost(PartyLost):
+    """A part of the state was lost with the process that held it. The state belongs to no party, so `party` is ''."""
 
 
 class Place(NamedTuple):
@@ -54,7 +61,7 @@ def _own(name: str, vector: Vector) -> Vector:
     return vector
 
 
-class Margins(State):
+class Margins:
     """Margins Xw + o, (n,), of the training records, with labels y and weights s, (n,). Initially w = 0. o : offsets or 0.
 
     labels : y, followed by the vectors that `targets` names. The offsets stay if Xw is computed anew.
@@ -62,6 +69,7 @@ class Margins(State):
     held_out : (n + m,) booleans, True for the m held-out records; None for no held-out records. Margins, norms and groups of
         held-out records are kept only for a `Tally` query.
     place : positions of these records if they are one shard; None if they are all records.
+    counts : number of training records per shard; (n,) for a single shard.
     targets : form of the margins and of `labels`. The margins here are float64, even if a sweep sends them in another type. A
         record cap holds for any margins, so rounding costs no privacy.
     share : function of the name and value of a vector that most queries carry. It returns the copy to keep, for example in
@@ -122,6 +130,10 @@ class Margins(State):
             what = "margins" if name == HELD_OUT else name.removeprefix(f"{HELD_OUT}: ")
             raise PrivacyError(f"held-out records are tallied before their {what} are known")
         return known
+
+    def shares(self, query: Query) -> Mapping[str, Query]:
+        """Return {party: its part of the query}; {} for a query that only changes this state."""
+        return query.shares()
 
     def state(self) -> Saved:
         """Return the state that queries change, for `restore`. Queries replace vectors and never change them in place."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from coordinator.states.margins import Margins, Place
-from coordinator.states.state import State, StateLost
+from coordinator.states.margins import Margins, Place, StateLost
 from vfl.errors import PartyLost
 from vfl.messages import Descend, Need, Records
 from vfl.shards import Each, cut
@@ -126,7 +125,7 @@ class ShardMargins:
         margins.restore(self._before)
 
 
-class MarginShards(State):
+class MarginShards:
     """Margins of all records, kept in one `ShardMargins` per shard, with the methods of `Margins`.
 
     loaded : function that is called when all shards have loaded, also after one of them was restarted.
@@ -179,6 +178,10 @@ class MarginShards(State):
         self._taking = self._ahead = None
         self._shards.ask("load", Each(labels), *self._given)
         self._loaded()
+
+    def shares(self, query: Query) -> Mapping[str, Query]:
+        """Return {party: its part of the query}; {} for a query that only changes this state."""
+        return query.shares()
 
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over the query's records.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class IdRange:
     """Ids of the rows of one range, held in the process of the shard that reads this range.
 
-    opened : the source, with its id column (parties.alignment.reading.open_with_ids).
+    opened : the source, with its id column (parties.alignment.reading.open_for).
 
     Raises the same errors as vfl.security.identifiers.normalised.
     """

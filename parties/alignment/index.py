@@ -19,7 +19,7 @@ import numpy as np
 
 from parties.sources import stores
 from parties.sources.base import Origin
-from parties.sources.plugins import is_address
+from parties.sources.plugins import address_of
 from vfl.alignment import Indexed, alignment_name
 from vfl.csv import Csv
 from vfl.documents import opened
@@ -145,7 +145,7 @@ def label(*parts: Any) -> str:
 def file_of(spec: Any) -> str:
     """Return the absolute path of a source that is a file or a folder; '' for other sources."""
     path = spec.path if isinstance(spec, Csv) else spec
-    named = isinstance(path, str | Path) and not is_address(path)
+    named = isinstance(path, str | Path) and not address_of(spec)
     return os.path.abspath(path) if named else ""  # noqa: PTH100 - a link stays as it is named
 
 

@@ -14,7 +14,7 @@ from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import Columns, check_types
-from parties.storage.groups import GroupReader
+from parties.storage.labels import GroupReader
 from vfl.errors import DataError, FederationError
 from vfl.security.identifiers import alignment_hash, check_kinds, in_order, normalised
 
@@ -30,14 +30,22 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
     ReadIds = Callable[[Source], tuple[Sequence[bytes], IdKind]]
-    """Function that reads the ids of a source opened with its ids (`open_with_ids`)."""
+    """Function that reads the ids of a source opened with its ids (`open_for`)."""
 
 
-def open_with_ids(task: PartyTask, spec: Any) -> Source:
-    """Open a party's source with all columns that a run reads, so that a missing column is found before the alignment."""
-    # An array without column names holds the ids in its first column, and the usual columns after it.
-    contents = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
-    return open_source(spec, _identified(task) | contents, party=task.party)
+def contents_for(task: PartyTask) -> dict[str, Content]:
+    """Return the contents of all columns that a run reads of a party's source, without the id column."""
+    return contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
+
+
+def open_for(task: PartyTask, spec: Any, *, ids: bool) -> Source:
+    """Open a party's source for its columns. ids : True to read the id column too.
+
+    An alignment opens all columns that the run reads, so that a missing column is found before it. A bare array has the columns
+    in their declared order, after the ids; blocks only determine the order of storage.
+    """
+    identified: dict[str, Content] = {_id_of(task): "id"} if ids else {}
+    return open_source(spec, identified | contents_for(task), party=task.party)
 
 
 def check_before(task: PartyTask, source: Source) -> None:
@@ -48,10 +56,6 @@ def check_before(task: PartyTask, source: Source) -> None:
         check_types(source, *wanted, label=task.label, factors=task.factors, groups=groups)
 
 
-def _identified(task: PartyTask) -> dict[str, Content]:
-    return {_id_of(task): "id"}
-
-
 def _id_of(task: PartyTask) -> str:
     if task.id is None:
         raise FederationError(f"party {task.party!r} was asked for ids by a job that aligns no records")
@@ -59,7 +63,7 @@ def _id_of(task: PartyTask) -> str:
 
 
 def _open_ids(task: PartyTask, spec: Any) -> Source:
-    return open_source(spec, _identified(task), party=task.party)
+    return open_source(spec, {_id_of(task): "id"}, party=task.party)
 
 
 def read_ids(task: PartyTask, source: Source) -> tuple[Ids, IdKind]:
@@ -166,7 +170,7 @@ class Chosen:
 def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read: ReadIds | None = None) -> Chosen:
     """Check that the source is the one that was aligned; return the aligned rows.
 
-    opened : the source, with its ids (`open_with_ids`). read : function that reads the ids; None to read them in this process.
+    opened : the source, with its ids (`open_for`). read : function that reads the ids; None reads them in this process.
 
     Raises DataError if the source has changed.
     """

@@ -17,11 +17,10 @@ from parties.alignment.index import file_of
 from parties.allowed import name_of
 from parties.book import require_room
 from parties.consent import Policy, policy_of
-from parties.joined.sealing import Sealing
-from parties.joined.work import PredictingWork, ServingWork, TrainingWork
+from parties.dealing import Dealing
+from parties.joined.work import DealerWork, PredictingWork, Sealing, ServingWork, TrainingWork
 from parties.loading import load
-from parties.permission import permitted
-from parties.prediction import ModelPart, NewRows
+from parties.prediction import ModelPart, NewRows, permitted
 from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from parties.services.serving import ServingService
@@ -44,8 +43,8 @@ from vfl.job.file import decode
 from vfl.kinds import from_plain_call
 from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, SERVE, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
 from vfl.secure.requests import Contribute, ContributeProducts, DealProducts, DealSum
-from vfl.secure.roles import DEALER
-from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
+from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
+from vfl.secure.roles import DEALER, SEPARATE
 from vfl.security.sealing import Sealer
 from vfl.shards import Here
 from vfl.solvers import RELEASES, SOLVERS
@@ -250,8 +249,10 @@ class Desk:
         """Return the event to report for an offer, and a function that returns the accepted work or raises the refusal."""
         part = _part_of(offer, self.party) if offer.purpose in (PREDICT, EVALUATE, SERVE) else None
         job = _job_of(offer, self.party) if part is None else part.job
+        if part is None and self.party not in job.partition.parties:
+            raise FederationError(f"party {self.party!r} is not a party of the job {job.name!r}")
         columns = job.wanted(self.party) if part is None else job.made_of(self.party)
-        return requested(offer, job, columns), partial(self._allowed, offer, job, part)
+        return _requested(offer, job, columns), partial(self._allowed, offer, job, part)
 
     def _allowed(self, offer: Offer, job: Job, part: ModelPart | None) -> Work:
         """Return the accepted work if the owner's policy agrees to the offer; else raise the refusal."""
@@ -271,19 +272,25 @@ class Desk:
         aligning = AlignmentService(
             task if part is None else task.features, source, keeping, parties=offer.parties, cores=self._cores
         )
-        certificates = {name: member.certificate_pem for name, member in self._federation.parties.items()}
+        certificates = self._certificates()
         sealer = Sealer(self.party, self._identity.key_pem, (self._federation.digest, offer.run, offer.purpose))
         sealing = Sealing(self.party, sealer, offer.parties, certificates, aligning)
         if part is not None:
             return PredictingWork(offer, self._predicting(offer, part, source, aligning), sealing)
         dealer = self._dealer(job)
         dealt = certificates if dealer is None else certificates | {DEALER: dealer.certificate_pem}
-        own = Credentials((self._federation.digest, offer.run), self._identity.key_pem, dealt)
+        own = self._credentials(offer, dealt)
         loaded = functools.cache(
             lambda settled: load(task, source, policy, index=settled(), threads=self._cores, own=own)
         )
         training = TrainingService(self.party, aligning, loaded)
         return TrainingWork(offer, task, training, sealing, policy.book.with_suffix(".answered"))
+
+    def _certificates(self) -> dict[str, bytes]:
+        return {name: member.certificate_pem for name, member in self._federation.parties.items()}
+
+    def _credentials(self, offer: Offer, certificates: Mapping[str, bytes]) -> Credentials:
+        return Credentials((self._federation.digest, offer.run), self._identity.key_pem, certificates)
 
     def _predicting(self, offer: Offer, part: ModelPart, source: Any, aligning: AlignmentService) -> PredictionService:
         """Return the service of a prediction, after asking the owner's policy. The source is not opened yet."""
@@ -367,6 +374,33 @@ class Desk:
             )
 
 
+class DealerDesk(Desk):
+    """Answers the calls of the coordinator to the federation's dealer, an organisation without data.
+
+    Guarantee. The dealer opens no source and has no policy to ask, since it releases only its noise and uniform words. It deals
+    only for jobs that name a separate dealer, under keys that its own identity signs. It accepts no other call. The parties
+    send it nothing but their numbers of records.
+    """
+
+    def __init__(self, federation: Federation, identity: Identity, *, on_event: OnEvent) -> None:
+        super().__init__(federation, identity, {}, None, on_event=on_event)
+
+    def _prepare(self) -> None:
+        """Do nothing, since a dealer has no policy."""
+
+    def _due(self, offer: Offer) -> bool:
+        return offer.purpose == TRAIN
+
+    def _read(self, offer: Offer) -> tuple[events.Requested, Callable[[], DealerWork]]:
+        job = _job_of(offer, self.party)
+        return _requested(offer, job, ()), partial(self._dealing, offer, job)
+
+    def _dealing(self, offer: Offer, job: Job) -> DealerWork:
+        if job.secure is None or job.secure.dealer != SEPARATE:
+            raise FederationError(f"{self.party!r} deals only for jobs on shares that name a separate dealer")
+        return DealerWork(offer, job, Dealing(job, self._credentials(offer, self._certificates())))
+
+
 def _part_of(offer: Offer, party: str) -> ModelPart:
     """Return the offered part of a model, which this party reads from the public text in the offer."""
     try:
@@ -378,7 +412,7 @@ def _part_of(offer: Offer, party: str) -> ModelPart:
     return part
 
 
-def requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Requested:
+def _requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Requested:
     """Return the event that shows the offer of a job on the owner's screen."""
     privacy = job.privacy if offer.purpose == TRAIN else None
     return events.Requested(
@@ -395,7 +429,7 @@ def requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Reques
     )
 
 
-def job_of(offer: Offer, member: str) -> Job:
+def _job_of(offer: Offer, member: str) -> Job:
     """Return the offered job, which this participant reads from the public text in the offer."""
     try:
         plain = parse_json(offer.job)
@@ -409,12 +443,4 @@ def job_of(offer: Offer, member: str) -> Job:
             f"party {member!r} reads the job as {job.digest[:12]}, the coordinator as {offer.digest[:12]}: install one version "
             "everywhere"
         )
-    return job
-
-
-def _job_of(offer: Offer, party: str) -> Job:
-    """Return the offered job. Raises FederationError if this participant is not a party of the job."""
-    job = job_of(offer, party)
-    if party not in job.partition.parties:
-        raise FederationError(f"party {party!r} is not a party of the job {job.name!r}")
     return job

@@ -14,8 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from parties.joined.dealing import DealerDesk
-from parties.joined.desk import Desk
+from parties.joined.desk import DealerDesk, Desk
 from vfl.errors import FederationError
 from vfl.federation import events
 from vfl.kinds import to_plain

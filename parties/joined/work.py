@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.joined.addressed import check_addressed
-from parties.joined.answered import Answered
+from parties.daily_count import open_durable
 from parties.services.training import RECORDS
-from vfl.errors import FederationError, PrivacyError
-from vfl.messages import Descend, Need, Notice, held_at_once
-from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, Score, TakeMargins
-from vfl.planning import layout_of
-from vfl.secure.check_rows import CHECK_ROWS
-from vfl.secure.requests import (
-    Begin,
-    CheckRecords,
-    Contribute,
-    ContributeProducts,
-    DealProducts,
-    DealSum,
-    Request,
-    parcel_names,
+from vfl.errors import ConsentRefused, FederationError, PrivacyError
+from vfl.messages import (
+    Backward,
+    Columns,
+    Descend,
+    Forward,
+    Moments,
+    Need,
+    Notice,
+    Ranges,
+    RecordNorms,
+    Select,
+    held_at_once,
+    joining,
 )
-from vfl.security.psi import SIZE
+from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, Score, TakeMargins
+from vfl.messages.query import by_party
+from vfl.planning import layout_of
+from vfl.secure import requests
+from vfl.secure.check_rows import CHECK_ROWS
+from vfl.security.psi import SIZE, new_salt
 from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits, as_vector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from parties.dealing import Dealing
-    from parties.joined.sealing import Sealing
     from parties.party import Party
     from parties.services.aligning import AlignmentService
     from parties.services.predicting import PredictionService
@@ -44,9 +49,10 @@ if TYPE_CHECKING:
     from parties.services.training import TrainingService
     from vfl.job import Job
     from vfl.job.task import PartyTask
-    from vfl.messages import Query
+    from vfl.messages import Block, Query
     from vfl.messages.joining import Offer
     from vfl.privacy.events import ReleaseKey
+    from vfl.security.sealing import Sealer
 
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
 """Largest size of a call's body in bytes: a base, plus an addition per coordinate of the party."""
@@ -60,6 +66,84 @@ two per start of a party, three per start of the coordinator."""
 
 MOST_SCORED, MOST_ID_BYTES = 1 << 17, 1 << 24
 """Limits of one call of a service: records, and bytes of their ids."""
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS answered (run TEXT, round INTEGER, attempt INTEGER, part INTEGER, "
+    "PRIMARY KEY (run, round, attempt, part)) WITHOUT ROWID"
+)
+_TAKE = (
+    "WITH RECURSIVE parts (part) AS (SELECT ? UNION ALL SELECT part + 1 FROM parts WHERE part < ?) "
+    "INSERT INTO answered SELECT ?, ?, ?, part FROM parts"
+)
+
+
+class Sealing:
+    """One party's side of the key exchange with the other parties, for one offer of a job.
+
+    The party also makes the salt of the alignment or receives it from another party. The coordinator never learns the salt.
+
+    sealer : the party's sealer. parties : all participating parties. certificates : {party: certificate}, to check keys.
+    aligning : alignment service that uses the salt.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        sealer: Sealer,
+        parties: tuple[str, ...],
+        certificates: Mapping[str, bytes],
+        aligning: AlignmentService,
+    ) -> None:
+        self._party, self._sealer, self._parties = party, sealer, parties
+        self._certificates, self._aligning = certificates, aligning
+
+    def exchanged(self, message: object) -> object | None:
+        """Return the answer to a message about keys or the salt; None for all other messages."""
+        others = [name for name in self._parties if name != self._party]
+        match message:
+            case joining.Introduce():
+                return joining.SealingKey(self._sealer.key, self._sealer.signature)
+            case joining.Introduced():
+                if message.keys.keys() != set(self._parties):
+                    raise FederationError(f"party {self._party!r} was not given the keys of all parties")
+                for name in others:
+                    if name not in self._certificates:
+                        raise FederationError(f"{name!r} is not a party of this federation")
+                    given = message.keys[name]
+                    self._sealer.meet(name, given.key, given.signature, self._certificates[name])
+                return joining.Done()
+            case joining.MakeSalt():
+                self._aligning.salt = new_salt()
+                return joining.Sealed({name: self._sealer.seal(name, "salt", self._aligning.salt) for name in others})
+            case joining.TakeSalt():
+                self._aligning.salt = bytes(self._sealer.open(message.maker, "salt", message.text))
+                return joining.Done()
+        return None
+
+    def opened(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the vectors of a message. A vector that another party sealed for this party is unsealed."""
+        match message:
+            case joining.Multiply() if message.owner != self._party:
+                name, sender, label = "points", message.holder, f"set of {message.owner}"
+            case joining.TakeMargins():
+                name, sender, label = "margins", message.sender, "margins"
+            case _:
+                return vectors
+        if name not in vectors:
+            return vectors
+        return {name: np.frombuffer(self._sealer.open(sender, label, vectors[name]), np.uint8)}
+
+    def sealed(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the vectors of an answer. A vector for another party is sealed."""
+        match message:
+            case joining.SendSet() if message.to:
+                name, label = "points", f"set of {message.owner}"
+            case joining.SendMargins():
+                name, label = "margins", "margins"
+            case _:
+                return vectors
+        plain = np.ascontiguousarray(vectors[name]).reshape(-1).view(np.uint8)
+        return {name: self._sealer.seal(message.to, label, plain.data)}
 
 
 class Work:
@@ -139,6 +223,51 @@ def _taken_by_alignment(message: Any, own: str) -> tuple[str, ...]:
     return ()
 
 
+class Answered:
+    """Keys of answered releases, in a file next to the party's book.
+
+    Guarantee. `take` returns only once for a key of a run, across all processes, and the key is then on disk. Noise is
+    therefore drawn at most once under a key. To ask again, a coordinator needs a new attempt, which its ledger and the party's
+    book charge.
+
+    path : path of the file. run : id of the run.
+    """
+
+    def __init__(self, path: Path, party: str, run: str) -> None:
+        self._path, self._party, self._run = path, party, run
+        try:
+            self._file = open_durable(path, _TABLE)
+        except (OSError, sqlite3.Error):
+            raise self._unusable() from None
+
+    def take(self, key: ReleaseKey, part: int, parts: int = 1) -> None:
+        """Record the keys of `parts` releases from number `part` on: all of these keys, or none of them.
+
+        Raises ConsentRefused if a key was taken before, or if the keys cannot be recorded.
+        """
+        try:
+            self._file.execute(_TAKE, (part, part + parts - 1, self._run, key.round, key.attempt))
+        except sqlite3.IntegrityError:
+            numbers = f"part {part}" if parts == 1 else f"parts {part} to {part + parts - 1}"
+            raise ConsentRefused(
+                f"party {self._party!r} has answered round {key.round}, attempt {key.attempt}, {numbers} of this run before: "
+                "asking again is another release, under a new attempt"
+            ) from None
+        except (sqlite3.Error, OverflowError):
+            raise self._unusable() from None
+
+    def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(sqlite3.Error):
+            self._file.close()
+
+    def _unusable(self) -> ConsentRefused:
+        return ConsentRefused(
+            f"party {self._party!r} cannot record which releases it has made, in {self._path.name!r}: give its process write "
+            "access to the policy's folder"
+        )
+
+
 class TrainingWork(Work):
     """Work on one run: an alignment alone, or a training.
 
@@ -168,7 +297,7 @@ class TrainingWork(Work):
         if self._task.job.secure is not None:
             columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
             largest = sealed_size(8 * (party.n_trained + CHECK_ROWS) * max(columns, 2 * MOST_TERMS))
-            return Limits(body, dict.fromkeys(parcel_names(MOST_PARCELS), largest))
+            return Limits(body, dict.fromkeys(requests.parcel_names(MOST_PARCELS), largest))
         limits = {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS}
         if self._task.job.shows_columns:  # t (one weight per record), the label, and columns of another party
             limits["weights"] *= 2 + held_at_once(party.n_trained)
@@ -178,13 +307,13 @@ class TrainingWork(Work):
         """Return the names of the vectors that must come with a call."""
         if self._party is None:
             return _taken_by_alignment(message, self._task.party)
-        if isinstance(message, Request):
-            return parcel_names(self._party.takes(message))
+        if isinstance(message, requests.Request):
+            return requests.parcel_names(self._party.takes(message))
         return vectors_with(message[0]) if isinstance(message, tuple) else ()
 
     @property
     def _party(self) -> Party | None:
-        return None if self._service.loaded is None else self._service.loaded.party
+        return self._service.party
 
     def _admitted(self, message: Any, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
         own = self._task.party
@@ -192,7 +321,7 @@ class TrainingWork(Work):
             self._hears(message)
         if isinstance(message, Load) and self.offer.purpose != TRAIN:
             raise FederationError(f"party {own!r} was asked to load for {self.offer.purpose!r}")
-        if isinstance(message, tuple | Request) and self._party is None:
+        if isinstance(message, tuple | requests.Request) and self._party is None:
             raise FederationError(f"party {own!r} was asked for an answer before it loaded its columns")
         if isinstance(message, tuple) and self._party is not None:
             query, key = message
@@ -204,9 +333,9 @@ class TrainingWork(Work):
             }
             if _noised(query):
                 self._take(key, _first_part(query, own), len(query.events()))
-        if isinstance(message, Contribute):
+        if isinstance(message, requests.Contribute):
             self._take(message.key, message.query.part, len(message.query.blocks))
-        if isinstance(message, ContributeProducts):
+        if isinstance(message, requests.ContributeProducts):
             self._take(message.key, 0, len(self._task.job.partition.parties))
         return vectors
 
@@ -215,7 +344,7 @@ class TrainingWork(Work):
         sent = super().answer(message, vectors, progress)
         if isinstance(message, tuple):
             self.releases += _noised(message[0])
-        self.releases += isinstance(message, Contribute | ContributeProducts)
+        self.releases += isinstance(message, requests.Contribute | requests.ContributeProducts)
         return sent
 
     def _hears(self, notice: Notice) -> None:
@@ -274,6 +403,40 @@ class TrainingWork(Work):
                 f"party {self._task.party!r} was sent a vector whose length differs from its number of records"
             )
         return vector
+
+
+def check_addressed(query: Query, party: str, n_coordinates: int) -> None:
+    """Raise PrivacyError for a query that concerns another party, or columns that this party does not have."""
+    for name, block in _blocks(query):
+        if name != party or block.party != party or not 0 <= block.start <= block.stop <= n_coordinates:
+            raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
+    given = [getattr(query, name).keys() for name in by_party(query) if getattr(query, name) is not None]
+    fits = not given or (given[0] == {party} and all(names <= {party} for names in given))
+    if fits and isinstance(query, Moments):
+        fits = 0 <= query.widths[party] <= n_coordinates
+    elif fits and isinstance(query, Ranges):
+        fits = all(0 <= j < n_coordinates for j in query.columns[party])
+    elif fits and isinstance(query, Descend):
+        fits = party in query.start and len(query.start[party]) <= n_coordinates
+        fits = fits and (query.replayed is None or len(query.replayed) == len(query.steps[party]))
+    if not fits:
+        raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
+
+
+def _blocks(query: Query) -> Iterator[tuple[str, Block]]:
+    """Yield every block of a query, with the party that the query names for it."""
+    capped = query.capped if isinstance(query, Descend | Backward) else None
+    if capped is not None:
+        yield from ((name, block) for name, (block, _, _) in capped.rows.items())
+    match query:
+        case Backward():
+            yield from ((block.party, block) for block in query.blocks)
+        case Descend():
+            yield from ((name, step.block) for name, steps in query.steps.items() for step in steps)
+        case Forward() | Select():
+            yield from ((name, block) for name, (block, _) in query.coordinates.items())
+        case RecordNorms() | Columns():
+            yield from ((name, block) for name, (block, _, _) in query.rows.items())
 
 
 def vectors_with(query: Query) -> tuple[str, ...]:
@@ -362,7 +525,7 @@ class DealerWork(Work):
     def __init__(self, offer: Offer, job: Job, dealing: Dealing) -> None:
         super().__init__(offer, dealing, None)
         self._coordinates = sum(map(len, layout_of(job).columns.values()))
-        self._counts = dict.fromkeys(parcel_names(len(job.partition.parties)), sealed_size(8))
+        self._counts = dict.fromkeys(requests.parcel_names(len(job.partition.parties)), sealed_size(8))
         self._n_records: int | None = None
 
     @property
@@ -375,17 +538,17 @@ class DealerWork(Work):
 
     def takes(self, message: Any) -> Iterable[str]:
         """Return the names of the sealed messages that must come with a call: the parties' numbers of records."""
-        return self._counts if isinstance(message, CheckRecords) else ()
+        return self._counts if isinstance(message, requests.CheckRecords) else ()
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
         """Return the answer to a request, and count the sums to which the dealer added noise."""
         sent = super().answer(message, vectors, progress)
         match message:
-            case Begin():
+            case requests.Begin():
                 self._n_records = message.n_records
-            case DealSum():
+            case requests.DealSum():
                 self.releases += len(message.query.blocks)
-            case DealProducts():
+            case requests.DealProducts():
                 self.releases += 1
         return sent
 

@@ -1,39 +1,128 @@
-"""A party's part of an alignment: it reads its ids and blinds all parties' sets of ids. The coordinator compares the sets."""
+"""A party's part of an alignment: it reads its ids, blinds sets of ids, and learns which of its rows all parties have.
+
+Ids, the secret and rows stay in the party's process. `Keeping` says which files the party keeps on its own disk.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import fcntl
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.alignment.participant import Alignment
+from parties.alignment.index import SUFFIX, Index, digest_of, file_of, place
+from parties.alignment.index import label as named
+from parties.alignment.reading import check_before, check_unchanged, open_for, read_ids
 from parties.services.service import Service
-from vfl.alignment import MOST_IDS
-from vfl.errors import FederationError
+from vfl.alignment import MOST_IDS, IdsGreeting, alignment_name
+from vfl.errors import DataError, FederationError, OutputError
 from vfl.messages.joining import BeginAligning, Conclude, Done, Multiply, ReadIds, SendSet
-from vfl.security.psi import SIZE
+from vfl.security import identifiers, psi
+from vfl.security.identifiers import alignment_hash, in_order
+from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping
+    from collections.abc import Collection, Generator, Mapping, Sequence
+    from io import BufferedRandom
+    from pathlib import Path
 
-    from parties.alignment.index import Index
     from parties.alignment.reading import ReadIds as Reader
     from parties.services.service import Sent
-    from vfl.alignment import Keeping
+    from vfl.alignment import Indexed, Keeping
     from vfl.job.task import PartyTask
+    from vfl.security.identifiers import IdKind
+    from vfl.security.psi import Points
+
 
 COPIES = 3
 """Number of copies of a set that a party holds at once: the sealed set, the opened set and the blinded set."""
+EVERY_SECONDS = 0.2
+
+
+PENDING = ".pending"
+
+
+class Pending:
+    """State of one alignment on disk. If an alignment of the same ids was interrupted, `salt` is its salt, else None.
+
+    Only one process at a time keeps state. If another process aligns the same ids on this machine, this process keeps no state
+    and has no salt.
+
+    folder : the party's folder. If it is missing, it is created, accessible only to its owner.
+    name : name of the alignment, equal for the same ids and participants.
+    """
+
+    def __init__(self, folder: Path, name: str, party: str, ids: Sequence[bytes]) -> None:
+        self._folder, self._party = folder, party
+        self._path = folder / (name + PENDING)
+        self._fingerprint = identifiers.digest_of(ids)
+        self._file: BufferedRandom | None = None
+        self._left: bytes | None = None
+        self.salt: bytes | None = None
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                return
+            self._file = file
+            content = file.read()
+        except OSError as error:
+            raise OutputError(
+                f"party {party!r} cannot write the state of its alignment to its folder: {error.strerror}; name a folder that "
+                "it alone can write (the environment's [alignment.index], or $VFL_INDEX)"
+            ) from None
+        if len(content) == psi.SIZE + len(self._fingerprint):
+            self._left = content[: psi.SIZE]
+            self.salt = self._left if content[psi.SIZE :] == self._fingerprint else None
+
+    def begin(self, salt: bytes) -> Path | None:
+        """Record the start or continuation of an alignment, and return the folder for its state.
+
+        State of any other is discarded.
+        """
+        if self._file is None:
+            return None
+        if self._left not in (None, salt):
+            psi.Blinder(self._party, self._left or b"", folder=self._folder).discard()
+        self._file.seek(0)
+        self._file.write(salt + self._fingerprint)
+        self._file.truncate()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._folder
+
+    def end(self) -> None:
+        """Remove the file, after the alignment has concluded."""
+        if self._file is not None:
+            self._file.truncate(0)
+            self.release()
+
+    def release(self) -> None:
+        """Release the lock, so that other processes can continue an alignment that has begun."""
+        if self._file is None:
+            return
+        if not os.fstat(self._file.fileno()).st_size:
+            self._path.unlink(missing_ok=True)
+        self._file.close()
+        self._file = None
 
 
 class AlignmentService(Service):
     """Alignment of one party's records, or an index from an earlier alignment.
 
+    The owner has to agree to the job before this service reads the id column, on the message ReadIds.
+
     task : task of the party; it names the id column. source : source in this process. keeping : files that stay on the party's
     disk. parties : names of all participating parties. cores : number of cores that the alignment may use.
-    salt : salt of a new alignment, equal for all parties and unknown to the coordinator.
+    salt : salt of a new alignment, 32 bytes, equal for all parties, fresh for every run, and unknown to the coordinator.
     read : function that reads the ids; None to read the ids into this process.
+
+    Raises DataError if ids are missing, repeated or of another kind, or if their file has changed since `vfl align`.
     """
 
     def __init__(
@@ -49,8 +138,12 @@ class AlignmentService(Service):
     ) -> None:
         self._task, self.source, self._keeping, self._read = task, source, keeping, read
         self._parties, self.salt, self.cores = parties, salt, cores
-        self._alignment: Alignment | None = None
         self.sizes: Mapping[str, int] = {}
+        self._ids: tuple[Sequence[bytes], IdKind] | None = None
+        self._pending: Pending | None = None
+        self._index: Index | None = None
+        self._blinder: psi.Blinder | None = None
+        self._points: dict[str, Points] = {}
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
         """Return the answer to a message of the alignment."""
@@ -58,11 +151,11 @@ class AlignmentService(Service):
         match message:
             case ReadIds():
                 self.close()
-                self._alignment = self._opened(self.salt, self.cores, self._keeping)
-                return self._alignment.greet(), {}
+                self._open(resumed=self._keeping.resumed)
+                return self._greeting(), {}
             case BeginAligning():
                 self._check_sizes(message.sizes)
-                self._begun().begin(message.pending)
+                self._begin(message.pending)
                 self.sizes = message.sizes
                 return Done(), {}
             case SendSet():
@@ -70,32 +163,57 @@ class AlignmentService(Service):
                     raise FederationError(
                         f"party {own!r} does not send its own set in the clear before the others have blinded it"
                     )
-                return Done(), {"points": np.ascontiguousarray(self._begun().take(message.owner)).reshape(-1)}
+                self._require_ids()
+                if message.owner not in self._points:
+                    raise FederationError(
+                        f"party {own!r} was asked for a set that it has not blinded, or has sent already"
+                    )
+                return Done(), {"points": np.ascontiguousarray(self._points.pop(message.owner)).reshape(-1)}
             case Conclude():
                 positions = vectors.get("positions")
                 if positions is None or positions.nbytes % 8:
                     raise FederationError(f"party {own!r} was sent no positions")
-                return self._begun().conclude(np.frombuffer(positions, "<i8")), {}
+                return self._conclude(np.frombuffer(positions, "<i8")), {}
         raise self.undue(message)
 
     def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
         """Blind a set and yield the number of points done so far. Messages of any other kind are answered at once."""
         if not isinstance(message, Multiply):
             return self.answer(message, vectors)
-        points = None
-        if message.owner != self._task.party:
-            if "points" not in vectors or message.owner not in self.sizes:
-                raise FederationError(f"party {self._task.party!r} was sent no set to blind")
+        party, owner = self._task.party, message.owner
+        ids, _ = self._require_ids()
+        if owner == party:
+            work = self._begun().owning(ids)
+        else:
+            if "points" not in vectors or owner not in self.sizes:
+                raise FederationError(f"party {party!r} was sent no set to blind")
             points = np.frombuffer(vectors["points"], np.uint8)  # read-only if the received buffer is
-            if points.size != SIZE * self.sizes[message.owner]:
-                raise FederationError(f"the set of {message.owner!r} has a different size from the one announced")
-            points = points.reshape(-1, SIZE)
-        yield from self._begun().multiply(message.owner, points)
-        return Done(), {}
+            if points.size != psi.SIZE * self.sizes[owner]:
+                raise FederationError(f"the set of {owner!r} has a different size from the one announced")
+            work = self._begun().blinding(points.reshape(-1, psi.SIZE), owner)
+        shown = time.monotonic()
+        while True:
+            try:
+                done, _ = next(work)
+            except StopIteration as end:
+                self._points[owner] = end.value
+                return Done(), {}
+            if time.monotonic() - shown > EVERY_SECONDS:
+                shown = time.monotonic()
+                yield done
 
     def concluded(self) -> Index:
-        """Return the index with the rows that this service has aligned."""
-        index = self._begun().settled()
+        """Return the aligned rows of this service's own alignment, which the run uses; end the alignment."""
+        self._require_ids()
+        index, kept = self._index, self._of_run
+        if index is None:
+            raise FederationError(
+                f"party {self._task.party!r} was asked to load its columns before its records were aligned"
+            )
+        if kept is not None and self._keeping.last:
+            kept.unlink(missing_ok=True)
+        elif kept is not None and not kept.exists():
+            index.write(kept)
         self.close()
         return index
 
@@ -103,28 +221,111 @@ class AlignmentService(Service):
         """Return the index with the rows to load, after a restart the index that the run kept; None without alignment."""
         if self._task.id is None:
             return None
-        if self._alignment is None and self._keeping.run is None:
+        if self._ids is None and self._keeping.run is None:
             raise FederationError(
                 f"party {self._task.party!r} was restarted, and a run without an output folder keeps no aligned rows: name "
                 "an output folder"
             )
-        if self._alignment is None:
-            self._alignment = self._opened(b"", 1, replace(self._keeping, resumed=True))
+        if self._ids is None:
+            self._open(resumed=True)
         return self.concluded()
 
     def close(self) -> None:
-        """End the processes of an unfinished alignment. Its saved state stays on disk."""
-        if self._alignment is not None:
-            self._alignment.close()
-            self._alignment = None
+        """Release the state of an unfinished alignment, which remains on disk."""
+        if self._pending is not None:
+            self._pending.release()
+        self._ids = self._pending = self._index = self._blinder = None
+        self._points.clear()
 
-    def _opened(self, salt: bytes, cores: int, keeping: Keeping) -> Alignment:
-        return Alignment(self._task, self.source, salt=salt, cores=cores, keeping=keeping, read=self._read)
+    def _open(self, *, resumed: bool) -> None:
+        """Read the ids, and look for an index to continue with. resumed : as in `Keeping`."""
+        task, keeping = self._task, self._keeping
+        self._digest = digest_of(self.source, task.party)
+        opened = open_for(task, self.source, ids=True)
+        check_before(task, opened)
+        ids, kind = read_ids(task, opened) if self._read is None else self._read(opened)
+        path = file_of(self.source)
+        described = (list(task.job.ids.items()), task.job.id_kind, task.party, path)
+        folder = place(keeping.folder)
+        self._of_job = folder / (named("job", *described) + SUFFIX) if path else None
+        self._of_run = folder / (named("run", keeping.run, task.party) + SUFFIX) if keeping.run else None
+        self._index = self._found(ids, resumed=resumed)
+        continues = keeping.later or (self._index is None and keeping.run)
+        self._pending = Pending(folder, named("pending", *described), task.party, ids) if continues else None
+        self._ids = ids, kind
 
-    def _begun(self) -> Alignment:
-        if self._alignment is None:
+    def _found(self, ids: Sequence[bytes], *, resumed: bool) -> Index | None:
+        """Return an index from an earlier process: the index of this run, else the one that `vfl align` left for these files.
+
+        If the data have changed since, None is returned before a new alignment; a run that needs the index raises DataError.
+        """
+        if self._keeping.again:
+            return None
+        index = Index.read(self._of_run) if self._of_run is not None and resumed else None
+        if index is None and self._of_job is not None and not resumed:
+            index = Index.read(self._of_job)
+        if index is None:
+            return None
+        try:
+            check_unchanged(index, self._digest, ids, self._task)
+        except DataError:
+            if self._keeping.later:
+                return None
+            raise
+        return index
+
+    def _greeting(self) -> IdsGreeting:
+        ids, kind = self._require_ids()
+        kept = None if self._index is None else self._index.said()
+        return IdsGreeting(__version__, len(ids), kind, self._offered(), kept)
+
+    def _offered(self) -> str | None:
+        """Return the name of a pending alignment that this party can continue."""
+        salt = None if self._pending is None else self._pending.salt
+        return None if salt is None else alignment_name(salt)
+
+    def _begin(self, pending: str | None) -> None:
+        """Start an alignment.
+
+        pending : name of the interrupted alignment to continue, from this party's greeting; None for a new one.
+        """
+        self._index, self._current = None, self.salt
+        if pending is not None:
+            if self._pending is None or self._pending.salt is None or self._offered() != pending:
+                raise FederationError(
+                    f"party {self._task.party!r} was asked to continue an alignment that it does not have"
+                )
+            self._current = self._pending.salt
+        folder = None if self._pending is None else self._pending.begin(self._current)
+        self._blinder = psi.Blinder(self._task.party, self._current, cores=self.cores, folder=folder)
+
+    def _conclude(self, positions: Any) -> Indexed:
+        """Make the index from the coordinator's positions, write the files that `Keeping` asks for, and discard the secret."""
+        (ids, _), blinder = self._require_ids(), self._begun()
+        try:
+            rows = blinder.rows(positions)
+        finally:
+            blinder.discard()
+            self._blinder = None
+            if self._pending is not None:
+                self._pending.end()
+        hashed = alignment_hash(in_order(ids, rows), self._current)
+        index = self._index = Index(self._current, hashed, self._digest, rows)
+        for path in (self._of_job if self._keeping.later else None, self._of_run):
+            if path is not None:
+                index.write(path)
+        return index.said()
+
+    def _require_ids(self) -> tuple[Sequence[bytes], IdKind]:
+        if self._ids is None:
             raise FederationError("a party was asked to align before it read its ids")
-        return self._alignment
+        return self._ids
+
+    def _begun(self) -> psi.Blinder:
+        self._require_ids()
+        if self._blinder is None:
+            raise FederationError(f"party {self._task.party!r} was asked for blinded ids before its alignment began")
+        return self._blinder
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Refuse impossible numbers of ids, and sets that this machine cannot hold, before any memory is taken for them."""
@@ -133,9 +334,9 @@ class AlignmentService(Service):
         own = self._task.party
         if set(sizes) != set(self._parties) or not all(0 < size <= MOST_IDS for size in sizes.values()):
             raise FederationError(f"party {own!r} was sent impossible numbers of ids")
-        if sizes[own] != self._begun().greet().n_ids:
+        if sizes[own] != len(self._require_ids()[0]):
             raise FederationError(f"party {own!r} was sent a number of its ids that differs from its own count")
-        needed, here = COPIES * SIZE * max(sizes.values()), memory_here()
+        needed, here = COPIES * psi.SIZE * max(sizes.values()), memory_here()
         if needed > here:
             raise FederationError(
                 f"party {own!r} has {here / 1e9:.3g} GB of memory, and a set of {max(sizes.values()):,} ids takes "

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from parties.alignment.reading import ReadIds as Reader
-    from parties.permission import Permission
-    from parties.prediction import ModelPart
+    from parties.prediction import ModelPart, Permission
     from parties.services.aligning import AlignmentService
     from parties.services.service import Sent
     from vfl.shards import Group

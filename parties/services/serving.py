@@ -8,10 +8,14 @@ The margins have no noise.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import hmac
 import itertools
+import json
 import logging
 import math
 import os
+import secrets
 import threading
 import time
 from dataclasses import dataclass
@@ -21,13 +25,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.alignment.index import file_of, stamp_of
-from parties.alignment.reading import read_ids
-from parties.answer_log import AnswerLog
+from parties.alignment.reading import open_for, read_ids
 from parties.consent import VARIABLE, policy_of
 from parties.daily_count import CountedAhead, DailyCount
-from parties.loading import Unchanged, load_range, open_for
-from parties.permission import count_of, permitted
-from parties.prediction import ModelPart, task_of
+from parties.loading import Unchanged, load_range
+from parties.prediction import ModelPart, count_of, permitted, task_of
 from parties.rate import Rate
 from parties.services.service import Service
 from parties.sources import plugins
@@ -51,15 +53,17 @@ from vfl.messages.joining import (
     Scored,
 )
 from vfl.security.identifiers import cut, joined, normalised
+from vfl.writing import create_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from parties.consent import Policy, Predicting
     from parties.services.service import Sent
     from vfl.job.task import PartyTask
     from vfl.types import Vector
+
 
 log = logging.getLogger("vfl.parties")
 LOOK_SECONDS = 1.0
@@ -72,6 +76,74 @@ MOST_PARTS = 64
 LOOKED_UP = (ANSWERED, AWAY)
 """Outcomes of requests whose records were looked up. `ServingService` logs these requests."""
 _ADMITTED = Outcome()
+
+
+DIGITS = 32
+KEY_BYTES = 32
+
+
+class AnswerLog:
+    """Log with one JSON line per request that looked up records.
+
+    A line contains the time, the caller, the purpose, the digest of the part of the model, digests of the ids, and `answered`,
+    which is false if the look-up failed.
+
+    A digest is the first DIGITS hexadecimal digits of HMAC-SHA256(key, id in normal form). The key is in a file next to the
+    log, which only the owner can read. The key is stored nowhere else. Without the key, digests show which lines are about
+    one record, and nothing about its id. A line is on disk before its answer is sent. All lines of a batch are written at once,
+    so several processes may share the log.
+
+    path : path of the log. The file may be renamed at any time; the next line then starts a new file.
+    """
+
+    def __init__(self, path: Path, party: str) -> None:
+        self._path, self._party = path, party
+        try:
+            own = path.with_name(f"{path.name}.key")
+            if not own.exists():
+                create_file(own, secrets.token_bytes(KEY_BYTES))
+            self._key = own.read_bytes()
+        except OSError:
+            raise self._unusable() from None
+        if len(self._key) != KEY_BYTES:
+            raise self._unusable()
+
+    def write(self, requests: Iterable[tuple[str, str, str, Iterable[bytes], bool]]) -> None:
+        """Append a line per request: caller, purpose, digest of the part, ids, True if answered. Raises ConsentRefused."""
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+        lines = [
+            json.dumps(
+                {
+                    "time": now,
+                    "caller": caller,
+                    "purpose": purpose,
+                    "part": part,
+                    "answered": answered,
+                    "records": [hmac.digest(self._key, own, "sha256").hex()[:DIGITS] for own in ids],
+                },
+                ensure_ascii=False,
+            )
+            for caller, purpose, part, ids, answered in requests
+        ]
+        if not lines:
+            return
+        content = ("\n".join(lines) + "\n").encode()
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                if os.write(descriptor, content) != len(content):
+                    raise OSError
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            raise self._unusable() from None
+
+    def _unusable(self) -> ConsentRefused:
+        return ConsentRefused(
+            f"party {self._party!r} refuses to answer, since its log {self._path.name!r} cannot be written. Free disk space, "
+            "or let the party's process write to the folder of the owner's policy file"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,14 +25,15 @@ RECORDS = ("weights", "margins", "labels", "limits")
 
 
 class PartyService(Service):
-    """Service of a party whose columns are loaded."""
+    """Service of a party. party : None before its columns are loaded."""
 
-    def __init__(self, party: Party) -> None:
+    def __init__(self, party: Party | None) -> None:
         self.party = party
 
     def answer(self, message: Any, vectors: Mapping[str, Any]) -> Sent:
         """Return the reply to this party's share of a query, or to another message of a run."""
-        party = self.party
+        if (party := self.party) is None:
+            raise self.undue(message)
         match message:
             case (query, key):
                 # The vectors of all shards are sent under one name, as a list with one item per shard.
@@ -56,7 +57,7 @@ class PartyService(Service):
         raise self.undue(message)
 
 
-class TrainingService(Service):
+class TrainingService(PartyService):
     """Service of one party in one run: align the records if the job has ids, load the aligned rows, then train on them.
 
     name : name of the party. load : function that returns the loaded party, called for every `Load`. Its argument is the
@@ -66,30 +67,23 @@ class TrainingService(Service):
     def __init__(
         self, name: str, aligning: AlignmentService, load: Callable[[Callable[[], Index | None]], Party]
     ) -> None:
+        super().__init__(None)
         self._name, self._load = name, load
         self.aligning = aligning
-        self._trained: PartyService | None = None
-
-    @property
-    def loaded(self) -> PartyService | None:
-        """Return the service of the loaded party; None before the columns are loaded."""
-        return self._trained
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
         """Return the answer to a message of the alignment or of the training."""
         if isinstance(message, Load):
-            party = self._load(self.aligning.settled)
-            if self._trained is None or self._trained.party is not party:
-                self._trained = PartyService(party)
-        if self._trained is not None:
-            return self._trained.answer(message, vectors)
+            self.party = self._load(self.aligning.settled)
+        if self.party is not None:
+            return super().answer(message, vectors)
         if isinstance(message, tuple | SendLabels | Notice | Request):
             raise PartyLost(f"{self._name!r} was restarted and has not loaded its data again", self._name)
         return self.aligning.answer(message, vectors)
 
     def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
         """Answer a long message of the alignment: yield the progress, then return what `answer` would return."""
-        if isinstance(message, Multiply) and self._trained is None:
+        if isinstance(message, Multiply) and self.party is None:
             return (yield from self.aligning.stream(message, vectors))
         return self.answer(message, vectors)
 

@@ -1,9 +1,9 @@
 """Source protocol: one interface over files and tables, opened in the party's own process.
 
-A source states an upper bound on its number of records, and yields Arrow record batches of the requested columns in bounded
-memory. How a cell is read depends only on the cell and on its column's declaration, or on a schema that the format stores. No
-type is inferred from all records, since one record could then change how other records are read. So
-`parties.sources.objects.converted` reads cell by cell.
+A source states an upper bound of its number of records, and yields Arrow record batches of the requested columns in bounded
+memory. How a cell is read depends only on the cell and its column's declaration, or on a schema that the format stores. A type
+inferred from all records would let one record change how the others are read (`parties.sources.tables.converted` reads cell by
+cell).
 """
 
 from __future__ import annotations

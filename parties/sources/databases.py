@@ -109,11 +109,13 @@ def _postgres(address: str, origin: Origin, **more: str) -> Any:
 
 def is_database(spec: Any) -> bool:
     """Return True for the address of a database."""
-    return (
-        plugins.is_address(spec)
-        and plugins.scheme_of(spec) in SCHEMES
-        and not plugins.installed(plugins.scheme_of(spec))
-    )
+    return isinstance(spec, str) and plugins.is_built_in(spec, SCHEMES)
+
+
+def open_database(address: str, contents: Mapping[str, Content], origin: Origin) -> Source:
+    """Open a table or query of a database. Raises DataError."""
+    opener = open_duckdb if plugins.scheme_of(address) == "duckdb" else open_postgres
+    return opener(address, contents, origin)
 
 
 class Lookup:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from parties.sources.base import Content, Source
-    from parties.sources.lines import Lines
+    from parties.sources.csv import Lines
 
 BUFFER_BYTES = 1 << 20
 DAMAGED = "is damaged, cut short or not of the kind that its name says"

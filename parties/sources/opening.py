@@ -21,17 +21,10 @@ from vfl.csv import Csv
 from vfl.errors import PartitionError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from parties.sources.base import Content, Source
     from vfl.partition import FeaturePartition
-
-
-_DATABASES: dict[str, Callable[[str, Mapping[str, Content], Origin], Source]] = {
-    "duckdb": databases.open_duckdb,
-    "postgresql": databases.open_postgres,
-    "postgres": databases.open_postgres,
-}
 
 
 def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source:
@@ -60,15 +53,14 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
     lines = None
     if isinstance(spec, Scanned):
         spec, lines = spec.source, spec.lines
-    if plugins.is_address(address := spec.path if isinstance(spec, Csv) else spec):
+    if address := plugins.address_of(spec):
         origin = Origin(party, f"source {plugins.shown(address)!r}")
-        scheme = plugins.scheme_of(address)
-        if scheme in stores.SCHEMES and not plugins.installed(scheme):
+        if stores.is_stored(spec):
             return stores.open_stored(spec, contents, origin, lines)
         if isinstance(spec, Csv):
             raise origin.error("is not a file, and has no format of text")
-        if scheme in _DATABASES and not plugins.installed(scheme):
-            return _DATABASES[scheme](spec, contents, origin)
+        if databases.is_database(spec):
+            return databases.open_database(spec, contents, origin)
         spec = plugins.fetch(spec, origin)
     if is_function(spec):
         spec = plugins.called(spec, Origin(party, "the source"))
@@ -100,11 +92,8 @@ def require_rereadable(spec: Any, *, party: str) -> None:
     Otherwise a record might be in two shards and be counted twice. Raises DataError for a database and for the address of an
     installed source, before anything is read. For other sources, parties.loading.Unchanged detects changes.
     """
-    address = spec.path if isinstance(spec, Csv) else spec
-    if not plugins.is_address(address):
-        return
-    scheme = plugins.scheme_of(address)
-    if plugins.installed(scheme) or scheme not in stores.SCHEMES:
+    address = plugins.address_of(spec)
+    if address and not stores.is_stored(spec):
         raise Origin(party, f"source {plugins.shown(address)!r}").error(
             "may give its rows in another order to each shard that opens it: write them to a Parquet file, or leave shards at 1"
         )

@@ -16,10 +16,11 @@ import importlib.metadata
 import logging
 from typing import TYPE_CHECKING, Any
 
+from vfl.csv import Csv
 from vfl.errors import VflError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from parties.sources.base import Origin
 
@@ -32,6 +33,18 @@ log = logging.getLogger("vfl.parties")
 def is_address(spec: Any) -> bool:
     """Return True for text of the form NAME://ADDRESS."""
     return isinstance(spec, str) and spec.partition(SEPARATOR)[0].isidentifier() and SEPARATOR in spec
+
+
+def address_of(spec: Any) -> str:
+    """Return the address of a source; '' for a source that is no address."""
+    address = spec.path if isinstance(spec, Csv) else spec
+    return address if is_address(address) else ""
+
+
+def is_built_in(spec: Any, schemes: Collection[str]) -> bool:
+    """Return True for an address of one of these schemes, unless an installed package provides its source."""
+    scheme = scheme_of(address_of(spec))
+    return scheme in schemes and not installed(scheme)
 
 
 def scheme_of(address: str) -> str:

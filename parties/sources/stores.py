@@ -17,7 +17,6 @@ import pyarrow as pa
 from parties.sources import plugins
 from parties.sources.csv import CsvSource
 from parties.sources.files import DAMAGED, ParquetSource
-from parties.sources.plugins import installed
 from parties.sources.tables import open_table
 from vfl.csv import ARROW, CSV, PARQUET, Csv, is_tabbed
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
     from parties.sources.base import Content, Origin, Source
-    from parties.sources.lines import Lines
+    from parties.sources.csv import Lines
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
 COMPRESSED = (".gz", ".bz2", ".lz4", ".zst", ".br")
@@ -41,7 +40,7 @@ def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin
     """
     import pyarrow.fs
 
-    address = spec.path if isinstance(spec, Csv) else spec
+    address = plugins.address_of(spec)
     parts = urlsplit(address)
     if parts.password is not None or any(name.lower() in SECRET for name, _ in parse_qsl(parts.query)):
         raise origin.error(
@@ -75,8 +74,7 @@ def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin
 
 def is_stored(spec: Any) -> bool:
     """Return True for the address of an object store."""
-    address = spec.path if isinstance(spec, Csv) else spec
-    return plugins.is_address(address) and (scheme := plugins.scheme_of(address)) in SCHEMES and not installed(scheme)
+    return plugins.is_built_in(spec, SCHEMES)
 
 
 def stamp(spec: str | Csv) -> tuple[tuple[object, ...], ...]:
@@ -86,7 +84,7 @@ def stamp(spec: str | Csv) -> tuple[tuple[object, ...], ...]:
     """
     import pyarrow.fs
 
-    system, path = pyarrow.fs.FileSystem.from_uri(spec.path if isinstance(spec, Csv) else spec)
+    system, path = pyarrow.fs.FileSystem.from_uri(plugins.address_of(spec))
     found = system.get_file_info(path)
     folder = found.type == pyarrow.fs.FileType.Directory
     infos = system.get_file_info(_parquet_in(system, path)) if folder else [found]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from parties.sources.objects import TRUTHS
+from parties.sources.tables import TRUTHS
 from vfl.columns import canonical_category
 from vfl.errors import entry
 from vfl.schema import BinaryLabel, ClassLabel
@@ -78,7 +78,7 @@ def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:
 
 
 def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
-    """Return a column's cells as (m,) float64, NaN for a missing cell. Text is converted as in parties.sources.objects.
+    """Return a column's cells as (m,) float64, NaN where missing; text is read as by parties.sources.tables.
 
     The caller checks that values are 0, 1 or missing. Raises DataError for other text.
     """

@@ -1,16 +1,20 @@
-"""Columns with K coordinates each, one per class of multinomial loss."""
+"""Stored columns of either kind, and columns with K coordinates each, one per class of multinomial loss."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vfl.errors import PrivacyError
 from vfl.kernels import dense
 from vfl.kernels.classes import ClassKernels, DenseClassKernels
 
 if TYPE_CHECKING:
-    from parties.storage.base import Storage
+    from parties.storage.dense import Columns
+    from parties.storage.sparse import SparseColumns
+
+    Storage: TypeAlias = Columns | SparseColumns
+    """A party's stored (n, p) features. `kernels` passes over their blocks: vfl.kernels.dense or vfl.kernels.sparse."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Readers of the label and of its exposure and weight, chunk by chunk."""
+"""Readers of the label, of its factors (exposure and weight), and of group columns, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parties.storage.cells import MISSING, UNKNOWN, as_number, codes, lookup, numbers, text_of
-from vfl.columns import canonical_category
+from parties.storage.cells import MISSING, UNKNOWN, as_number, codes, lookup, missing, numbers, text_of
+from parties.storage.made import values_of
+from vfl.columns import Boolean, Categorical, canonical_category
 from vfl.schema import BinaryLabel, ClassLabel, RealLabel
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from parties.sources.base import Origin
-    from vfl.schema import Factor, Label
-    from vfl.types import Vector
+    from vfl.schema import Factor, Label, Schema
+    from vfl.types import Integers, Vector
+
 
 _MINUS_ONE = 2
 _ONE = {"label": "a label", "exposure": "an exposure", "weight": "a weight"}
@@ -60,18 +62,16 @@ class LabelReader:
     def values(self, count: int) -> Vector:
         """Return y, (count,), for the first `count` records."""
         values = self._values[:count]
-        if isinstance(self._declared, RealLabel):
-            if self._declared.bounds is not None:
-                return np.clip(values, *self._declared.bounds)
-            if not np.isfinite(values).all():
-                raise self._origin.error(f"label {self.column!r} holds infinite values: declare its bounds")
-            return values.copy() if count < len(self._values) else values
-        if isinstance(self._declared, ClassLabel):
-            if (values < 0).any():
+        if isinstance(self._declared, RealLabel) and self._declared.bounds is not None:
+            return np.clip(values, *self._declared.bounds)
+        if isinstance(self._declared, RealLabel | ClassLabel):
+            if isinstance(self._declared, ClassLabel) and (values < 0).any():
                 raise self._origin.misread(
                     f"label {self.column!r} holds values other than the declared classes: correct classes, or leave those "
                     "records out"
                 )
+            if not np.isfinite(values).all():
+                raise self._origin.error(f"label {self.column!r} holds infinite values: declare its bounds")
             return values.copy() if count < len(self._values) else values
         if self._declared.classes is not None:
             if (values < 0).any():
@@ -120,3 +120,50 @@ def _undeclared_class(value: object) -> int:
     value = text_of(value)
     text = as_number(value) if isinstance(value, str) else canonical_category(value)
     return {"0": 0, "false": 0, "1": 1, "true": 1, "-1": _MINUS_ONE}.get(text, UNKNOWN)
+
+
+class GroupReader:
+    """Collects the codes of group columns. Their cells are read as for a feature with the same declaration.
+
+    Codes number the declared categories from 0; for a Boolean column they are 0 and 1. If the declaration allows records
+    without a category, the code of such a record is the number of categories, and the record is in no group. Raises DataError
+    for any other cell.
+
+    columns : Categorical or Boolean columns.
+    """
+
+    def __init__(self, schema: Schema, columns: Sequence[str], origin: Origin, at_most: int) -> None:
+        self.columns = tuple(columns)
+        self._schema, self._origin = schema, origin
+        self._codes = {column: np.zeros(at_most, dtype=np.int64) for column in columns}
+        self._values = {column: values_of(schema[column], column, origin) for column in columns}
+
+    def __bool__(self) -> bool:
+        return bool(self.columns)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the columns of the party's data from which the groups are read."""
+        return tuple(source for column in self.columns for source in self._schema.sources(column))
+
+    def add(self, batch: pa.RecordBatch, rows: slice) -> None:
+        """Read the group cells of some records. rows : positions of these records."""
+        for column, own in self._codes.items():
+            own[rows] = self._read(batch.column(self._schema.sources(column)[0]), column)
+
+    def codes(self, count: int) -> dict[str, Integers]:
+        """Return {column: (count,) codes}."""
+        return {column: own[:count] for column, own in self._codes.items()}
+
+    def _read(self, cells: pa.Array, column: str) -> Integers:
+        declared = self._schema[column]
+        assert isinstance(declared, Boolean | Categorical)  # noqa: S101 - the job compares by no other columns
+        groups = 2 if isinstance(declared, Boolean) else len(declared.categories)
+        found, absent = self._values[column](cells)
+        if declared.fill is None:
+            if declared.missing is None and absent.any():
+                raise self._origin.error(missing(column))
+            found[absent] = groups
+        found[found == UNKNOWN] = groups
+        codes: Integers = found.astype(np.int64)
+        return codes

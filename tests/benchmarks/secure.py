@@ -22,12 +22,10 @@ from vfl.privacy.noise import CryptographicNoise
 from vfl.secure import cost, noise, ring, sigmoid
 from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import own_columns
-from vfl.secure.dealer import Dealer
-from vfl.secure.member import Member
-from vfl.secure.opening import opened
+from vfl.secure.member import Dealer, Member
+from vfl.secure.requests import Opening, Version, opened
 from vfl.secure.roles import DEALER, Roles
 from vfl.secure.streams import Stream
-from vfl.secure.version import Opening, Version
 
 if TYPE_CHECKING:
     from collections.abc import Callable

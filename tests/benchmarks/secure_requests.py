@@ -32,9 +32,8 @@ from coordinator.cluster.ray_transport import RayTransport
 from coordinator.coordinator import Coordinator
 from coordinator.federation.transport import FederationTransport
 from coordinator.rounds import Round
-from parties.actor import PartyActor
+from parties.actor import DealerActor, PartyActor
 from parties.dealing import Dealing
-from parties.dealing_actor import DealerActor
 from parties.loading import load
 from tests.coordinator.organisations import federation
 from vfl.job.site import Faults

@@ -11,7 +11,7 @@ import pytest
 
 import vfl
 from coordinator.federation.transport import FederationTransport
-from coordinator.traffic import Traffic
+from coordinator.transport import Traffic
 from tests.coordinator.organisations import federation
 from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
 from vfl.errors import ConsentRefused, PartyLost, SpecificationError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from coordinator.federation import link as links
+from coordinator.federation import gathering as links
 from parties.joined import serving
 from tests.coordinator.organisations import Joined, federation
 from tests.coordinator.test_federation_abuse import Raw, open_to, raw
@@ -24,7 +24,7 @@ from vfl.wire.streams import StreamBroken
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from coordinator.federation.link import Answer
+    from coordinator.federation.gathering import Answer
 
 LIMIT, PAUSE = 0.5, 0.1
 SOON, LONG = 2.5, 5.0

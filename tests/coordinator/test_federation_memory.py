@@ -25,7 +25,7 @@ from vfl.wire.frames import Constant
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coordinator.federation.link import Link
+    from coordinator.federation.gathering import Link
 
 N = 4000
 PARCEL = 8 * N * 32

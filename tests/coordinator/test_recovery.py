@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.recovery import LOSSES_A_QUERY, Recovery
+from coordinator.rounds import LOSSES_A_QUERY, Recovery
 from vfl.errors import PartyLost
 from vfl.job.site import Faults
 from vfl.messages import Greeting

@@ -11,8 +11,7 @@ import vfl
 from coordinator.charging.samples import Samples
 from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
-from coordinator.recovery import LOSSES_A_QUERY
-from coordinator.rounds import Lost, Round
+from coordinator.rounds import LOSSES_A_QUERY, Lost, Round
 from coordinator.states.margins import Margins
 from parties.loading import load
 from tests.solvers import setting

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vfl
-from coordinator.cluster.seat import Seat, process_of, together
+from coordinator.cluster.ray_transport import Seat, process_of, together
 from coordinator.rounds import Lost, Round
 from tests.faults.test_ray_faults import job, pids, sources, table
 from vfl.errors import FederationError, JobFileError, PlacementError, SpecificationError

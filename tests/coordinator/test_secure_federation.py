@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vfl
-from coordinator.federation.gathering import Gathering
-from coordinator.federation.link import Link
+from coordinator.federation.gathering import Gathering, Link
 from coordinator.rounds import Lost
 from parties.dealing import Dealing
 from parties.session import Credentials

@@ -14,8 +14,8 @@ import scipy.sparse
 import vfl
 from coordinator.coordinator import Coordinator, Outcome
 from coordinator.rounds import Lost, Round
+from coordinator.states.margins import StateLost
 from coordinator.states.shards import MarginShards, ShardMargins
-from coordinator.states.state import StateLost
 from parties import loading
 from parties.loading import load
 from parties.rows import Rows
@@ -27,7 +27,8 @@ from vfl.launch.sources import sources_of
 from vfl.losses import Logistic
 from vfl.messages import Block, Descend, Forward, Records, Reply, Step
 from vfl.privacy.geometry import Clip
-from vfl.shards import Each, Here, Remote, cut
+from vfl.shards import Each, Here, cut
+from vfl.shards.serving import Served
 from vfl.solvers.protocol import Derivative
 
 if TYPE_CHECKING:
@@ -323,7 +324,7 @@ def test_a_member_that_fails_lets_the_others_finish() -> None:
             raise PrivacyError("no")
         return ref
 
-    group = Remote([None] * 3, wait)
+    group = Served([None] * 3, wait, lost=PartyLost, seconds=1.0)
     with pytest.raises(PrivacyError, match="no"):
         group.fetch(["a", "bad", "c"])
     assert waited == [0, 1, 2]

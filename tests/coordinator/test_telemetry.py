@@ -22,7 +22,7 @@ import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Lost, Round
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry
-from coordinator.traffic import Traffic
+from coordinator.transport import Traffic
 from parties.loading import load
 from tests.faults.traps import Trap, source, sprung
 from vfl.errors import PartyLost

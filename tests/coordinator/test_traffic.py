@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coordinator.traffic import Traffic
+from coordinator.transport import Traffic
 from vfl.messages import Records, Reply
 
 N = 50

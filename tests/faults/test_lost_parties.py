@@ -18,7 +18,6 @@ import vfl
 from coordinator.charging.budget import Budget
 from coordinator.coordinator import Coordinator, Outcome
 from coordinator.rounds import LEFT, Lost, Round
-from coordinator.transport import Transport
 from parties.loading import load
 from vfl.errors import DataError, FederationError, PartyLost, SpecificationError
 from vfl.inference.covariance import inference_of
@@ -69,7 +68,7 @@ def job(*, noise: str = "seeded", solver: Any = None, passes: int = 6) -> vfl.Jo
 
 
 @dataclass
-class Lossy(Transport):
+class Lossy:
     """A transport that loses the party at query number `at`: 'before' or 'after' it answered, or answers too 'late'.
 
     returns : True if a lost party comes back. times : number of losses in a row. closing : lose it when the run is
@@ -127,6 +126,9 @@ class Lossy(Transport):
 
     def together(self, party: str) -> tuple[str, ...]:
         return self.inner.together(party)
+
+    def newly_opened(self) -> tuple[()]:
+        return ()
 
     def revive(self, party: str, seconds: float) -> Any:
         if not self.returns:

@@ -19,7 +19,6 @@ from coordinator.coordinator import agreed_records
 from coordinator.rounds import Round
 from parties.alignment import reading as aligned
 from parties.alignment.index import Index, digest_of, place
-from parties.alignment.participant import Alignment
 from parties.loading import load
 from parties.services.aligning import AlignmentService
 from parties.session import Credentials
@@ -204,7 +203,7 @@ class TestTraining:
             source = source.customer.tolist(), matrix
         rows = np.array([9, 7, 3] if chosen == "the row" else [9, 4, 3])
         task, (column,) = spec.for_party("telco"), wrong
-        own, _ = aligned.read_ids(task, aligned.open_with_ids(task, source))
+        own, _ = aligned.read_ids(task, aligned.open_for(task, source, ids=True))
         index = Index(SALT, alignment_hash(in_order(own, rows), SALT), digest_of(source, "telco"), rows)
         with pytest.raises(DataError, match=f"'{column}'"):
             load(task, source, index=index, own=Credentials())
@@ -525,8 +524,8 @@ class TestResume:
         offered = {}
         for party, path in paths.items():
             keeping = Keeping(indexes[party], later=True)
-            side = Alignment(spec.for_party(party), path, salt=SALT, cores=1, keeping=keeping)
-            offered[party] = side.greet().pending
+            side = AlignmentService(spec.for_party(party), path, keeping, parties=tuple(paths), salt=SALT)
+            offered[party] = side.answer(ReadIds(), {})[0].pending
             side.close()
         assert offered["bank"] is not None
         assert offered["telco"] is None

@@ -19,8 +19,7 @@ import pytest
 import vfl
 from parties import loading
 from parties.loading import load_range
-from parties.permission import permitted
-from parties.prediction import ModelPart, NewRows
+from parties.prediction import ModelPart, NewRows, permitted
 from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from vfl.alignment import Keeping

@@ -55,7 +55,7 @@ from vfl.solvers.protocol import Derivative
 
 if TYPE_CHECKING:
     from parties.party import Party
-    from parties.storage.base import Storage
+    from parties.storage.classes import Storage
 
 KEY = ReleaseKey(0)
 SOLVERS: dict[str, tuple[Any, str]] = {

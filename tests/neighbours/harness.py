@@ -24,7 +24,7 @@ import numpy as np
 
 import vfl
 from coordinator.coordinator import Coordinator
-from parties.subsampled import SubsampledRows
+from parties.rows import SubsampledRows
 from tests.neighbours.losses import Losing
 from tests.neighbours.tape import recorded
 from vfl.launch.engines import inprocess

@@ -9,7 +9,7 @@ from parties.rows import Rows
 from vfl.shards import Here
 
 if TYPE_CHECKING:
-    from parties.storage.base import Storage
+    from parties.storage.classes import Storage
     from vfl.messages import Query
     from vfl.privacy.noise import NoiseSource
 

@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse
 
 from parties import actor
-from parties.loading import Unchanged, open_for
+from parties.alignment.reading import open_for
+from parties.loading import Unchanged
 from parties.sources.opening import open_source
 from parties.sources.ranges import content_of
 from tests.coordinator.test_transports import job, table
@@ -82,7 +83,7 @@ def test_a_function_that_gives_a_shard_other_rows_is_refused() -> None:
     opened = open_for(task, source, ids=False)
     content = Unchanged(source, opened).content_for(task, opened)
     shard = cut(30, 2)[1]
-    assert actor.RowsActor(task, 1).load(source, shard, None, content).n_trained == 15
+    assert actor.RowsActor(task, 1).load(source, shard, None, content)[0].n_trained == 15
     with pytest.raises(DataError, match=r"'bank'.*returned different rows"):
         actor.RowsActor(task, 1).load(lambda: moved, shard, None, content)
     assert Unchanged(columns, opened).content_for(task, opened) == ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parties.answer_log import AnswerLog
+from parties.services.serving import AnswerLog
 from vfl.errors import ConsentRefused
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import pytest
 
 import vfl
 from parties import actor
-from parties.loading import Unchanged, digests_of, divided, load_rows, open_for
+from parties.alignment.reading import open_for
+from parties.loading import Unchanged, digests_of, divided, load_rows
 from parties.prediction import NewRows
 from parties.sources.blocks import Blocks
 from parties.sources.opening import open_source
@@ -89,17 +90,17 @@ def test_a_block_that_differs_between_two_shards_is_refused() -> None:
     moved = pa.concat_tables([frame.slice(0, 39).take(np.roll(np.arange(39), 1)), frame.slice(39)])
     first, second, third = cut(N, 3)
     unchanged = Unchanged(in_blocks(frame)[0], open_for(task, in_blocks(frame)[0], ids=False))
-    assert unchanged.in_blocks
 
-    def digests(source: pa.Table, shard: Any) -> dict[int, str]:
+    def read(source: pa.Table, shard: Any) -> dict[int, str]:
         rows = actor.RowsActor(task, 1)
-        assert rows.load(in_blocks(source)[0], shard, None, "").n_trained == shard.size
-        return rows.digests()
+        facts, digests = rows.load(in_blocks(source)[0], shard, None, "")
+        assert facts.n_trained == shard.size
+        return digests
 
-    unchanged.require([digests(frame, shard) for shard in (first, second, third)])
-    unchanged.require([digests(moved, third)])  # whose blocks are the same
+    unchanged.require([read(frame, shard) for shard in (first, second, third)])
+    unchanged.require([read(moved, third)])  # whose blocks are the same
     with pytest.raises(DataError, match=r"'bank', the Ray dataset: changed"):
-        unchanged.require([digests(moved, second)])
+        unchanged.require([read(moved, second)])
 
 
 def test_a_block_that_changes_between_two_readings_is_refused() -> None:

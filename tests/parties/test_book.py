@@ -18,7 +18,6 @@ import vfl
 from coordinator.charging.budget import Budget, Reserved
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Round
-from parties.alignment.participant import Alignment
 from parties.book import OTHERS, PartyBook, account_of
 from parties.consent import Policy
 from parties.loading import load
@@ -216,7 +215,7 @@ class TestCap:
         data = {q: {c: table()[c] for c in PARTITION.wanted(q)} | {"id": range(N)} for q in PARTITION.parties}
         asked = {party: vfl.Source(data[party], policy=place.policies[party]) for party in data}
         place.allow("telco", 1.5)
-        monkeypatch.setattr(Alignment, "__init__", _never)
+        monkeypatch.setattr("parties.services.aligning.open_for", _never)
         for begin in (vfl.align, vfl.train):
             with pytest.raises(ConsentRefused, match=r"'telco' refuses job 'job' by its policy's \[total\]"):
                 begin(spec, asked, at=vfl.InProcess())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from parties.loading import spec_for
-from parties.sources import lines as scanning
-from parties.sources.lines import keeps_lines
+from parties.sources import csv as scanning
+from parties.sources.csv import keeps_lines
 from parties.sources.opening import open_source
 from parties.sources.ranges import count_records, rows_of
 from vfl.csv import Csv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,8 @@ import scipy.sparse
 from coordinator.alignment import align
 from parties.actor import PartyActor, RowsActor
 from parties.alignment import divided
-from parties.alignment.reading import open_with_ids, read_ids
+from parties.alignment.index import Index
+from parties.alignment.reading import open_for, read_ids
 from parties.loading import ids_of_shards
 from tests.coordinator.test_transports import PARTITION, job, table
 from vfl.alignment import Keeping
@@ -26,8 +28,6 @@ from vfl.security.identifiers import alignment_hash, in_order
 from vfl.shards import Here
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vfl.job.task import PartyTask
     from vfl.types import Integers
 
@@ -67,7 +67,7 @@ def source_of(kind: str, folder: Path, ids: list[Any]) -> Any:
 
 def shards_of(source: Any, shards: int, task: PartyTask = TASK) -> divided.DividedIds:
     group = Here([RowsActor(task, 1) for _ in range(shards)])
-    return ids_of_shards(task, source, open_with_ids(task, source), group, source)[0]
+    return ids_of_shards(task, source, open_for(task, source, ids=True), group, source)[0]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "function", "sparse"])
@@ -75,7 +75,7 @@ def shards_of(source: Any, shards: int, task: PartyTask = TASK) -> divided.Divid
 def test_divided_ids_are_those_of_the_source(kind: str, shards: int, tmp_path: Path) -> None:
     task = replace(JOB, sparse=["bank"]).for_party("bank") if kind == "sparse" else TASK
     source = source_of(kind, tmp_path, IDS)
-    whole, _ = read_ids(task, open_with_ids(task, source))
+    whole, _ = read_ids(task, open_for(task, source, ids=True))
     ids = shards_of(source, shards, task)
     assert len(ids) == N
     assert list(ids) == list(whole) == [own.encode() for own in IDS]
@@ -96,12 +96,13 @@ def test_an_id_that_two_shards_hold_is_refused(first: int, tmp_path: Path) -> No
 
 def test_ids_of_two_kinds_in_two_shards_are_refused() -> None:
     class Other(RowsActor):
-        def read_ids(self, *arguments: Any) -> str:
-            return {"text": "integer"}[super().read_ids(*arguments)]
+        def read_ids(self, *arguments: Any) -> tuple[str, dict[int, str]]:
+            kind, digests = super().read_ids(*arguments)
+            return {"text": "integer"}[kind], digests
 
     source, group = columns("bank", IDS), Here([RowsActor(TASK, 1), Other(TASK, 1)])
     with pytest.raises(DataError, match="int and str"):
-        ids_of_shards(TASK, source, open_with_ids(TASK, source), group, source)
+        ids_of_shards(TASK, source, open_for(TASK, source, ids=True), group, source)
 
 
 class InShards(PartyActor):
@@ -141,7 +142,8 @@ def test_positions_live_in_the_shards_and_a_lost_shard_gets_its_own_again(
         kept = {name: Keeping(folder=str(tmp_path / f"{name} {shards}"), run="r") for name in sources}
         actors = aligned(sources, shards, kept)
         bank = actors["bank"]
-        index = bank._service.aligning._alignment.index
+        (kept_index,) = Path(str(kept["bank"].folder)).glob("*.index")
+        index = Index.read(kept_index)
         assert index is not None
         bank.load(sources["bank"])
         found = np.array(index.rows), index.hash, held(bank)

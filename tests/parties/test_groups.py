@@ -13,7 +13,7 @@ import vfl
 from parties.loading import load
 from parties.sources.opening import open_source
 from parties.storage.cells import contents_of
-from parties.storage.groups import GroupReader
+from parties.storage.labels import GroupReader
 from vfl.errors import DataError
 from vfl.schema import Schema
 

@@ -279,14 +279,14 @@ def test_one_odd_label_changes_no_other_label(cell, classes):
 @settings(deadline=None, max_examples=60)
 @given(cell=odd)
 def test_one_odd_id_changes_no_other_id(cell):
-    from parties.alignment.reading import open_with_ids, read_ids
+    from parties.alignment.reading import open_for, read_ids
 
     for known in ([1, 2, 3], ["01", "2", "x"]):
         task = job(vfl.Numeric(bounds=(0, 1)), id="who").for_party("bank")
 
         def ids(cells, task=task):
             try:
-                return read_ids(task, open_with_ids(task, {"a": np.ones(len(cells)), "who": cells}))[0]
+                return read_ids(task, open_for(task, {"a": np.ones(len(cells)), "who": cells}, ids=True))[0]
             except DataError:
                 return None
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 import vfl
-from parties.alignment.reading import open_with_ids, read_ids
+from parties.alignment.reading import open_for, read_ids
 from parties.loading import load, load_features
 from parties.sources.opening import open_source, read_table, split_table
 from parties.sources.sparse import SparseSource
@@ -326,7 +326,7 @@ def test_wrong_ids_of_a_sparse_matrix(source, message):
 
 def source_ids(spec, source):
     task = spec.for_party(spec.partition.parties[0]).features
-    return read_ids(task, open_with_ids(task, source))
+    return read_ids(task, open_for(task, source, ids=True))
 
 
 def test_held_out_records_and_exported_columns_equal_those_of_dense_columns():

@@ -30,7 +30,7 @@ PARTY = (
     "vfl.planning",
     "parties.dealing",
     "parties.session",
-    "vfl.secure.dealer",
+    "vfl.secure.member",
     "vfl.kernels.ring",
     "coordinator",
 )

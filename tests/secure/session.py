@@ -11,12 +11,10 @@ from vfl.privacy.events import ReleaseKey
 from vfl.privacy.noise import SeededNoise
 from vfl.secure import noise, ring, sigmoid
 from vfl.secure.columns import own_columns
-from vfl.secure.dealer import Dealer
-from vfl.secure.member import Member
-from vfl.secure.opening import opened
+from vfl.secure.member import Dealer, Member
+from vfl.secure.requests import Opening, Version, digest_of, opened
 from vfl.secure.roles import DEALER, Roles
 from vfl.secure.streams import Streams
-from vfl.secure.version import Opening, Version, digest_of
 from vfl.security.sealing import Sealer
 
 COORDINATOR = "coordinator"

@@ -12,9 +12,8 @@ from tests.coordinator.shares import Watched, job, outcome, table
 from tests.secure.session import Session, model, session
 from vfl.errors import PrivacyError
 from vfl.secure.check_rows import CHECK_ROWS, Kept, chosen_rows
-from vfl.secure.dealer import Dealer
-from vfl.secure.requests import Commitment, Contribution
-from vfl.secure.version import Version
+from vfl.secure.member import Dealer
+from vfl.secure.requests import Commitment, Contribution, Version
 
 COIN = b"c" * 32
 

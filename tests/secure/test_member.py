@@ -9,10 +9,8 @@ from tests.secure.session import model, session
 from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import ReleaseKey
 from vfl.secure import ring, sigmoid
-from vfl.secure.dealer import PANEL
-from vfl.secure.member import CHUNK
-from vfl.secure.opening import opened
-from vfl.secure.version import Opening
+from vfl.secure.member import CHUNK, PANEL
+from vfl.secure.requests import Opening, opened
 
 EVERY = [(m, k) for m in (2, 3, 5) for k in range(1, m)]
 

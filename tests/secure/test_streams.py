@@ -17,9 +17,9 @@ from tests.secure.session import exchanged, model, session
 from vfl.errors import FederationError, PrivacyError, SpecificationError
 from vfl.privacy.events import ReleaseKey
 from vfl.secure import streams as streams_module
+from vfl.secure.requests import Opening, Version, digest_of
 from vfl.secure.roles import DEALER, Roles
 from vfl.secure.streams import LARGEST, Stream, Streams, zero_share
-from vfl.secure.version import Opening, Version, digest_of
 
 ROLES = Roles(("a", "b", "c"), "a", 1)
 

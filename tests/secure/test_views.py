@@ -18,12 +18,11 @@ from vfl.kernels import ring as kernels
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.noise import SeededNoise
 from vfl.secure import noise
-from vfl.secure.dealer import Dealer
-from vfl.secure.member import Member
+from vfl.secure.member import Dealer, Member
+from vfl.secure.requests import Opening
 from vfl.secure.ring import decoded
 from vfl.secure.roles import Roles
 from vfl.secure.streams import Stream, Streams
-from vfl.secure.version import Opening
 
 N, P = 1500, 2
 NOISE = 2**47

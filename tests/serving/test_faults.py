@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from parties.answer_log import AnswerLog
 from parties.services import serving
-from parties.services.serving import ServingService
+from parties.services.serving import AnswerLog, ServingService
 from tests.serving.setting import OTHER, Setting, code, table, train
 from vfl.documents import read_json
 from vfl.errors import ConsentRefused
@@ -330,7 +329,7 @@ def test_a_model_trained_on_shares_needs_a_policy_that_says_so(setting: Setting)
 
     import vfl
     from parties.consent import Policy
-    from vfl.secure.specification import Secure
+    from vfl.secure.roles import Secure
 
     policy = Policy.read(setting.folder / "telco.policy.toml")
     job = replace(train().job, privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), trust="secure", secure=Secure())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.federation import gathering, link, transport
+from coordinator.federation import gathering, transport
 from coordinator.transport import MOST_RECORDS
 from parties.joined import desk, serving, work
 from vfl.alignment import MOST_IDS
@@ -45,7 +45,7 @@ def test_every_frame_is_listed() -> None:
         (frames.MOST_VECTORS, 16),
         (frames.PROTOCOL, 1),
         (frames.SLOWEST, 1 << 16),
-        (link.STEP_SECONDS, 1e-3),
+        (gathering.STEP_SECONDS, 1e-3),
         (values.DEEPEST, 24),
         (values.LARGEST_WHOLE, 512),
         (values.MOST_VALUES, 1 << 16),
@@ -54,7 +54,7 @@ def test_every_frame_is_listed() -> None:
         (work.MOST_NOTICES, 1000),
         (work.BODY_BYTES, MIB),
         (work.PER_COORDINATE, 1 << 12),
-        (link.SENTENCE, 1 << 16),
+        (gathering.SENTENCE, 1 << 16),
         (transport.PER_VALUE, 64),
         (MOST_RECORDS, 1 << 31),
         (MOST_IDS, 1 << 28),

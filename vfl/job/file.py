@@ -55,8 +55,7 @@ from vfl.penalties import PENALTIES
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.schema import declarations
-from vfl.secure.roles import DEALER
-from vfl.secure.specification import Secure
+from vfl.secure.roles import DEALER, Secure
 from vfl.solvers import SOLVERS, Shares, SkGD
 from vfl.tables import FORMS, built, check_types, read_toml
 from vfl.writing import write_whole

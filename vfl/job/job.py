@@ -29,7 +29,7 @@ from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.specification import Privacy
 from vfl.problem import INTERCEPT, coordinates_of
 from vfl.schema import BinaryLabel, ClassLabel, Scaling, Schema
-from vfl.secure.specification import Secure
+from vfl.secure.roles import Secure
 from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
 from vfl.targets import Targets

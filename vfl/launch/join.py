@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping
 
-    from coordinator.federation.link import Link
+    from coordinator.federation.gathering import Link
     from vfl.federation.events import Event
     from vfl.federation.file import Federation
     from vfl.federation.identity import Identity

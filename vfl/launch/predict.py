@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.prediction import Predicted
 from parties.alignment.reading import holds_ids, raw_ids
-from parties.permission import all_permitted
+from parties.prediction import all_permitted
 from vfl.alignment import Aligned, Aligning
 from vfl.arguments import require
 from vfl.errors import SpecificationError

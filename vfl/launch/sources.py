@@ -17,8 +17,7 @@ from vfl.job.file import EXAMPLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from parties.permission import Permission
-    from parties.prediction import ModelPart
+    from parties.prediction import ModelPart, Permission
     from parties.sources.base import Content
     from vfl.job import Job
     from vfl.job.environment import Environment
@@ -169,7 +168,7 @@ def on_joined_rows(
     labels : True if the caller also reads the label party's labels.
     """
     from parties.alignment.reading import joined_rows
-    from parties.permission import all_permitted
+    from parties.prediction import all_permitted
 
     partition = job.partition
     given, parts = named_for(partition, data), {party: part_of(party) for party in partition.parties}

@@ -1,12 +1,8 @@
 """Messages between coordinator and parties: frozen queries, replies, greetings, and notices of a run's phases."""
 
-from vfl.messages.batches import Fold as Fold
-from vfl.messages.batches import Piece as Piece
-from vfl.messages.handshake import BookHeads as BookHeads
-from vfl.messages.handshake import Greeting as Greeting
-from vfl.messages.handshake import Notice as Notice
-from vfl.messages.handshake import Phase as Phase
+from vfl.messages.passes import Fold as Fold
 from vfl.messages.passes import Paid as Paid
+from vfl.messages.passes import Piece as Piece
 from vfl.messages.passes import RecordCap as RecordCap
 from vfl.messages.queries import MOST_HELD_BYTES as MOST_HELD_BYTES
 from vfl.messages.queries import OFF_DIAGONAL as OFF_DIAGONAL
@@ -40,6 +36,10 @@ from vfl.messages.query import ScoreRule as ScoreRule
 from vfl.messages.query import Statistic as Statistic
 from vfl.messages.query import Weighted as Weighted
 from vfl.messages.query import Weighting as Weighting
+from vfl.messages.wire import BookHeads as BookHeads
+from vfl.messages.wire import Greeting as Greeting
+from vfl.messages.wire import Notice as Notice
+from vfl.messages.wire import Phase as Phase
 from vfl.messages.wire import Records as Records
 from vfl.messages.wire import Reply as Reply
 from vfl.messages.wire import Stored as Stored

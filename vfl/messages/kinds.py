@@ -25,7 +25,7 @@ from vfl.errors import PrivacyError, VflError, nearest
 
 if TYPE_CHECKING:
     import enum
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Mapping
 
 Plain: TypeAlias = tuple[Any, ...]
 """The plain form of an object, a tuple: the name of its kind, then its parameters."""
@@ -54,6 +54,9 @@ def exactly(kind: type) -> Callable[[Any], Any]:
         return plain
 
     return decode
+
+
+_items = exactly(tuple)
 
 
 def _number(plain: Any) -> float:
@@ -102,39 +105,36 @@ def optional(of: Parameter) -> Parameter:
 
 def sequence(of: Parameter) -> Parameter:
     """Return a parameter that takes a tuple of any length, of values that the parameter `of` takes."""
-    items = exactly(tuple)
     return Parameter(
         f"sequence: {of.text}",
         lambda values: tuple([of.encode(value) for value in values]),
-        lambda plain: tuple([of.decode(item) for item in items(plain)]),
+        lambda plain: tuple([of.decode(item) for item in _items(plain)]),
     )
+
+
+def _decoded_parts(parts: Collection[Parameter], plain: Any) -> list[Any]:
+    if len(_items(plain)) != len(parts):
+        raise PrivacyError(f"{len(parts)} values are needed, not {len(plain)}")
+    return [part.decode(item) for part, item in zip(parts, plain, strict=True)]
 
 
 def record(build: Callable[..., Any], **parts: Parameter) -> Parameter:
     """Return a parameter whose value is an object with the attributes `parts`; by default, all fields of a dataclass."""
-    items = exactly(tuple)
-
-    def decode(plain: Any) -> Any:
-        if len(items(plain)) != len(parts):
-            raise PrivacyError(f"{len(parts)} values are needed, not {len(plain)}")
-        return build(*[part.decode(item) for part, item in zip(parts.values(), plain, strict=True)])
-
     if not parts:
         parts = dict(_described(build, {}))  # type: ignore[arg-type]  # a dataclass
     return Parameter(
         "(" + ", ".join(f"{name}: {part.text}" for name, part in parts.items()) + ")",
         lambda value: tuple([part.encode(getattr(value, name)) for name, part in parts.items()]),
-        decode,
+        lambda plain: build(*_decoded_parts(parts.values(), plain)),
     )
 
 
 def mapping(of: Parameter) -> Parameter:
     """Return a parameter whose value is a dictionary from party names to values of the parameter `of`, in order."""
-    pairs = exactly(tuple)
 
     def decode(plain: Any) -> Any:
         found = {}
-        for pair in pairs(plain):
+        for pair in _items(plain):
             if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not str or pair[0] in found:
                 raise PrivacyError("pairs of different names and values are needed")
             found[pair[0]] = of.decode(pair[1])
@@ -147,17 +147,10 @@ def mapping(of: Parameter) -> Parameter:
 
 def row(*parts: Parameter) -> Parameter:
     """Return a parameter whose value is a tuple with one value for each of `parts`."""
-    items = exactly(tuple)
-
-    def decode(plain: Any) -> Any:
-        if len(items(plain)) != len(parts):
-            raise PrivacyError(f"{len(parts)} values are needed, not {len(plain)}")
-        return tuple([part.decode(item) for part, item in zip(parts, plain, strict=True)])
-
     return Parameter(
         "(" + "; ".join(part.text for part in parts) + ")",
         lambda value: tuple([part.encode(item) for part, item in zip(parts, value, strict=True)]),
-        decode,
+        lambda plain: tuple(_decoded_parts(parts, plain)),
     )
 
 

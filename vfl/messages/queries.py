@@ -35,7 +35,7 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
-from vfl.messages.batches import Piece
+from vfl.messages.passes import Piece
 from vfl.messages.query import (
     COLUMNS,
     HELD_GROUPS,
@@ -53,8 +53,7 @@ from vfl.messages.query import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from vfl.messages.batches import Fold
-    from vfl.messages.passes import RecordCap
+    from vfl.messages.passes import Fold, RecordCap
     from vfl.messages.query import Rule, ScoreRule, Statistic
     from vfl.messages.wire import Reply
     from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey

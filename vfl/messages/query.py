@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Self
 
-    from vfl.messages.batches import Fold
+    from vfl.messages.passes import Fold
     from vfl.messages.wire import Reply
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.noise import NoiseSource

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.secure.ring import Bits
-    from vfl.secure.specification import Secure
+    from vfl.secure.roles import Secure
     from vfl.solvers.on_shares import Products
     from vfl.solvers.protocol import Released, Solver, Vectors
     from vfl.solvers.releases.knots import Knots, Placed

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from vfl.kernels.ring import Words
-    from vfl.secure.version import Version
+    from vfl.secure.requests import Version
     from vfl.types import Integers
 
 CHECK_ROWS = 128

@@ -1,10 +1,10 @@
-"""One party's part in training on secret shares: owner of columns, holder of residual shares, or both. It sends nothing.
+"""The parts of party and dealer in training on secret shares. A party owns columns, holds residual shares, or both.
 
 Guarantee. The messages that a method returns are uniform integers modulo 2^64 for everyone who lacks the seeds that `Roles`
 keeps apart. Only their sum carries information: an integer sum with noise, which is *opened*, that is, revealed. Each message
-is masked by a stream that is used once, and named by vfl.secure.version. The table lists messages: what, from whom to whom, the
-methods of sender and receiver, and the shape. A version is one version of the model; an opening is one revealed sum. s, S, K
-and n count columns of a block, check rows, Fourier terms and records.
+is masked by a stream that is used once, and named by vfl.secure.requests. The table lists messages: what, from whom to whom,
+the methods of sender and receiver, and the shape. A version is one version of the model; an opening is one revealed sum. s, S,
+K and n count columns of a block, check rows, Fourier terms and records.
 
     columns     owner → holders      `masked_columns`       →  `take_columns`   (s, n) uint64, once per block and scaling
     angles      party → holders      `masked_angles`        →  `take_angles`    (n,) uint16 per version
@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.columns import OwnColumns
     from vfl.secure.noise import Deviations
+    from vfl.secure.requests import Opening, Version
     from vfl.secure.roles import Roles
     from vfl.secure.streams import Streams
-    from vfl.secure.version import Opening, Version
     from vfl.types import Vector
+
 
 CHUNK = 1 << 12
 """Number of records whose shares of Fourier terms are expanded at once; small enough for the second-level cache."""
@@ -342,3 +343,90 @@ class Member:
     def _fits(self, words: Words, *shape: int) -> None:
         if words.dtype != np.uint64 or words.shape != shape:
             raise FederationError(f"a message has shape {words.shape} instead of {shape}")
+
+
+PANEL = 1 << 15
+"""Number of 64-bit integers of a column's mask that are generated at a time."""
+
+
+class Dealer:
+    """Sends correlated random integers to the parties, and adds noise of its own, in one session.
+
+    Guarantee. The dealer receives only public facts, so it learns at most the opened sums. For each single receiver, the
+    integers modulo 2^64 that the dealer sends are uniform.
+
+    roles : public roles. streams : streams shared with every party. noise : source of the dealer's noise. n_records : n.
+    """
+
+    def __init__(self, roles: Roles, streams: Streams, noise: NoiseSource, n_records: int) -> None:
+        self._roles, self._streams, self._noise, self._n = roles, streams, noise, n_records
+        self._rows = n_records + CHECK_ROWS
+        self._masks: dict[Version, dict[str, Words]] = {}
+
+    @property
+    def n_rows(self) -> int:
+        """Return n + S, the number of rows of Fourier terms."""
+        return self._rows
+
+    def fourier_terms(self, version: Version, records: int = CHUNK) -> Iterator[Words]:
+        """Yield the last holder's shares of the Fourier terms at the masks, (n + S, 2K) uint64, in parts, for `Roles.supplied`.
+
+        The parties open S of the n + S rows to check the dealer (vfl.secure.check_rows).
+
+        records : number of rows per part. All parts use one buffer, so a part overwrites the part before it.
+        """
+        table = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms)
+        rho = self._rho(version)
+        others = [holder for holder in self._roles.holders if holder != self._roles.supplied]
+        streams = [self._streams.once(other, "Fourier terms", *version.name) for other in others]
+        buffer, first = (np.empty((min(records, self._rows), table.shape[1]), dtype=np.uint64) for _ in range(2))
+        for start in range(0, self._rows, records):
+            stop = min(start + records, self._rows)
+            part = streams[0].fill(first[: stop - start])
+            for stream in streams[1:]:
+                part += stream.fill(buffer[: stop - start])
+            yield kernels.last_shares(table, rho[start:stop], part)
+
+    def sum(self, opening: Opening, deviations: Deviations) -> Words:
+        """Return the dealer's share of a noised sum, for the owner of the summed block of columns, (s,) uint64.
+
+        This share and those of the other parties in `Roles.summed` add up to Uᵀ Σ_h b_h plus the dealer's noise. By itself the
+        share is uniform.
+        """
+        size, name = opening.size, opening.name
+        noise = distributed.drawn(self._noise, opening.key, DEALER, deviations.dealer, size)
+        total = encoded(noise)
+        total = total + self._product(opening)
+        for holder in self._roles.receivers(opening.owner):
+            total = total - self._streams.once(holder, "sum", *name).words(size)
+        return total
+
+    def _rho(self, version: Version) -> Angles:
+        total = np.zeros(self._rows, dtype=np.uint16)
+        for party in self._roles.parties:
+            total += self._streams.once(party, "angles", *version.name).short(self._rows)
+        return total
+
+    def _product(self, opening: Opening) -> Words:
+        """Return Uᵀ Σ_h b_h. U is generated again from its seed, one panel of records at a time."""
+        masks = self._of_version(opening.version)
+        owner = opening.owner
+        if owner not in masks:
+            masks[owner] = np.zeros(self._n, dtype=np.uint64)
+            for holder in self._roles.receivers(owner):
+                masks[owner] += self._streams.once(holder, "residual", owner, *opening.version.name).words(self._n)
+        stream, mask = self._streams.again(owner, *opening.block), masks[owner]
+        sums = np.zeros(opening.size, dtype=np.uint64)
+        panel = np.empty((1, min(PANEL, self._n)), dtype=np.uint64)
+        for j in range(opening.size):
+            for start in range(0, self._n, PANEL):
+                part = mask[start : start + PANEL]
+                sums[j : j + 1] += kernels.products(stream.fill(panel[:, : len(part)]), part)
+        return sums
+
+    def _of_version(self, version: Version) -> dict[str, Words]:
+        if version not in self._masks:
+            while len(self._masks) >= KEPT:
+                self._masks.pop(next(iter(self._masks)))
+            self._masks[version] = {}
+        return self._masks[version]

@@ -5,6 +5,9 @@ for its receiver, so neither the coordinator nor the object store can read the p
 residuals; an opening reveals a sum with noise. Only roles decide which parcels a participant sends and takes; a request cannot
 change them.
 
+Every party commits to its share of an opened sum before any party discloses a share, so no party can choose its share after
+seeing those of others. A sum that is too large for the data and the noise is not released.
+
 | request | to | takes, from | sends, to |
 |---|---|---|---|
 | Meet | all | | its key of a new session (reply) |
@@ -38,29 +41,94 @@ SetUp (joint steps):
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vfl.errors import FederationError
+import numpy as np
+
+from vfl.errors import FederationError, PrivacyError
+from vfl.secure.ring import decoded, within
 from vfl.secure.roles import DEALER
-from vfl.secure.version import Opening
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
+    from vfl.kernels.ring import Words
     from vfl.messages import Backward, Block
     from vfl.messages.joining import SealingKey
     from vfl.messages.query import Knots
     from vfl.privacy.events import ReleaseKey
     from vfl.secure.roles import Roles
-    from vfl.secure.version import Version
-    from vfl.types import Vector
+    from vfl.types import Integers, Vector
 
     Parcel: TypeAlias = bytes | bytearray | npt.NDArray[np.uint8]
     Rows: TypeAlias = Mapping[str, tuple[Block, Vector, Vector]]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of the model, at which residuals are computed as secret shares.
+
+    model : `digest_of` the whole model. place : index of the Fourier series in vfl.secure.sigmoid.SERIES.
+    attempt : 0, plus one for each repetition with new masks.
+    """
+
+    model: str
+    place: int
+    attempt: int = 0
+
+    @property
+    def name(self) -> tuple[str | int, ...]:
+        """Return the part of a stream's name that stands for this version of the model."""
+        return ("version", self.model, self.place, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Name of one sum that is revealed with noise: Σ_i Q_ij r_i for each column j in a block of one owner.
+
+    owner : party with the columns. start, stop : range of the block's columns. version : version of the model, for the
+        residuals.
+    key : ledger key of the release, new in every attempt. setup : number of the columns' set-up, that is, of one choice of cap,
+        centres and scales.
+    """
+
+    owner: str
+    start: int
+    stop: int
+    version: Version
+    key: ReleaseKey
+    setup: int = 0
+
+    @property
+    def size(self) -> int:
+        """Return s, the number of columns in the block."""
+        return self.stop - self.start
+
+    @property
+    def block(self) -> tuple[str | int, ...]:
+        """Return the name of the block, as part of the name of a stream. The name includes the number of the set-up."""
+        return ("block", self.setup, self.owner, self.start, self.stop)
+
+    @property
+    def name(self) -> tuple[str | int, ...]:
+        """Return the part of a stream's name that stands for this sum."""
+        key = self.key
+        return ("opening", *self.block, *self.version.name, key.round, key.part, key.attempt)
+
+
+def digest_of(w: Mapping[str, Vector], others: Iterable[str] = ()) -> str:
+    """Return a digest of a model. w : {party: w_q}. others : further public facts on which the residuals depend."""
+    hashed = hashlib.sha256(b"vfl model on shares, version 1")
+    for party in sorted(w):
+        values = np.ascontiguousarray(w[party], dtype="<f8").tobytes()
+        hashed.update(b"%d|%d|" % (len(party.encode()), len(values)) + party.encode() + values)
+    for other in others:
+        hashed.update(b"%d|" % len(other.encode()) + other.encode())
+    return hashed.hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +301,7 @@ class Disclose(Request):
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
-    """A party's commitment to its share of a noised sum (vfl.secure.opening.committed). digest : 32 bytes."""
+    """A party's commitment to its share of a noised sum (`committed`). digest : 32 bytes."""
 
     digest: bytes
 
@@ -251,6 +319,53 @@ class Contribution:
 
 TO_DEALER = (Meet, Begin, CheckRecords, DealTerms, DealSum, DealProducts)
 """Types of requests that the dealer answers."""
+
+
+def committed(party: str, session: str, contribution: Contribution) -> Commitment:
+    """Return a party's commitment to its share: SHA-256 of its name, the session, 32 fresh random bytes and the share.
+
+    The commitment hides the share, since nobody guesses the random bytes. The party cannot disclose a different share later,
+    since SHA-256 resists collisions.
+    """
+    hashed = hashlib.sha256(b"vfl words on shares, version 1")
+    for part in (party.encode(), session.encode(), contribution.nonce, contribution.words):
+        hashed.update(b"%d|" % len(part) + part)
+    return Commitment(hashed.digest())
+
+
+def disclosed(party: str, session: str, commitment: object, contribution: object) -> Words:
+    """Return the share that a party disclosed. Raises PrivacyError if the party had committed to a different share."""
+    if not isinstance(contribution, Contribution) or not isinstance(commitment, Commitment):
+        raise FederationError(f"{party!r} sent an unexpected reply while a sum on shares was being opened")
+    if committed(party, session, contribution) != commitment:
+        raise PrivacyError(
+            f"party {party!r} disclosed a share different from the one that it had committed to. The sum was not released; "
+            "its privacy cost remains charged. Ask the party's owner which software it runs"
+        )
+    if len(contribution.words) % 8:
+        raise FederationError(f"party {party!r} disclosed a share that does not consist of whole 64-bit integers")
+    return np.frombuffer(contribution.words, dtype="<u8").astype(np.uint64, copy=False)
+
+
+def opened(roles: Roles, opening: Opening, words: Mapping[str, Words], largest: int) -> Integers:
+    """Return the noised sum in steps, (s,) int64: a release.
+
+    One step is worth g_q = Bits.step(c_q). Any m − 1 of the m parties' shares are jointly uniform.
+
+    words : {party: its share, from `Member.contribution`}.
+    largest : bound on honest sums (`largest_sum`); PrivacyError if a sum is larger in magnitude.
+    """
+    if set(words) != set(roles.parties):
+        missing = sorted(set(roles.parties) - set(words))
+        raise FederationError(
+            f"the messages of {missing} for a sum are missing: nothing is released, and the charge stays"
+        )
+    total = np.zeros(opening.size, dtype=np.uint64)
+    for own in words.values():
+        if own.shape != total.shape or own.dtype != np.uint64:
+            raise FederationError("a party's message for a sum has a different length from its block")
+        total += own
+    return within(decoded(total), largest)
 
 
 def parcel_names(count: int) -> list[str]:

@@ -1,10 +1,11 @@
-"""Roles in a run on secret shares: the holders of residual shares, the dealer, and the contributors of noise."""
+"""Threat model of a job on secret shares, and roles in its run: holders of residual shares, dealer, contributors of noise."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from vfl.arguments import require_positive
 from vfl.errors import SpecificationError
 
 DEALER = "dealer"
@@ -67,3 +68,44 @@ class Roles:
     def price(self) -> float:
         """Return the factor by which the noise of an opened sum exceeds the charged σ: √(1 + k/m)."""
         return math.sqrt(1.0 + self.collude / len(self.parties))
+
+
+SEPARATE, COORDINATOR = "separate", "coordinator"
+DEALERS = (SEPARATE, COORDINATOR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secure:
+    """Threat model of trust='secure'. The threat model is public and part of the job's digest, so owners consent to it.
+
+    Guarantee against semi-honest participants. Up to `collude` parties may pool all that they saw, with or without the
+    coordinator. About the columns of the remaining parties they learn only the opened sums, which have noise. Their view is
+    computationally (ε, δ)-differentially private, with the ε and δ of the job. Neighbouring data agree on the pooling parties'
+    own columns. The same holds for the dealer, with or without the coordinator. More than `collude` parties can learn
+    residuals. The dealer together with one party can learn columns and residuals.
+
+    dealer : 'separate': a further participant without columns deals. 'coordinator': the coordinator deals, and no party may run
+        the coordinator.
+    collude : k ≥ 1, less than the number of parties.
+    margin : V; the sigmoid's series is accurate for |margin| ≤ V. None: a rule that uses only public numbers chooses V for each
+        model. V affects the bias of training, never privacy.
+    """
+
+    dealer: str = SEPARATE
+    collude: int = 1
+    margin: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.dealer not in DEALERS:
+            raise SpecificationError(
+                f"secure: dealer must be 'separate' or 'coordinator', not {self.dealer!r}: a party as the dealer could "
+                "remove every mask"
+            )
+        if not isinstance(self.collude, int) or isinstance(self.collude, bool) or self.collude < 1:
+            raise SpecificationError(f"secure: collude must be a whole number of at least 1, not {self.collude!r}")
+        require_positive("secure: margin", self.margin, optional=True)
+
+    def describe(self) -> str:
+        """Return a short text that states the threat model."""
+        dealer = "at the coordinator" if self.dealer == COORDINATOR else "separate"
+        return f"dealer {dealer}, up to {self.collude} part{'ies' if self.collude > 1 else 'y'} may pool"

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from vfl.secure.gram import GramBits, Pair
     from vfl.secure.noise import Deviations
     from vfl.secure.ring import Bits
-    from vfl.secure.roles import Roles
-    from vfl.secure.specification import Secure
+    from vfl.secure.roles import Roles, Secure
 
 PRICE_OF_PRODUCTS = math.sqrt(1.5)
 """Noise of a product of two parties' columns, divided by the charged noise. Both owners and the dealer add σ²/2 each."""

@@ -42,8 +42,7 @@ from vfl.wire.frames import Limits, as_vector
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from coordinator.federation.gathering import Gathering
-    from coordinator.federation.link import Answer, Link
+    from coordinator.federation.gathering import Answer, Gathering, Link
     from vfl.job import Job
     from vfl.serving.callers import Callers
     from vfl.serving.file import Caller, ServedModel, ServiceFile

@@ -92,60 +92,6 @@ class Here(Group):
         return list(answers)
 
 
-class Remote(Group):
-    """Group of Ray actors. This process forwards references to vectors to other actors, and never reads the vectors.
-
-    wait : function of (a member's number, a reference) that returns the answer. encode : function that turns an argument into
-        plain values for the message.
-    handles : True if members return small references to their vectors, not the vectors.
-    """
-
-    def __init__(
-        self,
-        members: Sequence[Any],
-        wait: Callable[[int, Any], Any],
-        encode: Callable[[Any], Any] = lambda value: value,
-        *,
-        handles: bool = False,
-    ) -> None:
-        super().__init__(members)
-        self._wait, self._encode, self._handles = wait, encode, handles
-
-    def start(self, method: str, *arguments: Any) -> Each:
-        """Call a method of all members, and return references to the answers."""
-        return Each(ask.remote(*own) for ask, own in self._calls(method, arguments))
-
-    def fetch(self, answers: Sequence[Any]) -> list[Any]:
-        """Wait for all answers, even after an error. Then return them, or raise the first error."""
-        found, failed = [], None
-        for k, answer in enumerate(answers):
-            try:
-                found.append(self._wait(k, answer))
-            except Exception as error:  # noqa: BLE001 - raised below, when no member is at work any more
-                failed = failed or error
-        if failed is not None:
-            raise failed
-        return found
-
-    def vectors(self, method: str, *arguments: Any) -> Each:
-        """Return the members' vectors by reference: Ray references, or the members' own (`handles`).
-
-        A member returns `done` before each vector, so that this call notices if the member is lost.
-        """
-        if self._handles:
-            return Each(self.ask(method, *arguments))
-        pairs = [ask.options(num_returns=2).remote(*own) for ask, own in self._calls(method, arguments)]
-        self.fetch([done for done, _ in pairs])
-        return Each(vector for _, vector in pairs)
-
-    def _plain(self, arguments: Sequence[Any]) -> list[Any]:
-        return [argument if isinstance(argument, Each) else self._encode(argument) for argument in arguments]
-
-    def _calls(self, method: str, arguments: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
-        plain = self._plain(arguments)
-        return [(getattr(member, method), given(plain, k)) for k, member in enumerate(self.members)]
-
-
 def given(arguments: Sequence[Any], number: int) -> list[Any]:
     """Return the arguments for the call to one member. From an `Each`, take the member's own value."""
     return [argument[number] if isinstance(argument, Each) else argument for argument in arguments]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vfl
-from parties.joined.dealing import DealerDesk
+from parties.joined.desk import DealerDesk
 from tests.coordinator.organisations import federation
 from tests.coordinator.shares import job
 from vfl.federation.events import Refused
@@ -16,8 +16,7 @@ from vfl.job.plain import encode
 from vfl.kinds import to_plain
 from vfl.messages.joining import ALIGN, TRAIN, Done, Failure, Finish, Introduce, Load, Offer, Ping, Pong, SealingKey
 from vfl.privacy.events import ReleaseKey
-from vfl.secure.requests import DealProducts, DealTerms, Meet, TakeColumns
-from vfl.secure.version import Version
+from vfl.secure.requests import DealProducts, DealTerms, Meet, TakeColumns, Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.charging.budget import Budget
-    from coordinator.federation.gathering import Gathering
-    from coordinator.federation.link import Link
+    from coordinator.federation.gathering import Gathering, Link
     from coordinator.federation.transport import FederationTransport
     from coordinator.rounds import Log
     from vfl.alignment import Aligning

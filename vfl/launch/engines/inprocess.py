@@ -14,8 +14,7 @@ from coordinator.transport import Call, MessageTransport, Posted
 from parties.alignment.reading import joined_rows
 from parties.dealing import Dealing
 from parties.loading import consented, load
-from parties.permission import all_permitted
-from parties.prediction import NewRows, PartGreeting, agreed, part_of
+from parties.prediction import NewRows, PartGreeting, agreed, all_permitted, part_of
 from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from parties.services.service import Service

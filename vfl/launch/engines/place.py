@@ -12,7 +12,7 @@ from vfl.errors import PlacementError, SpecificationError, nearest
 from vfl.job.site import Faults, Federated, InProcess, Ray, Site, resolve
 from vfl.launch.engines.connection import check_address
 from vfl.launch.sources import in_memory, owned
-from vfl.secure.specification import SEPARATE
+from vfl.secure.roles import SEPARATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.charging.budget import Reserved
-from coordinator.recovery import LOSSES_A_QUERY
+from coordinator.rounds import LOSSES_A_QUERY
 from vfl.errors import PlacementError
 from vfl.job.site import ALONE, Ray
 from vfl.launch.engines.connection import connected, connected_elsewhere
 from vfl.launch.engines.place import Arrangement, cores_each, usable_cores
 from vfl.launch.engines.readiness import CENTRE, asked_of, cpus_of, options_of, require_offered, require_ready, reserved
+from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
 from vfl.secure.roles import DEALER
-from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _started(ray: Any, number: int, given: Mapping[str, tuple[Any, ...]], option
 
     number : number of the process. given : {party: arguments of the party's actor}.
     """
-    from coordinator.cluster.seat import Seat
+    from coordinator.cluster.ray_transport import Seat
     from parties.actor import PartyActor, Shared
 
     if len(given) == 1:
@@ -214,7 +214,7 @@ def _federation(
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from coordinator.cluster.actor import CoordinatorActor
-        from coordinator.cluster.seat import process_of
+        from coordinator.cluster.ray_transport import process_of
         from parties.actor import InMemory
         from parties.sources.blocks import Blocks, is_dataset
 
@@ -249,7 +249,7 @@ def _federation(
             actors |= _started(ray, number, {name: given[name] for name in hosted}, options)
         dealing = {}
         if secure is not None:
-            from parties.dealing_actor import DealerActor
+            from parties.actor import DealerActor
 
             beside = pinned if secure.dealer == AT_COORDINATOR else {}
             dealing[DEALER] = (
@@ -292,7 +292,7 @@ def run(
     with _federation(job, there, place, arrangement, run=budget.run, here=here) as (actors, handed, coordinator):
         import ray
 
-        from coordinator.cluster.seat import process_of
+        from coordinator.cluster.ray_transport import process_of
         from vfl.shards.ray_transport import answer_of
 
         if job.id is not None:

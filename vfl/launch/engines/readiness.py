@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PlacementError, VersionMismatch
 from vfl.job.site import COORDINATOR
+from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
 from vfl.secure.roles import DEALER
-from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from vfl.job.site import Ray
-    from vfl.secure.specification import Secure
+    from vfl.secure.roles import Secure
 
     Asked = Mapping[str, float]
 

@@ -23,8 +23,7 @@ from vfl.problem import INTERCEPT
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from parties.permission import Permission
-    from parties.prediction import ModelPart
+    from parties.prediction import ModelPart, Permission
     from vfl.launch.run.result import Result
     from vfl.types import Vector
 
