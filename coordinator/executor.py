@@ -50,7 +50,7 @@ class Executor:
     release. A caller that repeats a query after `Unanswered` makes a new attempt, with new noise and a new charge, on the
     margins from before the query. Seeded noise is equal in each attempt, so all attempts then make the same release.
 
-    margins : the state that queries read and change: margins, or the public model alone (coordinator.states.margins).
+    margins : the state that queries read and change: margins, or only the public model (coordinator.states.margins).
     reservation : the reserved budget; None for a run without privacy, which charges nothing.
     noise : source of noise for queries that the coordinator answers itself; None for the operating system's source.
     unnoised : kinds of query that the job declares to be released without noise. Any other release without noise raises

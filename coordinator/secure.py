@@ -57,7 +57,7 @@ class Centred(NamedTuple):
 
 
 class SecureTransport:
-    """Transport of a run on shares, built on a transport of messages.
+    """Transport of a run on secret shares, built on a transport of messages.
 
     iterate : the public model at which gradients are computed. plan : plan of the run.
     products : result of `newly_opened` in an earlier process of the run; these products are not opened again. () without any.
@@ -132,7 +132,7 @@ class SecureTransport:
         number = 0 if query.batch is None else query.batch.number
         if self._gram is None:
             if number or query.events() != sharing.first.events():
-                raise PrivacyError("the first piece of the planned products opens all of them")
+                raise PrivacyError("the first part of the planned products reveals all of them")
             self._gram = self._products(query, key, sharing)
             self._new = tuple(self._gram[j, j:] for j in range(len(self._gram)))
         blocks = zip(query.blocks, query.read(self._gram / sharing.unit), strict=True)

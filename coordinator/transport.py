@@ -168,7 +168,7 @@ class MessageTransport(ABC):
         return (party,)
 
     def newly_opened(self) -> Released:
-        """Return products of columns opened since the last call, for the log of a run on shares; () in all other runs."""
+        """Return products of columns revealed since the last call, for the log of a run on secret shares; () in other runs."""
         return ()
 
     def exchange_keys(self, *, salted: bool) -> None:

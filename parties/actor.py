@@ -510,7 +510,7 @@ class PartyActor(Serving, ServiceActor):
 
 
 class DealerActor(ServiceActor):
-    """Dealer of a run on shares: an actor without columns."""
+    """Dealer of a run on secret shares: an actor without columns."""
 
     def __init__(self, job: Job) -> None:
         from parties.dealing import Dealing  # imported here, since a party does not need it

@@ -2,7 +2,7 @@
 
 A book is a ledger like the coordinator's, in a file that only the owner can read. Before and after a run, the ledger records
 the head (last hash) of the book's chain, and the book records the head of the ledger's chain. If either file was restored from
-a backup in between, the next run detects this. A party without a book counts the releases of a run on shares in memory
+a backup in between, the next run detects this. A party without a book counts the releases of a run on secret shares in memory
 (`RunCount`).
 """
 
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger.dataset import DatasetReservation
 
 OTHERS = ReleaseKey(-1)
-"""Key of the book entry that charges the releases of other participants in a run. No release of this party has this key."""
+"""Key under which a party's release log (book) charges other participants' releases in a run. No own release has this key."""
 
 
 _OVER = "more than that was released before, or is reserved"
 
 
 def account_of(party: str) -> str:
-    """Return the name of the account, in a party's book, of the party's releases."""
+    """Return the name of the account, in a party's release log (book), to which the party's releases are charged."""
     return f"party {party}"
 
 
 def require_room(policy: Policy, party: str, *jobs: Job) -> None:
-    """Raise ConsentRefused if the owner's book has no room for all these jobs, for any number of records. No data is read.
+    """Raise ConsentRefused if the owner's budget cannot cover all these jobs, for any number of records. No data is read.
 
-    Call it before records are aligned. The book reserves the plan of a run only later, once the number of records n is known.
-    If a run of one of these jobs is already open in the book, nothing is checked.
+    Call it before records are aligned. The owner's release log (book) reserves the plan of a run only later, once the number of
+    records n is known. If a run of one of these jobs has already reserved budget, nothing is checked.
     """
     plans = [cheapest(job) for job in jobs if job.privacy is not None]
     releases = tuple(release for plan in plans if plan is not None for release in plan.releases)
@@ -91,7 +91,7 @@ def _full(asked: Preview, bound: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Cost of a run in an owner's book. epsilon, reserved : ε charged for the run, and ε of its reservation, at the job's δ.
+    """Cost of a run in a release log (book). epsilon, reserved : ε charged for the run, and ε of its reservation, at its δ.
 
     left : ε that remains in the book, at the δ of the book's cap.
     """
@@ -102,7 +102,7 @@ class Costs:
 
 
 class PartyBook(Charges):
-    """Book of one party. All jobs that it admits are jointly (ε, δ)-DP for this party's records under the policy's [total].
+    """Release log of one party. All jobs that it admits are together (ε, δ)-DP for this party's records (policy's [total]).
 
     A job counts in full, with the releases of other parties, because these depend on this party's records through the
     margins. The book therefore works as follows:
@@ -130,7 +130,7 @@ class PartyBook(Charges):
         self._run = ""
 
     def hear(self, notice: Notice, n_records: int) -> BookHeads:
-        """Record the coordinator's notice, and return the heads (last hashes) of the book and of the ledger.
+        """Record a phase of the run, and return the heads (last hashes) of this book and of the coordinator's ledger.
 
         Raises ConsentRefused if the job exceeds the owner's caps. Raises LedgerError if the coordinator's ledger has noted a
         different book.
@@ -166,7 +166,7 @@ class PartyBook(Charges):
             )
 
     def _compare(self, notice: Notice, other: str) -> BookHeads:
-        """Compare the heads, without writing. An older copy of a book must not replace a newer head before this check."""
+        """Compare the last hashes that book and ledger noted. Nothing is written: an old copy must not replace a newer hash."""
         if not self._policy.book.exists():
             if notice.noted is not None:
                 raise LedgerError(
@@ -207,7 +207,7 @@ class PartyBook(Charges):
         self._made = set(self._reservation.charged())
 
     def _keep_cap(self) -> None:
-        """Set the book's cap to the policy's [total]. A change of the cap is an entry in the book."""
+        """Set the cap of the release log (book) to the policy's [total]. A change of the cap is an entry in the log."""
         total = self._policy.total
         if self._policy.book.exists():
             with self._ledger.read() as state:
@@ -252,9 +252,9 @@ class PartyBook(Charges):
 
 
 class RunCount(Charges):
-    """Count, in memory, of the releases of one run at a party without a book.
+    """Count, in memory, of a party's releases in one run, for a party without a release log on disk (book).
 
-    Guarantee. During the life of the party's process, the party's releases in the run jointly cost at most the job's (ε, δ),
+    Guarantee. During the life of the party's process, the party's releases in the run together cost at most the job's (ε, δ),
     for any requests of the coordinator. A new process counts from zero: only a book covers restarts and several runs.
 
     n_records : n, the number of records, from which the plan follows.

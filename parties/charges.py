@@ -1,6 +1,6 @@
 """Charges for one party's releases in a run. The party refuses a release that the plan of the job does not cover.
 
-`PartyBook` keeps the charges on disk, under the owner's cap. `RunCount` keeps them in memory. Both are in parties.book.
+`PartyBook` keeps the charges on disk, in the owner's release log; `RunCount` keeps them in memory (parties.book).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _factors(query: Gram) -> tuple[object, ...]:
 class Charges:
     """Charges a party's releases to a reservation for the job's plan, before the noise of these releases is drawn.
 
-    Guarantee. The recorded releases jointly cost at most as much as the plan, and no key is charged for two releases.
+    Guarantee. The recorded releases together cost at most as much as the plan, and no key is charged for two releases.
 
     The party itself checks that a release carries enough noise for its sum.
     """
@@ -138,8 +138,8 @@ class Charges:
             if factors == self._first:
                 return
         raise ConsentRefused(
-            f"party {self._party!r} was asked for a piece of a joint release that the job's plan does not have: all pieces "
-            "are paid for by one charge"
+            f"party {self._party!r} was asked for a part of a release that the job's plan does not contain. All parts "
+            "must be as planned, since they are charged together"
         )
 
     def _events(self, query: Query) -> tuple[Event | None, ...]:

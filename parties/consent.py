@@ -16,7 +16,7 @@ interactive = true              ask at the terminal for jobs that are not listed
 allow_non_private = true        accept jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",
                                 diagnostics, evaluation.public
 book = "bank.book"              the party's release log; left out: this file's name with the ending .book
-allow_network_file_system = true    accept a book on a network file system, where a charge may be lost
+allow_network_file_system = true    accept a release log on a network file system, where a charge may be lost
 
 [job]                           limit of each job; left out: the rest of [total]
 epsilon = 1.0
@@ -120,7 +120,7 @@ class Predicting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demands:
-    """Section [secure] of a policy: the weakest threat model that the owner accepts for training on shares.
+    """Section [secure] of a policy: the weakest threat model that the owner accepts for training on secret shares.
 
     The module's docstring explains each entry. An entry of None demands nothing.
     """
@@ -273,7 +273,7 @@ class Policy:
                 refuse_job(job, party, "[job]", f"it asks for {name} = {asked:.4g}, and at most {most:.4g} is allowed")
 
     def _check_threats(self, job: Job, refuse: Callable[[str, str], NoReturn]) -> None:
-        """Refuse a job on shares if its threat model is weaker than the one that the owner demands."""
+        """Refuse a job on secret shares if its threat model is weaker than the one that the owner demands."""
         demanded, stated = self.secure, job.secure
         if demanded is None or stated is None:
             return

@@ -36,7 +36,7 @@ def open_durable(path: Path, table: str) -> sqlite3.Connection:
 
 
 class DailyCount:
-    """Counts predicted records per party, and per caller of a service, for each day (UTC), in a file next to the party's book.
+    """Counts predicted records per party, and per caller of a service, for each day (UTC), in a file next to the release log.
 
     A count is on disk before its records are predicted. It is one transaction, so processes that count at the same time stay
     within one limit together. A clock that is set back does not start a new day. The file stays open from the first count on.

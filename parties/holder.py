@@ -54,7 +54,7 @@ PRODUCTS = requests.MaskProducts | requests.TakeProducts | requests.ContributePr
 
 
 class Holder:
-    """One party in a run on shares: it answers requests over the party's columns.
+    """One party in a run on secret shares: it answers requests over the party's columns.
 
     job : the job to which the owner has agreed. columns, labels : as for parties.rows.Rows. noise, book : as for
         parties.party.Party. own : the party's identity across organisations.
@@ -241,7 +241,7 @@ class Holder:
     def _set_up(self, request: requests.SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
         """Cap and mask the party's own rows. The masked rows serve every later w.
 
-        The capped rows are kept, for further set-ups with equal cap, centres and scales.
+        The capped rows are kept, for later requests with equal cap, centres and scales.
         """
         sharing = self._logistic
         block, centre, scale = request.rows[self.name]
@@ -370,11 +370,11 @@ class Holder:
         """Return the share of the last commitment, once."""
         words, self._committed = self._committed, None
         if words is None:
-            raise self._refusal("was asked to disclose words that it has not committed to", FederationError)
+            raise self._refusal("was asked to disclose a share that it has not committed to", FederationError)
         return words
 
     def _admitted(self, query: Backward, request: requests.Contribute) -> Gaussian:
-        """Return the event of a release. Raises PrivacyError unless the set-up and the charge cover the query.
+        """Return the event of a release. Raises PrivacyError unless the capped rows and the charge cover the query.
 
         The cap C of the set-up bounds a record's contribution to all columns of all parties together. One charge can therefore
         cover disjoint blocks.
@@ -396,7 +396,7 @@ class Holder:
             if not same or (block.start, block.stop) not in setup.blocks[block.party]:
                 raise self._refusal("was asked for a block in a scale different from that of its rows")
         if len(set(asked)) < len(asked):
-            raise self._refusal("was asked to open a coordinate twice in one release")
+            raise self._refusal("was asked to reveal a coordinate twice in one release")
         if query.capped is not None:
             self._admit_to_pass(query, event, asked)
         return event
@@ -415,7 +415,7 @@ class Holder:
         self._coverage.admit(cap.paid, self._shape(), asked)  # rows of two different set-ups are not under one cap
 
     def _shape(self) -> bytes:
-        """Return the cap, and the centres and scales of all parties' rows, as bytes. Different set-ups give different bytes."""
+        """Return the cap, and the centres and scales of all parties' rows, as bytes, which differ if any of these differ."""
         setup = self._of_setup()
         parts = [np.float64(setup.cap).tobytes()]
         for party in self.sharing.roles.parties:

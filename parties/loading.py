@@ -84,12 +84,12 @@ def load(
     Noise comes from the operating system; it is seeded only if the job says so. Raises DataError before anything is computed.
 
     policy : path of the owner's policy, which is asked before the source is opened (`consented`), or a policy that has
-        agreed already. None asks nobody and keeps no book.
+        agreed already. None asks nobody and keeps no release log.
     index : the aligned rows, in their order (parties.services.aligning); None takes all rows as they are.
     threads : number of threads of the party's kernels.
-    own : the party's identity across organisations, for the keys of a run on shares. With an identity, the cells of all rows
-        of an aligned source are checked: other parties choose the rows by their ids, so an error about the chosen rows alone
-        would tell the other parties of single records.
+    own : the party's identity across organisations, for the keys of a run on secret shares. With an identity, the cells of all
+        rows of an aligned source are checked: other parties choose the rows by their ids, so an error about the chosen rows
+        alone would tell the other parties of single records.
     shards : number of shards of the party's rows, all in this process.
     """
     agreed = policy if isinstance(policy, Policy) else consented(task, source, policy)

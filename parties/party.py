@@ -73,12 +73,13 @@ class Party:
     shards : objects with the methods of `Rows`, in this or other processes, each with some of the rows. facts : facts of each
         shard.
     noise : source of the noise of the party's releases.
-    book : the owner's release log; None keeps no log. A run on shares is then counted in memory (parties.book.RunCount).
+    book : the owner's release log; None keeps no log. A run on secret shares is then counted in memory (parties.book.RunCount).
     unnoised : the kinds of query that the job lets the party answer without noise (vfl.job.flags.unnoised). The party refuses
         all other queries without noise, whatever the coordinator says.
     products : True if the job's plan releases products of columns. Otherwise the party refuses `Columns` and `Gram`.
     alignment : hash of the ids of the party's records in their order, '' without an alignment.
-    holder : the party's role in a run on shares, in which the party answers no query about margins; None for trust='trusted'.
+    holder : the party's role in a run on secret shares, in which the party answers no query about margins; None for
+        trust='trusted'.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Party:
     def afresh(self) -> Party:
         """Return a party over the same columns for another run on simulated records. It has answered no query yet.
 
-        The new party keeps no book and no count. PrivacyError is raised if this party keeps a book or a count.
+        The new party keeps no release log. PrivacyError is raised if this party keeps one, on disk (book) or in memory.
         """
         if self._charges is not None:
             raise PrivacyError(f"party {self.name!r} counts the releases of every run: load it again")
@@ -142,18 +143,18 @@ class Party:
     def labels(self) -> Any:
         """Return the labels y, (n,); with several shards, one array per shard.
 
-        Only the coordinator's `Margins` may ask for y; in a run on shares, nobody may.
+        Only the coordinator's `Margins` may ask for y; in a run on secret shares, nobody may.
         """
         if self._holder is not None:
             raise PrivacyError(f"party {self.name!r} shows its labels to nobody: its job runs under trust='secure'")
         return self._piece(self._shards.vectors("labels"))
 
     def takes(self, request: Request) -> int:
-        """Return the number of sealed parcels that must come with a request of a run on shares."""
+        """Return the number of sealed parcels that must come with a request of a run on secret shares."""
         return 0 if self._holder is None else self._holder.takes(request)
 
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a request of a run on shares, and the sealed parcels that the party sends."""
+        """Return the reply to a request of a run on secret shares, and the sealed parcels that the party sends."""
         if self._holder is None:
             raise PrivacyError(
                 f"party {self.name!r} was sent a request of training on shares, which its job does not use"

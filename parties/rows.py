@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 UNIT_GRID = 2.0**-GRID_BITS
 WITH_LABELS = {"logistic": LOGISTIC, "multinomial": MULTINOMIAL}
-"""Losses whose residuals are capped using margins and labels. For other losses, the residuals alone are needed."""
+"""Losses whose residuals are capped using margins and labels. For other losses, only the residuals are needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class RayTransport(MessageTransport):
     actors : {party: handle}.
     timeout : seconds to wait for one answer.
     sources : {party: source to load after a restart}.
-    dealer : handle of the dealer's actor, for training on shares.
+    dealer : handle of the dealer's actor, for training on secret shares.
     """
 
     def __init__(

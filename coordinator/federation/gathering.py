@@ -229,7 +229,7 @@ def error_of(failure: Failure, party: str) -> VflError:
 
 
 class Gathering:
-    """Connected members of a federation, with one stream each: the parties, and the dealer in training on shares.
+    """Connected members of a federation, with one stream each: the parties, and the dealer in training on secret shares.
 
     If a party connects again from the same process, the new stream replaces the old one. A second process of the party is
     refused while the first process is connected.

@@ -53,7 +53,7 @@ class FederationTransport(MessageTransport):
     parts : function from the number of records to the pair (number of training records, number of held-out records).
     offer : function that offers this run to a party that has connected again.
     targets : says which vectors the label party sends with the labels, and the form of the margins.
-    dealer : dealer for training on shares: an object in this process, or the name of an organisation with a stream here.
+    dealer : dealer for training on secret shares: an object in this process, or the name of an organisation with a stream here.
     timeout : seconds to wait for one answer. load_seconds : seconds for a party to read its data.
     """
 

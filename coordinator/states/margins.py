@@ -153,7 +153,7 @@ class Margins:
         if query.need is Need.MARGINS:
             return self.in_sweep(None if cap is None else cap.cap)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
-            # A `Piece` is a piece of one release, not a batch of records: all records take part.
+            # A `Piece` is a part of one release, not a batch of records: all records take part.
             batch = None if isinstance(query.batch, Piece) else query.batch
             if batch is not None:
                 members = batch.members(self._place.n_trained)

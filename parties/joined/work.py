@@ -224,7 +224,7 @@ def _taken_by_alignment(message: Any, own: str) -> tuple[str, ...]:
 
 
 class Answered:
-    """Keys of answered releases, in a file next to the party's book.
+    """Keys of answered releases, in a file next to the party's release log (book).
 
     Guarantee. `take` returns only once for a key of a run, across all processes, and the key is then on disk. Noise is
     therefore drawn at most once under a key. To ask again, a coordinator needs a new attempt, which its ledger and the party's
@@ -269,13 +269,13 @@ class Answered:
 
 
 class TrainingWork(Work):
-    """Work on one run: an alignment alone, or a training.
+    """Work on one run: a training, or only an alignment.
 
     Guarantee. A query concerns only this party's own columns, and each vector has one entry per record of this party. A query
     is answered only once per key (round, part and attempt), also after a restart, unless its noise is seeded and therefore
     identical.
 
-    answered : path of the file with answered keys, next to the owner's book.
+    answered : path of the file with answered keys, next to the owner's release log (book).
     """
 
     _service: TrainingService
@@ -349,10 +349,12 @@ class TrainingWork(Work):
 
     def _hears(self, notice: Notice) -> None:
         if notice.run != self.offer.run:
-            raise FederationError(f"party {self._task.party!r} was sent a notice of another run")
+            raise FederationError(f"party {self._task.party!r} was sent a report of another run")
         self._notices += 1
         if self._notices > MOST_NOTICES:
-            raise FederationError(f"party {self._task.party!r} was sent more than {MOST_NOTICES} notices of one run")
+            raise FederationError(
+                f"party {self._task.party!r} was sent more than {MOST_NOTICES} reports of one run's phases"
+            )
 
     def _take(self, key: ReleaseKey, part: int, parts: int) -> None:
         """Record the keys of releases before their noise is drawn. A key can be recorded only once."""

@@ -255,7 +255,7 @@ class AlignmentService(Service):
         self._ids = ids, kind
 
     def _found(self, ids: Sequence[bytes], *, resumed: bool) -> Index | None:
-        """Return an index from an earlier process: the index of this run, else the one that `vfl align` left for these files.
+        """Return an index from an earlier process: the index of this run, else the one that `vfl align` stored for these files.
 
         If the data have changed since, None is returned before a new alignment; a run that needs the index raises DataError.
         """
@@ -329,7 +329,7 @@ class AlignmentService(Service):
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Refuse impossible numbers of ids, and sets that this machine cannot hold, before any memory is taken for them."""
-        from vfl.planning.cost import memory_here  # imported here, since training alone does not need it
+        from vfl.planning.cost import memory_here  # imported here, since training without an alignment does not need it
 
         own = self._task.party
         if set(sizes) != set(self._parties) or not all(0 < size <= MOST_IDS for size in sizes.values()):

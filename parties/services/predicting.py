@@ -178,7 +178,7 @@ class PredictionService(Service):
         return [self._own() if party == self.part.party else self._parts[party] for party in wanted]
 
     def _added(self) -> dict[str, Any]:
-        """Return margins and ids of the records, in the order of this party's rows. Without ids, return margins alone."""
+        """Return margins and ids of the records, in the order of this party's rows. Without ids, return only margins."""
         total = self._rows.vectors("total", *self._ordered())
         if not self.ids:
             return {"margins": self._whole(total)}

@@ -160,9 +160,9 @@ def test_a_pass_is_charged_once() -> None:
 def test_an_unpaid_fold_is_refused(second: Any) -> None:
     folds = Folds(private=True)
     folds.charged(folded(0))
-    with pytest.raises(PrivacyError, match="nothing has paid"):
+    with pytest.raises(PrivacyError, match="not charged"):
         folds.charged(second)
-    with pytest.raises(PrivacyError, match="nothing has paid"):
+    with pytest.raises(PrivacyError, match="not charged"):
         Folds(private=True).charged(folded(1))
 
 
@@ -170,7 +170,7 @@ def test_a_fold_is_not_released_twice_for_one_charge() -> None:
     folds = Folds(private=True)
     folds.charged(folded(0))
     folds.charged(folded(1))
-    with pytest.raises(PrivacyError, match="nothing has paid"):
+    with pytest.raises(PrivacyError, match="not charged"):
         folds.charged(folded(1))
 
 

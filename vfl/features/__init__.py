@@ -1,7 +1,7 @@
 """Features that an owner computes from its columns. They are declared in the public job, independently of the records.
 
 A feature is a column of the partition that the column's party computes from another column, record by record. Each kind of
-feature states the range of its coordinates. This range follows from the declaration alone and holds for every cell. Scaling and
+feature states the range of its coordinates. This range follows only from the declaration and holds for every cell. Scaling and
 sensitivities use it like the declared bounds of a number, so a feature changes no guarantee.
 
     partition = FeaturePartition({"bank": ["income", "age", "age_group"]}, label=("bank", "default"))

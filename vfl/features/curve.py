@@ -34,7 +34,8 @@ class Curve(OfNumbers):
     the straight line at the hat's knot. Ranges: the bounds for the number, [0, 1] for hats. Cells outside the bounds are
     clamped. For a missing cell, each coordinate is 0, or the number in its range that is nearest to 0.
 
-    pieces : largest number of pieces, from 1 to 32; also the number of coordinates. None for 4, or for one more than the knots.
+    pieces : largest number of straight pieces, from 1 to 32; also the number of coordinates. None for 4, or for one more than
+        the knots.
     smooth : strength λ of a penalty on bends, (λ/2)Σ_j (b_{j−1} − 2b_j + b_{j+1})², where b are the coefficients of the hats,
         and 0 at both ends. The penalty refers to the scaled features. A straight line has no penalty (a P-spline, Eilers &
         Marx 1996).

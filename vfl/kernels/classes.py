@@ -5,7 +5,7 @@ return identical integers, and margins that are identical to the bit. Their plai
 
 Guarantee. A record contributes ρ_i ⊗ z_{i,S}: K residuals times the block's scaled columns z = scale ∘ (x − c). If
 ‖ρ_i‖ ≤ limits_i, the norm of the contribution is at most limits_i·‖z_{i,S}‖. The bounds that vfl.kernels.dense states for s
-coordinates therefore hold here for the s·K coordinates of a block: the cap is joint over the classes. This needs one centre and
+coordinates therefore hold here for the s·K coordinates of a block: one cap covers all classes. This needs one centre and
 one scale for all classes of a column; other geometries are refused.
 
 Vectors of margins and residuals are (K·n,), one class after another. Vectors of coordinates are (s·K,): the K classes of the

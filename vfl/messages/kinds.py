@@ -355,5 +355,5 @@ _encoded_small = lru_cache(maxsize=1024)(_encoded)
 
 @lru_cache(maxsize=1024)
 def _decoded_small(family: str, plain: tuple[Any, ...], _text: str) -> Any:
-    """Cache the result of `_decoded`. _text : repr of the plain form. Unlike ==, it distinguishes 1, 1.0 and True."""
+    """Cache the result of `_decoded`. _text : repr of `plain`. Unlike ==, it distinguishes 1, 1.0 and True."""
     return _decoded(family, plain)

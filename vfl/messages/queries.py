@@ -6,10 +6,10 @@ split into one query of the same type per party, called the party's share of the
 
 | query | a party computes | released | to `Margins` only | charged as |
 |---|---|---|---|---|
-| Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one joint Gaussian |
-| Ranges | histograms over powers of two, or over the grids of curves, + noise | yes | | one joint Gaussian |
-| Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one joint Gaussian |
-| Gram | products of columns, Σ_i t_i z_ij z_ik + noise | yes | | one joint Gaussian for all queries of the release |
+| Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one Gaussian for all parties |
+| Ranges | histograms over powers of two, or over the grids of curves, + noise | yes | | one Gaussian for all parties |
+| Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one Gaussian for all parties |
+| Gram | products of columns, Σ_i t_i z_ij z_ik + noise | yes | | one Gaussian for all parties and queries |
 | Columns | scale_j (x_ij − c_j) of some columns | | an n-vector per column | |
 | Forward | X_k w_k, of the training or the held-out part | | n-vector | |
 | Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian per step |
@@ -17,7 +17,7 @@ split into one query of the same type per party, called the party's share of the
 | RecordNorms | Σ_j (scale_j (x_ij − c_j))², of the training or the held-out part | | n-vector | |
 | Groups | codes of the categories of its group columns, of the held-out part | | n-vector | |
 | Sample | nothing: the coordinator draws a secret batch | | n-vector | |
-| Tally | nothing: `Margins` adds up a statistic of margin and label + noise | yes | | one joint Gaussian |
+| Tally | nothing: `Margins` adds up a statistic of margin and label + noise | yes | | one Gaussian |
 
 `Margins` is the coordinator's per-record state (coordinator.states).
 
@@ -187,8 +187,8 @@ class Backward(Joint, Weighted):
     """Release of Σ_i clip(scale ∘ r_i x_{i,S}) over one block per party, under one event for all blocks.
 
     centres, scales : one (s,) vector per block, as in `Step`.
-    clip : cap on each party's share of a record's contribution. If several parties are addressed, the weighting must bound
-        the joint contribution, and `event` has the joint sensitivity.
+    clip : cap on each party's share of a record's contribution. If several parties are addressed, the weighting must bound a
+        record's contribution to all of them, and `event` has the sensitivity of all sums together.
     capped : as in `Descend`; in a query with noise, it names the charge. The executor turns steps of a visit into `Backward`
         queries.
     fold : disjoint public batch of the query; `Margins` sets the weights of all other records to 0. Or the query's part of a

@@ -69,7 +69,7 @@ class Weighting(Protocol):
 
     @property
     def kernel(self) -> str:
-        """Return the name of a fused kernel that computes r from margins and labels alone; '' if there is none."""
+        """Return the name of a fused kernel that computes r from only margins and labels; '' if there is none."""
         return ""
 
     def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
@@ -120,7 +120,7 @@ class Statistic(Protocol):
 
     A statistic of the held-out part may have an attribute `needs`, a tuple of names such as HELD_NORMS. The statistic is then
     also called with the vectors that `Margins` keeps under these names, in this order, after margins and labels. A statistic
-    with the attribute `labels_only = True` ignores the margins, so that the label party can compute it alone.
+    with the attribute `labels_only = True` ignores the margins, so that the label party can compute it without others.
 
     grid : value of one step of the sum. dimension : s. sensitivity : Δ of the sum under replace-one, in units of the sum, not
         in steps; inf for a statistic that may only be released without noise.

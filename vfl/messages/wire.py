@@ -88,7 +88,7 @@ class Notice:
 
     run : id of the run. account : name of the account in the coordinator's ledger.
     ledger : head (last hash) of the ledger's chain; None for a budget in memory.
-    noted : head of the chain of the party's book that the ledger recorded last; None if there is none.
+    noted : last hash of the party's release log that the ledger recorded; None if it recorded none.
     """
 
     phase: Phase
@@ -102,8 +102,8 @@ class Notice:
 class BookHeads:
     """Answer of a party's release log (book): the last hashes, called heads, of two hash chains.
 
-    own : head of the book's chain; None before the book's first run.
-    noted : head of the ledger's chain that this book recorded last; None if there is none.
+    own : last hash of the release log; None before the first run in the log.
+    noted : last hash of the coordinator's ledger that the release log recorded; None if it recorded none.
     """
 
     own: Head | None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WEIGHT_BITS = 34
 """Bits of a coefficient B_j·w_j/L after the binary point; L is the period of the series. With a column's 14 bits: 48."""
 LARGEST_SUM = 2.0**13
-"""Largest part of a margin, in periods. A part, and a change of a part, then has 61 bits and fits in a signed word."""
+"""Largest part of a margin, in periods. A part, and a change of a part, then has 61 bits and fits in an int64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Bytes that participants send one another in a run on shares, computed from public numbers alone.
+"""Bytes that participants send one another in a run on secret shares, computed from public numbers alone.
 
 Guarantee. A run without lost messages sends at most these bytes of sealed parcels, commitments and shares. If two consecutive
 models are equal, their residuals are shared only once, and the run sends fewer bytes. The requests that carry the parcels are
@@ -25,7 +25,7 @@ COMMITMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Public numbers of a run of logistic regression on shares.
+    """Public numbers of a run of logistic regression on secret shares.
 
     count : T, the number of versions of the model at which residuals are shared.
     opened : {party: number of versions of the model at which sums over the party's columns are opened (revealed)}.

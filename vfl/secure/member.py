@@ -73,7 +73,7 @@ class _State:
 
 
 class Member:
-    """One party of a run on shares.
+    """One party of a run on secret shares.
 
     roles : public roles. name : name of this party. streams : streams of this session. noise : source of this party's noise.
     n_records : n. labels : (n,) True or 1 for y = 1; None at parties without the label.
@@ -112,13 +112,13 @@ class Member:
     # Set-up
 
     def set_up(self, number: int, columns: OwnColumns) -> None:
-        """Start a set-up: take this party's columns for one choice of cap, centres and scales.
+        """Take this party's columns, for one choice of cap, centres and scales (a set-up).
 
         Call this before the first `masked_columns`. number : number of this set-up, above the numbers of all earlier set-ups.
         """
         if number <= self._setup:
             raise PrivacyError(
-                "columns need a new set-up number: the same masks would reveal the difference of the columns"
+                "columns need a new set-up number: reused masks would reveal the difference of the columns"
             )
         if columns.rows.shape[1] != self._n:
             raise FederationError("the columns have a different number of records from the run")
@@ -136,14 +136,14 @@ class Member:
     def take_columns(self, owner: str, setup: int, start: int, stop: int, words: Words) -> None:
         """Take a block of another party's masked columns, as a party that holds shares of the residuals.
 
-        Blocks of earlier set-ups of this owner are dropped.
+        Blocks with earlier caps, centres and scales (set-ups) of this owner are dropped.
         """
         self._fits(words, stop - start, self._n)
         for block in [block for block in self._masked if block[2] == owner and block[1] != setup]:
             del self._masked[block]
         self._masked["block", setup, owner, start, stop] = words
 
-    # A version
+    # One version of the model
 
     def masked_angles(self, version: Version, w: Vector, clamp: float | None) -> Angles:
         """Return this party's part of the margins, masked, as angles (2^−16 of a period), (n,) uint16, for other holders.
@@ -239,7 +239,7 @@ class Member:
         state.checked = True
         state.opened.clear()
 
-    # An opening
+    # One revealed sum
 
     def contribution(self, opening: Opening, deviations: Deviations) -> Words:
         """Return this party's share of a noised sum, (s,) uint64: its part of the sum plus its noise and its share of zero.
@@ -278,7 +278,7 @@ class Member:
         if owner not in state.total:
             parts = state.received.get(owner, {})
             if set(parts) != set(self._roles.receivers(owner)):
-                raise FederationError("the masked residuals of at least one holder are missing")
+                raise FederationError("the masked residuals of at least one party are missing")
             own = self.share(version) if self.holds else np.zeros(self._n, dtype=np.uint64)
             state.total[owner] = sum(parts.values(), start=own)
             parts.clear()

@@ -37,7 +37,7 @@ class Deviations(NamedTuple):
         return parties * self.party + self.dealer
 
 
-@lru_cache(maxsize=256)  # every participant calls this at every opening
+@lru_cache(maxsize=256)  # every participant calls this for every revealed sum
 def deviations(sigma: float, step: float | Fraction, parties: int, collude: int) -> Deviations:
     """Return the standard deviations of each party's and the dealer's noise for a release with noise σ, in steps of its sum.
 

@@ -110,7 +110,7 @@ class Opening:
 
     @property
     def block(self) -> tuple[str | int, ...]:
-        """Return the name of the block, as part of the name of a stream. The name includes the number of the set-up."""
+        """Return the part of a stream's name that stands for the block of columns, scaled as in `setup`."""
         return ("block", self.setup, self.owner, self.start, self.stop)
 
     @property
@@ -166,7 +166,7 @@ class CheckRecords(Request):
 class SetUp(Request):
     """Cap and round the party's own columns, and mask them for the parties that hold shares of the residuals.
 
-    number : number of the set-up in the session. cap : C. rows : {party: (block of all its columns, centres, scales)}.
+    number : number of this request in the session. cap : C. rows : {party: (block of all its columns, centres, scales)}.
     blocks : {party: ((start, stop), ...)}, the blocks of columns whose sums will be opened.
     """
 
@@ -336,7 +336,7 @@ def committed(party: str, session: str, contribution: Contribution) -> Commitmen
 def disclosed(party: str, session: str, commitment: object, contribution: object) -> Words:
     """Return the share that a party disclosed. Raises PrivacyError if the party had committed to a different share."""
     if not isinstance(contribution, Contribution) or not isinstance(commitment, Commitment):
-        raise FederationError(f"{party!r} sent an unexpected reply while a sum on shares was being opened")
+        raise FederationError(f"{party!r} sent an unexpected reply while a noised sum was being revealed")
     if committed(party, session, contribution) != commitment:
         raise PrivacyError(
             f"party {party!r} disclosed a share different from the one that it had committed to. The sum was not released; "
@@ -358,7 +358,7 @@ def opened(roles: Roles, opening: Opening, words: Mapping[str, Words], largest: 
     if set(words) != set(roles.parties):
         missing = sorted(set(roles.parties) - set(words))
         raise FederationError(
-            f"the messages of {missing} for a sum are missing: nothing is released, and the charge stays"
+            f"the messages of {missing} for a sum are missing. The sum was not released; its privacy cost remains charged"
         )
     total = np.zeros(opening.size, dtype=np.uint64)
     for own in words.values():
@@ -369,7 +369,7 @@ def opened(roles: Roles, opening: Opening, words: Mapping[str, Words], largest: 
 
 
 def parcel_names(count: int) -> list[str]:
-    """Return names for `count` parcels, in order. A call carries each parcel as a vector with such a name, beside its body."""
+    """Return names for `count` sealed parcels, in order. A call carries each parcel as a vector with such a name."""
     return [f"parcel {place}" for place in range(count)]
 
 
@@ -382,7 +382,7 @@ def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
     """Return the sealed parcels of a call, in order. Raises FederationError for a name that is not from `parcel_names`."""
     names = parcel_names(len(vectors))
     if set(vectors) != set(names):
-        raise FederationError("a request carried vectors that are not sealed parcels")
+        raise FederationError("a request carried vectors other than sealed parcels")
     return [vectors[name] for name in names]
 
 

@@ -128,7 +128,7 @@ def shared_cap(cap: float, unit: float, factor: Fraction | int, squares: Mapping
     return dict(_shared_cap(cap, unit, factor, tuple(squares.items())))
 
 
-@lru_cache(maxsize=64)  # called at every opening
+@lru_cache(maxsize=64)  # called for every revealed sum
 def _shared_cap(
     cap: float, unit: float, factor: Fraction | int, shares: tuple[tuple[str, float], ...]
 ) -> dict[str, float]:

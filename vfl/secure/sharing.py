@@ -1,4 +1,4 @@
-"""Public facts of one run on shares. Every participant derives these facts from the job and n, without messages."""
+"""Public facts of one run on secret shares. Every participant derives these facts from the job and n, without messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAME = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Roles, bits and caps of a run of logistic regression on shares.
+    """Roles, bits and caps of a run of logistic regression on secret shares.
 
     bits : bits of an opened sum. places : indices in vfl.secure.sigmoid.SERIES of all series that the run may use.
     residual : R, the bound on an integer residual for all these series.
@@ -134,7 +134,7 @@ CUTS = (
 
 @dataclass(frozen=True, slots=True)
 class GramSharing:
-    """Roles, bits and caps of one release of all products of columns on shares.
+    """Roles, bits and caps of one release of all products of columns on secret shares.
 
     Guarantee. A product of two parties' columns has noise from both parties and from the dealer, each with half of the charged
     variance. So at least the charged noise stays unknown to the dealer. It also stays unknown to parties that pool what they

@@ -130,7 +130,8 @@ class Streams:
     def again(self, other: str, *name: str | int) -> Stream:
         """Return a stream that may be read repeatedly, to remove its mask from one text, but never to mask another text.
 
-        Such streams mask columns. Their names include the number of the set-up, so one name belongs to one text.
+        Such streams mask columns. Their names include a number that is new for each scaling of the columns, so one name belongs
+        to one text.
         """
         return Stream(self._key(other, ("again", *name)))
 

@@ -287,7 +287,7 @@ class Blinder:
         return Path() if self._folder is None else self._folder / f"alignment-{label}{name}"
 
     def _secret(self) -> bytes:
-        """Return the secret scalar: a new secret, or the secret that an interrupted process left in `folder`."""
+        """Return the secret scalar: a new secret, or the secret that an interrupted process stored in `folder`."""
         path, secret = self._path(".secret"), secrets.token_bytes(SIZE)
         if self._folder is None:
             return secret
@@ -372,7 +372,7 @@ def _intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
 def _checked(points: Points, owner: str) -> Points:
     points = np.asarray(points)
     if points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != SIZE or not len(points):
-        raise FederationError(f"the set of {owner!r} is not an array of points; do all participants run one version?")
+        raise FederationError(f"the set of {owner!r} is not an array of points; install one version of vfl everywhere")
     return np.ascontiguousarray(points)
 
 
@@ -417,7 +417,7 @@ class _Multiplier:
             return
         pieces, threads = iter(pieces), ThreadPoolExecutor(self._cores)
         try:
-            # Each thread has one more piece waiting in its queue.
+            # Each thread has one more chunk of points waiting in its queue.
             asked = deque(threads.submit(self._products, piece) for piece in itertools.islice(pieces, 2 * self._cores))
             while asked:
                 yield asked.popleft().result()

@@ -87,7 +87,7 @@ def parsed(way: type[Way], data: bytes) -> tuple[Way, memoryview]:
         raise WireError("received a frame that is not in the wire format") from None
     kind = frame.WhichOneof("frame")
     if kind is None:
-        raise WireError("received a frame that this version does not know")
+        raise WireError("received a frame that this version of vfl does not know")
     if cut is not None:
         return frame, memoryview(data)[cut.content :]
     content = {"head": "inline", "piece": "data"}.get(kind)

@@ -259,7 +259,7 @@ class Dialled:
 
 
 def obstacle(federation: Federation, identity: Identity) -> StreamBroken | None:
-    """Return the reason why no stream can be opened, found by handshakes alone; None if both ends accept each other.
+    """Return the reason why no stream can be opened, found only by handshakes; None if both ends accept each other.
 
     A coordinator under load also closes connections. A single closed connection therefore does not mean a refused certificate.
     """

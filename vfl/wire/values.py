@@ -132,7 +132,7 @@ def _serialised(plain: Any, depth: int) -> bytes:
         return b"\x08\x01" if plain else b"\x08\x00"
     if plain is None:
         return b""
-    raise WireError(f"a {kind.__name__} is not plain and cannot be sent")
+    raise WireError(f"a {kind.__name__} cannot be sent: only tuples, text, numbers, bytes and None can")
 
 
 def _field(key: bytes, content: bytes) -> bytes:

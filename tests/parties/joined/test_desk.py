@@ -364,7 +364,7 @@ class TestQueries:
         counter.begin(job())
         for _ in range(2):
             counter.call(Notice(Phase.COMPARE, "run1", "account"))
-        assert "more than 4 notices" in counter.refused(Notice(Phase.COMPARE, "run1", "account"))
+        assert "more than 4 reports" in counter.refused(Notice(Phase.COMPARE, "run1", "account"))
 
     def test_an_offer_has_few_values(self, counter) -> None:
         assert counter.desk.limits.most_values == 1 << 12
