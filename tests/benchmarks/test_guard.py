@@ -31,7 +31,10 @@ def test_what_doubles_twice_fails(rounds, failed, capsys):
     assert guard.check(measures(*rounds), {"a": 1.0, "b": 0.1}) == failed
 
 
-def test_every_ratio_has_a_record():
+def test_every_ratio_has_a_record(monkeypatch):
+    rates = guard.ledger.rates
+    monkeypatch.setattr(guard, "TURNS", 1)
+    monkeypatch.setattr(guard.ledger, "rates", lambda entries, folder: rates(2, folder))
     recorded = json.loads(guard.RECORD.read_text(encoding="utf-8"))
     assert all(math.isfinite(ratio) and ratio > 0 for ratio in recorded.values())
     quick = {**guard.pass_over_bare(), **guard.charge_over_insert()}
