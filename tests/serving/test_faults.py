@@ -134,8 +134,9 @@ def test_a_party_that_is_away_is_named_or_filled_as_declared(setting: Setting, r
 
 
 def test_changed_data_are_read_again_and_broken_data_are_not_used(
-    setting: Setting, results: tuple[vfl.Result, ...]
+    setting: Setting, results: tuple[vfl.Result, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(serving, "LOOK_SECONDS", 0.05)
     with setting.joined(), setting.serving():
         assert "error" not in setting.ask(ids=["secret-3"]).json()["predictions"][0]
         frame = table().assign(calls=1.0)
@@ -145,7 +146,7 @@ def test_changed_data_are_read_again_and_broken_data_are_not_used(
         setting.until(lambda: setting.ask(ids=["secret-3"]).json()["predictions"][0]["margin"] == new)
         (setting.folder / "broken.csv").write_text("customer,calls\nsecret-3,secret\n")
         (setting.folder / "broken.csv").replace(setting.folder / "telco.csv")
-        for _ in range(30):
+        for _ in range(10):
             assert setting.ask(ids=["secret-3"]).json()["predictions"][0]["margin"] == new
             threading.Event().wait(0.1)
 
