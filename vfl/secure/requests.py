@@ -339,8 +339,8 @@ def disclosed(party: str, session: str, commitment: object, contribution: object
         raise FederationError(f"{party!r} sent an unexpected reply while a noised sum was being revealed")
     if committed(party, session, contribution) != commitment:
         raise PrivacyError(
-            f"party {party!r} disclosed a share different from the one that it had committed to. The sum was not released; "
-            "its privacy cost remains charged. Ask the party's owner which software it runs"
+            f"party {party!r} disclosed a share that it had not committed to, so the sum was not released (its privacy "
+            "cost remains charged). Ask the party's owner which software it runs"
         )
     if len(contribution.words) % 8:
         raise FederationError(f"party {party!r} disclosed a share that does not consist of whole 64-bit integers")

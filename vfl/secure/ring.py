@@ -106,8 +106,8 @@ def within(sums: Integers, largest: int) -> Integers:
     """Return the opened sums unchanged. Raises PrivacyError if a sum's magnitude is above `largest`, from `largest_sum`."""
     if (sums > largest).any() or (sums < -largest).any():
         raise PrivacyError(
-            "an opened sum is out of range: any party, or the dealer, may have deviated from the protocol. The sum was not "
-            "released; its privacy cost remains charged. Find out who runs changed software before you train again"
+            "an opened sum is out of range and was not released (its privacy cost remains charged): any party, or the "
+            "dealer, may have deviated from the protocol. Find out who runs changed software before you train again"
         )
     return sums
 

@@ -325,8 +325,8 @@ def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
             continue
         if _plain(first, field.name, job) != _plain(job, field.name, first):
             raise SpecificationError(
-                f"candidate {number} differs from the first in {field.name}: candidates share data, parts and guarantee, and "
-                f"may differ in {', '.join(CHANGES)}, the pairs of columns, privacy.{' and privacy.'.join(CHANGES_OF_PRIVACY)}"
+                f"candidate {number} differs from the first in {field.name}. Candidates may differ only in "
+                f"{', '.join(CHANGES)}, the pairs of columns, privacy.{' and privacy.'.join(CHANGES_OF_PRIVACY)}"
             )
     shared = {name: getattr(_of(first), name) for name in CHANGES_OF_PRIVACY}
     ours, theirs = _of(first), replace(_of(job), **shared)

@@ -50,10 +50,10 @@ class RunningTotal:
             number = self._runs + 1
             if number > 1 and number & (number - 1) == 0:
                 warn(
-                    f"private run {number} of this process without a ledger. Each certificate covers one run; together "
-                    f"the runs are (ε = {epsilon_of(Accounting.GDP, units, delta):.4g}, δ = "
-                    f"{delta:.3g})-differentially private for records that they share, not counting other processes. "
-                    f"Bound the total with ledger='budget.db', dataset='NAME' (next warning at run {2 * number})"
+                    f"private run {number} of this process without a ledger: together, the runs are (ε = "
+                    f"{epsilon_of(Accounting.GDP, units, delta):.4g}, δ = {delta:.3g})-differentially private for "
+                    "records that they share, not counting other processes. Bound the total with ledger='budget.db', "
+                    f"dataset='NAME' (next warning at run {2 * number})"
                 )
             self._runs += 1
             self._units = units
