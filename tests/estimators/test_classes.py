@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -170,6 +170,7 @@ def test_one_label_never_changes_how_the_others_are_read(classes: Any, container
     before = labels_read(CONTAINERS[container](plain), classes)
     assert before is not None
 
+    @settings(max_examples=40)
     @given(odd=ODD, place=st.integers(0, 5))
     def check(odd: Any, place: int) -> None:
         neighbour = [odd if i == place else label for i, label in enumerate(plain)]

@@ -53,7 +53,6 @@ OTHER_N = "compares fits of two numbers of records, which is public: noise and d
 ALL_ZERO = "asks for an error that one record's weight decides, which would reveal it"
 OF_WEIGHTS = dict.fromkeys(EQUIVALENCE, OTHER_N) | {"check_all_zero_sample_weights_error": ALL_ZERO}
 """Checks of weights that a private fit does not pass, with the reasons."""
-MANY_BEST = "30 coefficients of 15 records: several models are best, and differ at the records of weight 0"
 EXPECTED_FAILURES = dict.fromkeys(
     (
         "check_fit_idempotent",
@@ -94,11 +93,7 @@ def numbers(X, seed=1):
 
 def expected_failures(estimator):
     two_fits = EXPECTED_FAILURES if estimator.epsilon is not None and estimator.noise is None else {}
-    if estimator.epsilon is not None:
-        two_fits = two_fits | OF_WEIGHTS
-    elif type(estimator) is vfl.VerticalLinearRegression:
-        two_fits = two_fits | dict.fromkeys(EQUIVALENCE, MANY_BEST)
-    return two_fits
+    return two_fits if estimator.epsilon is None else two_fits | OF_WEIGHTS
 
 
 @pytest.mark.filterwarnings(
@@ -113,7 +108,6 @@ def expected_failures(estimator):
         ),
         vfl.VerticalLogisticRegression(epsilon=None),
         vfl.VerticalElasticNet(epsilon=None),
-        vfl.VerticalLinearRegression(epsilon=None),
     ],
     expected_failed_checks=expected_failures,
 )
@@ -123,7 +117,7 @@ def test_scikit_learn_checks(estimator, check):
 
 @pytest.mark.parametrize("sparsely", [False, True])
 def test_weights_repeat_records_of_least_squares(sparsely):
-    """The check of scikit-learn has several best models; with more records than coefficients there is one."""
+    """The check of scikit-learn has 30 coefficients of 15 records, so several best models; here there is one."""
     X, s = features(40), np.random.default_rng(2).integers(0, 4, 40)
     y, form = numbers(X), sparse.csr_array if sparsely else np.asarray
     weighted = vfl.VerticalLinearRegression(epsilon=None).fit(form(X), y, sample_weight=s)

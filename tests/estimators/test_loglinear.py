@@ -38,10 +38,7 @@ def table():
     "ignore::vfl.launch.run.warnings.PrivacyWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
 )
 @parametrize_with_checks(
-    [
-        vfl.VerticalPoissonRegressor(epsilon=None),
-        *(kind(noise=vfl.SeededNoise(0)) for kind in KINDS[:2]),
-    ],
+    [vfl.VerticalPoissonRegressor(epsilon=None), vfl.VerticalGammaRegressor(noise=vfl.SeededNoise(0))],
     expected_failed_checks=lambda made: {} if made.epsilon is None else OF_WEIGHTS,
 )
 def test_scikit_learn_checks(estimator, check):

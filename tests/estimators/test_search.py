@@ -64,8 +64,9 @@ EXPECTED = (
 @pytest.mark.filterwarnings("ignore:weight_bounds are not declared:vfl.launch.run.warnings.PrivacyWarning")
 @parametrize_with_checks(
     [
-        vfl.VerticalGridSearch(vfl.VerticalLogisticRegression(max_iter=2), {"C": [1.0, 10.0]}, holdout=0.5),
-        vfl.VerticalGridSearch(vfl.VerticalRidge(max_iter=2), {"alpha": [1.0, 10.0]}, holdout=0.5),
+        # One δ for all numbers of records, so that one calibration of the selection serves all checks.
+        vfl.VerticalGridSearch(vfl.VerticalLogisticRegression(delta=1e-6, max_iter=2), {"C": [1.0, 10.0]}, holdout=0.5),
+        vfl.VerticalGridSearch(vfl.VerticalRidge(delta=1e-6, max_iter=2), {"alpha": [1.0, 10.0]}, holdout=0.5),
     ],
     expected_failed_checks=lambda estimator: EXPECTED,
 )

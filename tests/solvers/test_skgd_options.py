@@ -454,12 +454,12 @@ def test_one_record_moves_no_release_by_more_than_its_event_says(
     spec = job("logistic", privacy=vfl.Privacy(epsilon=0.7, delta=1e-6), passes=3, **{"block_size": 2} | options)
     here = table("logistic")
     tightest = 0.0
+    _, _, ours = run(spec, here, monkeypatch, given)
     for record in (np.ones(6), np.array([1, -1, 1, -1, 1, -1.0]), np.full(6, 1e9)):
         there = {c: x.copy() for c, x in here.items()}
         for c, value in zip(COLUMNS, record, strict=True):
             there[c][3] = value
         there["y"][3] = 1 - here["y"][3]
-        _, _, ours = run(spec, here, monkeypatch, given)
         _, _, theirs = run(spec, there, monkeypatch, given)
         assert ours.keys() == theirs.keys()
         moved = Counter()

@@ -58,7 +58,7 @@ def test_where_nothing_can_be_learnt_a_run_ends_near_the_constant_model(loss: st
     constant = min(float(problem.loss.value(b * ones, labels).mean()) for b in np.linspace(-4, 4, 161))
     zero = float(problem.loss.value(0.0 * ones, labels).mean())
     found = []
-    for seed in (1, 2, 3, 4):
+    for seed in (1, 2):
         result = vfl.train(job(solver(), loss, seed=seed), columns, at="inprocess")
         w = result.w
         names = [*FEATURES[: P // 2], *FEATURES[P // 2 :], "(intercept)"]
