@@ -203,8 +203,8 @@ def needed(most: float, truth: float, runs: int, level: float) -> float:
     return float(binom.sf(least - 1, runs, truth))
 
 
-def runs_for(most: float, reach: float, level: float, *, find: float = FOUND) -> int | None:
-    """Return the number of runs that detects noise of σ/√2 instead of σ with probability `find`; None if no number does.
+def runs_for(most: float, reach: float, level: float) -> int | None:
+    """Return the number of runs that detects noise of σ/√2 instead of σ with probability FOUND; None if no number does.
 
     most : largest accuracy that the claim allows. reach : share of the claimed μ that the canary attains.
     """
@@ -214,12 +214,12 @@ def runs_for(most: float, reach: float, level: float, *, find: float = FOUND) ->
     if truth <= most + 1e-9:
         return None
     high = 16
-    while needed(most, truth, high, level) < find:
+    while needed(most, truth, high, level) < FOUND:
         high *= 2
         if high > 1 << 24:
             return None
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if needed(most, truth, middle, level) >= find else (middle, high)
+        low, high = (low, middle) if needed(most, truth, middle, level) >= FOUND else (middle, high)
     return high

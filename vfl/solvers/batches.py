@@ -92,12 +92,12 @@ class Batches:
         """Return μ² of all steps at σ = Δ. A disjoint pass costs 1. A step that samples at a small rate q costs q²."""
         return float(self.passes) if self.sampling == "disjoint" else self.steps * self.rate**2
 
-    def charge(self, clip: Clip, noise_multiplier: float = 1.0) -> Charge:
-        """Return the charge of all steps as (event, count), with noise σ = zΔ, z = `noise_multiplier`."""
+    def charge(self, clip: Clip) -> Charge:
+        """Return the charge of all steps as (event, count), with noise σ = Δ."""
         Δ = clip.sensitivity
         if self.sampling == "poisson":
-            return PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, self.rate), self.steps
-        return Gaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, clip.dimension), self.passes
+            return PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, Δ, Δ, self.rate), self.steps
+        return Gaussian(Adjacency.REPLACE_ONE, Δ, Δ, clip.dimension), self.passes
 
     def draws(self) -> Iterator[tuple[Sample | None, Fold | None]]:
         """Yield for each step: (query that draws the secret batch, None), or (None, public batch)."""

@@ -57,9 +57,9 @@ def weighting_of(problem: Problem, loss: Loss, cap: float) -> products.Products:
     return replace(of_curvature, cap=math.inf, bound=LONGER * problem.layout.n_coordinates)
 
 
-def radius(p: int, ratio: float, share: float = SHARE) -> float:
-    """Return the spectral norm of the noise of p correlations, 2s√p with s = LONGER/(ρ√share). ratio : ρ = μn/p."""
-    return 2.0 * math.sqrt(p) * LONGER / (ratio * math.sqrt(share))
+def radius(p: int, ratio: float) -> float:
+    """Return the spectral norm of the noise of p correlations, 2s√p with s = LONGER/(ρ√SHARE). ratio : ρ = μn/p."""
+    return 2.0 * math.sqrt(p) * LONGER / (ratio * math.sqrt(SHARE))
 
 
 def row(problem: Problem, share: float) -> OneTime:
