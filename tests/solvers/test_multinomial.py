@@ -334,8 +334,8 @@ def test_a_party_holds_all_classes_to_its_own_norms_whatever_it_is_given(stored:
 def test_a_limit_that_is_no_limit_leaves_no_residual(limit: float) -> None:
     """The kernel does not rest on its callers for this."""
     n, K = 13, 3
-    kernels = ClassColumns(Columns(np.ones((n, 1), order="F"), ("a",)), K).kernels
-    r = kernels.residuals(np.linspace(-9.0, 9.0, K * n), np.zeros(n), np.full(n, limit), 1)
+    r = np.empty(K * n)
+    class_residuals(np.linspace(-9.0, 9.0, K * n), np.zeros(n), np.full(n, limit), K, r, 0, n)
     assert not r.any()
 
 
