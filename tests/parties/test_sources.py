@@ -488,7 +488,7 @@ def test_line_breaks_inside_fields_are_found_wherever_the_first_quote_is(line, h
 
 def test_a_file_with_other_columns_in_a_folder(tmp_path):
     folder = unequal_folder(tmp_path)
-    with pytest.raises(DataError, match=r"part-3\.parquet': has other columns"):
+    with pytest.raises(DataError, match=r"part-3\.parquet': has columns different"):
         open_source(folder, WANTED, party="bank")
 
 
