@@ -81,12 +81,6 @@ def test_multinomial_loss_is_refused() -> None:
         vfl.audit(job(loss="multinomial", classes=("a", "b", "c")))
 
 
-def test_both_parts_of_the_records_are_audited() -> None:
-    audit = vfl.audit(job(holdout=0.4), 40, runs=10, confidence=SURE)
-    assert [attack.part for attack in audit.attacks] == ["training", "held out"]
-    assert audit.passed
-
-
 def test_a_weak_canary_is_warned_of() -> None:
     both = vfl.SCD(sampling="disjoint", release="both", batch_size=10, passes=1)
     audit = vfl.audit(job(both, penalty=vfl.L2(0.1)), 40, runs=5, confidence=SURE)

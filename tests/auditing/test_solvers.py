@@ -61,5 +61,6 @@ def test_every_solver_is_covered() -> None:
 def test_a_correct_job_passes(name: str) -> None:
     audit = vfl.audit(JOBS[name], 40, runs=12, confidence=SURE)
     assert audit.passed, str(audit)
+    assert [attack.part for attack in audit.attacks] == (["training", "held out"] if JOBS[name].split else ["all"])
     assert audit.lower <= audit.claim
     assert 0.25 < audit.reach <= 1.0 + 1e-9
