@@ -102,9 +102,10 @@ def on_ray(parties_on_ray: SharedParties) -> Any:
 
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-def test_ray_and_in_process_agree_to_the_bit(on_ray: Any, solver: dict[str, Any]) -> None:
+def test_ray_and_in_process_agree_to_the_bit(parties_on_ray: SharedParties, solver: dict[str, Any]) -> None:
     spec = job(**solver)
-    here, there = in_process(spec, table()), drive(Coordinator(on_ray), spec)
+    there = drive(Coordinator(parties_on_ray.transport(spec, table())), spec)
+    here = in_process(spec, table())
     for u, v in zip(releases_of(here[0]), releases_of(there[0]), strict=True):
         assert u.tobytes() == v.tobytes()
     assert here[1].w.tobytes() == there[1].w.tobytes()
