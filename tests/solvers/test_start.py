@@ -126,5 +126,5 @@ def test_nothing_is_released_where_the_options_say_so_or_nothing_could_start_the
 def test_bad_shares_are_refused() -> None:
     with pytest.raises(SpecificationError, match="label_share must"):
         vfl.GD(label_share=1.0)
-    with pytest.raises(SpecificationError, match="leave label_share out"):
+    with pytest.raises(SpecificationError, match="Leave label_share out"):
         make_plan(replace(job(vfl.GD(label_share=0.1), "logistic"), intercept=False), N)
