@@ -11,8 +11,6 @@ import pytest
 import vfl
 from coordinator.federation.gathering import Gathering, Link
 from coordinator.rounds import Lost
-from parties.dealing import Dealing
-from parties.session import Credentials
 from tests.coordinator.organisations import POLICY, federation
 from tests.coordinator.shares import N, job, table
 from tests.faults.at_requests import AFTER, BEFORE, at_requests
@@ -172,17 +170,8 @@ def test_a_job_needs_the_dealer_that_it_names(tmp_path: Any) -> None:
         vfl.train(job(), at=joined.place)
 
 
-class Substituted(Dealing):
-    """A dealer at the coordinator's process in a job whose owners agreed to a separate one."""
-
-    def __init__(self, spec: vfl.Job, place: Any, run: str) -> None:
-        certificates = {name: member.certificate_pem for name, member in place.federation.parties.items()}
-        super().__init__(spec, Credentials((place.federation.digest, run), place.identity.key_pem, certificates))
-
-
 def test_a_coordinator_cannot_deal_in_place_of_the_dealer(joined: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parties check the dealer's key against the certificate of the federation's dealer."""
+    """The parties check the dealer's key against the certificate of the federation's dealer, not the coordinator's."""
     monkeypatch.setattr(engine, "dealer_of", lambda spec, federation: None)
-    monkeypatch.setattr(engine, "_own_dealer", Substituted)
     with pytest.raises(FederationError, match=r"not signed by .*'dealer'"):
         vfl.train(job(), at=joined.place)
