@@ -27,7 +27,6 @@ from parties.storage.sparse import read_sparse
 from vfl.errors import SpecificationError
 from vfl.job.flags import unnoised
 from vfl.job.site import IN_ONE_PROCESS
-from vfl.planning import plan as make_plan
 from vfl.schema import RealLabel
 from vfl.shards import Each, Here, cut
 
@@ -132,7 +131,11 @@ def over(
             raise SpecificationError(IN_ONE_PROCESS)
         (rows,) = shards.members
         holder = Holder(job, task.party, rows.columns, noise, rows.y, book, own)
-    products = job.shows_columns and make_plan(job, sum(f.n_trained + f.n_held_out for f in facts)).has_products
+    products = False
+    if job.shows_columns:
+        from vfl.planning import plan as make_plan  # imported here, so that parties of other jobs start faster
+
+        products = make_plan(job, sum(f.n_trained + f.n_held_out for f in facts)).has_products
     return Party(
         task.party, shards, facts, noise, book, unnoised(job), products=products, alignment=alignment, holder=holder
     )
