@@ -1,8 +1,8 @@
 """Dealer of a run on secret shares: a participant without columns that sends random integers and adds noise.
 
-Guarantee. The dealer receives only public facts. The integers modulo 2^64 that it sends are uniform for their receiver. It adds
-its noise to every opened sum. It derives roles, bits and caps from the job and n. It deals nothing until every party has stated
-n, because noise for a larger n would be too small.
+Guarantee. The dealer receives only public facts. The integers modulo 2^64 that the dealer sends are uniform for their receiver.
+The dealer adds noise to every opened sum. Roles, bits and caps follow from the job and n. The dealer sends nothing until every
+party has stated n, because noise for a larger n would be too small.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Dealing(Service):
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a request, and the sealed parcels for its receivers.
 
-        parcels : the parties' numbers of records.
+        parcels : sealed numbers of records, one per party.
         """
         if parcels and not isinstance(request, requests.CheckRecords):
             raise FederationError("the dealer received a sealed parcel, but it accepts only numbers of records")

@@ -346,7 +346,7 @@ class Divided:
 def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, handed: Any) -> tuple[DividedIds, IdKind]:
     """Make each shard read and keep the ids of one range of rows. Return the ids of all rows, and the kind of the ids.
 
-    Guarantee. Each id is read once. Raises DataError if two shards found different rows (see `Unchanged`).
+    Each id is read once. Raises DataError if the source changed between the reads of two shards (see `Unchanged`).
 
     rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind and the digests of
         blocks, and the method that `DividedIds` calls. source, opened : in this process. handed : as these objects open it.

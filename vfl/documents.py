@@ -58,7 +58,7 @@ def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST, *, follow: 
     with opened(path, follow=follow) as file:
         content = file.read(largest + 1)
     if len(content) > largest:
-        raise OSError(errno.EFBIG, f"it is larger than {largest} bytes")
+        raise OSError(errno.EFBIG, f"the file is larger than {largest} bytes")
     return content
 
 
@@ -87,7 +87,7 @@ _DEEP_KEY = re.compile(rf"(?<![\w.-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEPTH}
 def parse_toml(text: str | bytes) -> dict[str, Any]:
     """Return the table of a TOML text. Bytes are decoded as UTF-8."""
     if len(text) > LARGEST_TOML:
-        raise ValueError(f"it is larger than {LARGEST_TOML} bytes")
+        raise ValueError(f"the text is larger than {LARGEST_TOML} bytes")
     text = text if isinstance(text, str) else text.decode()
     if _DEEP_KEY.search(text):
         raise _too_deep()

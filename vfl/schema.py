@@ -79,7 +79,7 @@ class Schema:
             for column, value in values.items():
                 arguments = plain.setdefault(column, {"kind": Numeric.kind})
                 if option in arguments:
-                    raise SpecificationError(f"column {column!r}: {option} are declared twice")
+                    raise SpecificationError(f"column {column!r}: `{option}` is declared twice")
                 arguments[option] = value
         self._keep([(column, _read(column, _declaration(column, given))) for column, given in sorted(plain.items())])
 
@@ -223,7 +223,7 @@ def _read(column: str, declaration: Declaration | Dropped) -> Declaration:
 def _arguments(column: str, declaration: Declaration | Dropped) -> dict[str, Any]:
     if not isinstance(declaration, Numeric | Boolean | Categorical | Dropped | Feature):
         raise SpecificationError(
-            f"column {column!r}: declare Numeric, Boolean, Categorical, a feature or Dropped, not {declaration!r}"
+            f"column {column!r}: expected Numeric, Boolean, Categorical, Dropped or a derived feature, not {declaration!r}"
         )
     given = {f.name: getattr(declaration, f.name) for f in fields(declaration)}
     return {"kind": declaration.kind, **{name: value for name, value in given.items() if value is not None}}

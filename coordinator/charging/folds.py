@@ -33,7 +33,7 @@ class Folds:
         self._last = None
 
     def replayed(self, query: Query) -> None:
-        """Record a batch that an earlier process released. That process may have released the next batch, too."""
+        """Record a batch that an earlier process released. The next batch may be released, too, so it needs a new charge."""
         if query.batch is not None:
             self._last, self._earlier = query, self._private
 

@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 
 class PartyBooks:
-    """Reports phases of the run to the parties that keep a release log (book). If no party keeps one, nothing is sent.
+    """Reports start and end of a run to the parties that keep a release log (book), and compares books and ledger.
 
-    It detects a book or a ledger whose chain lacks the head (last hash) that the other file noted last. It cannot detect that
-    entries after this head are missing.
-    this head are missing.
+    Book and ledger note each other's last hash (head). A file that lacks the head noted in the other file is an old copy, which
+    is detected. It is not detected that entries after the noted head are missing.
 
     parties : names of the parties that keep a book.
     ledger : the run's ledger; None for a budget in memory, which has no chain and no notes.
@@ -38,7 +37,7 @@ class PartyBooks:
         self._closed: dict[str, Head] = {}
 
     def compare(self) -> None:
-        """Raise LedgerError if a party's release log (book) or this ledger is an old copy, by the last hashes that they noted.
+        """Raise LedgerError if a party's release log (book) or the ledger lacks the last hash that the other file noted.
 
         Call this before any write to a book or to the ledger, since a write would overwrite the noted head.
         """

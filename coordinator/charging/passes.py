@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def paid_by_pass(query: Query) -> tuple[Descend, RecordCap] | None:
-    """Return (query, cap) for a visit with noise under a record cap, which is charged with its pass; None for other queries."""
+    """Return (query, cap) for a noisy visit under a record cap, since one charge pays for a pass; None for other queries."""
     if not isinstance(query, Descend) or query.capped is None or None in query.events():
         return None
     return query, query.capped
@@ -44,9 +44,10 @@ class Passes:
         self._before = self._number, self._paid, self._released, self._cap
 
     def charged(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[tuple[Gaussian, ...], Descend]:
-        """Return the events to charge now under `key` (none in a charged pass), and the query with its charge as `capped.paid`.
+        """Return the events to charge under `key`, and the query with the charge that covers it in `capped.paid`.
 
-        Raises PrivacyError for a query that releases a coordinate twice, or with less noise than was charged.
+        No event is returned if an earlier charge of the pass already covers the query. Raises PrivacyError for a query that
+        releases a coordinate twice, or with less noise than was charged.
         """
         paid, new = self._take(query, cap, key)
         cap = replace(cap, paid=paid)
@@ -58,7 +59,7 @@ class Passes:
         self._paid = None
 
     def replayed(self, query: Query, key: ReleaseKey) -> None:
-        """Record releases of an earlier process. With seeded noise, they may be repeated without a new charge."""
+        """Record releases of an earlier process. With seeded noise, repeats of these releases need no new charge."""
         found = paid_by_pass(query)
         if found is not None and not self._private:
             self._take(*found, key)
@@ -76,7 +77,7 @@ class Passes:
             self._number, self._paid, self._released, self._cap = self._before
 
     def given_up(self, query: Query, key: ReleaseKey) -> None:
-        """Note that a lost query stays unanswered, whatever its noise: its charge pays for no further release."""
+        """Record that a lost query is not repeated, so that the charge of the query pays for no further release."""
         self.replayed(query, key)
         self._over = True
 

@@ -39,7 +39,7 @@ MOST_WORDS = 1 << 26
 """Largest size in bytes of one party's shares of the sums that a run on secret shares reveals (vfl.secure)."""
 CONSTANTS = ("labels", "limits")
 COPIES = 2
-"""Number of copies of each party's set that the coordinator holds at once: the received one, and one for the comparison."""
+"""Number of copies of a party's set of ids that the coordinator holds: one as received, one for the comparison."""
 OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Columns, Groups)
 WITH_VECTOR = OF_MARGINS + OF_RECORDS
 """Queries that are answered with a vector: (K·n,) for those in OF_MARGINS, with K margins per record; else (width·n,)."""

@@ -155,7 +155,8 @@ class Desk:
             return self._failed(type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - nothing of the party's data may leave in a message
             why = f"party {self.party!r} could not answer a call ({type(error).__name__})"
-            # Tuning continues after a failure that the data caused: repeating such a run would select its outcome.
+            # A candidate that fails on its data gets the worst score in tuning. To repeat the candidate until it succeeds would
+            # be a choice that depends on the data and is not charged.
             in_data = isinstance(error, ArithmeticError | ValueError)
             return self._failed("DataError" if in_data else "FederationError", why)
         finally:
@@ -402,7 +403,7 @@ class DealerDesk(Desk):
 
 
 def _part_of(offer: Offer, party: str) -> ModelPart:
-    """Return the offered part of a model, which this party reads from the public text in the offer."""
+    """Parse the model part in an offer. Raises FederationError unless the part belongs to `party` and to this offer."""
     try:
         part = ModelPart.parse(offer.job, "the part of a model in an offer")
     except OutputError as error:

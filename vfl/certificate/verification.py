@@ -230,7 +230,7 @@ def recomputed(accounting: str, events: Events, delta: float) -> float:
 
 
 def _claims(certificate: Certificate) -> str:
-    """Compare the field `private` with the noise, the smoothness and the flags."""
+    """Return the claim in words; _Mismatch if `private` contradicts noise, smoothness or flags (listed exceptions)."""
     private = (
         certificate.basis != "none"
         and certificate.noise == CryptographicNoise.__name__

@@ -296,7 +296,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         return loss_of(self.result_.job.loss).response(margins)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return D², the fraction of the deviance that the model explains. The score is NOT PRIVATE for private records.
+        """Return D², the fraction of the deviance that the model explains. NOT PRIVATE if X and y are private.
 
         After a fit with exposures e, give the rates y/e and sample_weight=e, as for scikit-learn's PoissonRegressor.
         """

@@ -51,12 +51,12 @@ class Unclamped:
 
     @property
     def each(self) -> int:
-        """Return the number of quantities per model."""
+        """Return how many losses, errors and deviances of a record are summed for each model (1 to 3)."""
         return 1 if self.loss.classification else 2 if self.loss.power is None else 3
 
     @property
     def quantities(self) -> int:
-        """Return k, the length of q."""
+        """Return k, the length of q: the losses, errors and deviances of one record under all models."""
         return self.each * (1 if self.constant is None else 2)
 
     @property

@@ -56,7 +56,7 @@ class Member:
 class Federation:
     """The members of a federation, and the coordinator's address 'host:port'. digest : identifies this content, in hexadecimal.
 
-    dealer : organisation without data that deals in training on shares; None if the file names none.
+    dealer : organisation without data; for training on secret shares it sends random integers. None if there is no dealer.
     """
 
     name: str

@@ -395,7 +395,7 @@ class Job:
                 name = column if grouped else self.partition.named(column)
                 if name in named:
                     raise SpecificationError(
-                        f"column {name!r}: {option} are declared twice, with and without its party"
+                        f"column {name!r}: `{option}` is declared twice, with and without its party"
                     )
                 named[name] = value
             object.__setattr__(self, option, named)

@@ -21,7 +21,7 @@ POLICIES = ("wait", "skip", "abort")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Policy for lost parties. Under every policy, a charge stays if its query was lost.
+    """Policy for lost parties. A lost query stays charged under every policy.
 
     on_party_lost : 'wait' waits until the party restarts, then repeats the query with a new charge. 'skip' waits equally
     long, then continues without the lost party's blocks, as the certificate says. 'abort' ends the run at once; the run can

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 SHARES, MEAN, COUNTS = "shares", "mean", "counts"
 REACH = 2.0
-"""Distance of margins from log(mean) beyond which `near` makes a loss linear. In the mean, this distance is a factor of
-e² = 7.4."""
+"""Distance of margins from log(mean) beyond which `near` makes a loss linear. In the mean this is a factor of 7.4."""
 
 
 class Loss(ABC):

@@ -102,9 +102,10 @@ class Power(Loss):
     """exp((2 − p)v)/(2 − p) − y exp((1 − p)v)/(1 − p), for amounts with mean exp(v) and a variance proportional to mean^p.
 
     Up to a constant in y, this is half the deviance of a Tweedie distribution of power 1 < p ≤ 2, as in scikit-learn. At p = 2
-    it is v + y exp(−v). Below v = low and above v = high the loss is linear and stays convex. Labels are clipped to [0,
-    largest]. Then ℓ'' = (2 − p)exp((2 − p)v) + (p − 1)y exp((1 − p)v) is convex in v, so its maximum L is at v = low or v =
-    high, with y = largest. ℓ' rises in v and falls in y, so |ℓ'| has its maximum R at (v, y) = (high, 0) or (low, largest).
+    it is v + y exp(−v). Below v = low and above v = high the loss is linear and stays convex. Labels are clipped to between
+    0 and `largest`. Then ℓ'' = (2 − p)exp((2 − p)v) + (p − 1)y exp((1 − p)v) is convex in v. So its maximum L is at v = low or
+    v = high, with y = largest. ℓ' rises in v and falls in y, so |ℓ'| has its maximum R at (v, y) = (high, 0) or
+    (low, largest).
 
     low, high : logarithms of the smallest and the largest plausible mean. Declare them tightly, since steps shrink as L grows.
     largest : the largest label, which the job takes from the label's declared bounds.

@@ -56,8 +56,7 @@ enough, since every draw has p diagonal entries."""
 class Width:
     """Expected half-width of the 95 % interval of a coefficient, in units of 1/(standard deviation of its column).
 
-    half : half-width for uncorrelated columns, in log-odds, or in standard deviations of the label. correlated : half-width
-    if
+    half : half-width for uncorrelated columns, in log-odds, or in standard deviations of the label. correlated : half-width if
     neighbouring columns have correlation CORRELATED. over : `half` divided by the half-width without privacy.
     """
 

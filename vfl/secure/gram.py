@@ -68,7 +68,7 @@ class GramBits(NamedTuple):
 
 
 def gram_bits(n_records: int, deviation: Fraction | float) -> GramBits:
-    """Return the bits of the products; PrivacyError if fewer than 8 are left.
+    """Return the number of bits to which columns are rounded; PrivacyError if the number is below 8.
 
     deviation : max over parties a, b of σ/(c_a·c_b).
     FX is the largest number ≤ 21 with n·4^FX + 3·2^52 < 2^59 and 4^FX·σ/(c_a·c_b) ≤ 2^48.
@@ -79,8 +79,8 @@ def gram_bits(n_records: int, deviation: Fraction | float) -> GramBits:
         if largest_sum(n_records, square, 3 * LARGEST_DEVIATION) < RANGE and ratio * square <= LARGEST_DEVIATION:
             return GramBits(columns)
     raise PrivacyError(
-        f"trust='secure': {n_records} records at this noise leave fewer than {SMALLEST_BITS} bits for a column: raise the "
-        "clip or the budget"
+        f"trust='secure': with {n_records} records and this noise, a column's integers keep fewer than {SMALLEST_BITS} "
+        "bits: raise the budget"
     )
 
 

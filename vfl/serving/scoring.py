@@ -110,7 +110,7 @@ class Version:
         return cls(model.name, name, job, digest, result.intercept_on_scaled, parts, fills, result.threshold, made_of)
 
     def same(self, other: Version) -> bool:
-        """Return True if another version has the same name and parts, so that it need not be loaded again."""
+        """Return True if another version of this model has the same name and model parts, so that one of them suffices."""
         own, others = ({party: part.digest for party, part in each.parts.items()} for each in (self, other))
         return (self.name, own, self.fills.keys()) == (other.name, others, other.fills.keys())
 
@@ -227,7 +227,7 @@ class LocalParty(PartyLane):
         self._service.refresh()
 
     def ask(self, question: Question, size: int) -> asyncio.Future[Reply]:
-        """Return the future answer. The answer is there at once unless it waits for the disk or for a database."""
+        """Return a future with the party's reply. It is done at once unless the reply waits for a disk or a database."""
         own = question.ids is not None
         if self.busy or not self._service.answers_at_once(question.asked, self._quotas, own=own):
             return super().ask(question, size)

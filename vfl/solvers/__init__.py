@@ -1,7 +1,7 @@
 """Solvers, one per module. A solver is a schedule of queries to the parties.
 
-`SOLVERS` maps the names that a job may use to solver classes. `RELEASES` maps names to classes of single releases, for which
-vfl itself writes the jobs.
+`SOLVERS` maps the names that a job may use to solver classes. `RELEASES` maps names to classes that make one release and train
+no model, such as counts of a column.
 """
 
 from __future__ import annotations

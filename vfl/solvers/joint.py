@@ -171,8 +171,8 @@ def squares_bound(problem: Problem) -> float:
 def mean_square(solver: str, problem: Problem) -> Exchange[float]:
     """Return a public bound on (1/n)Σ‖x_i‖²: Σ_j M_j/L if M is declared or exact, else Σ_j B_j².
 
-    The bound also exceeds λ_max(XᵀX/n), so steps of 1/(L·bound) on the whole model are safe. `smoothness='private'` uses the
-    declared bounds, since one number is not worth a share of the budget.
+    The bound also exceeds λ_max(XᵀX/n), so steps of 1/(L·bound) on the whole model are safe. With smoothness='private' the
+    declared bounds are used, since a release would cost budget and improve only this one number.
     """
     if not isinstance(problem.smoothness, str):
         M, L = problem.smoothness[:: problem.layout.width], problem.loss.curvature

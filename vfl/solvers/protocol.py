@@ -34,12 +34,12 @@ for lost releases used up the planned budget, and PartyLost if the coordinator g
 
 
 class Vectors(NamedTuple):
-    """Numbers of per-record vectors that coordinator and parties send in a run. Each vector counts once per party.
+    """Numbers of vectors with one entry per record that are sent in a run. A vector counts once per party.
 
-    out : margins or residuals sent to a party. back : margins that a party returns. swept : number of vectors in each
-    direction that belong to sweeps; the job may ask to send these as float32.
-    labels, limits : vectors of labels, and of limits of residuals, that a party receives and keeps. norms : norms of records
-    that a party returns.
+    out : number of vectors of margins or residuals sent to parties. back : number of vectors of margins returned by parties.
+    swept : part of `out`, and of `back`, in messages for which a party takes several steps; the job may send these as float32.
+    labels, limits : numbers of vectors of labels, and of residual limits, that parties receive and keep. norms : number of
+    vectors of record norms returned by parties.
     """
 
     out: int

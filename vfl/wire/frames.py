@@ -237,7 +237,7 @@ class Incoming:
         self.feed(content)
 
     def _begin_vectors(self, content: memoryview | None = None) -> None:
-        """Start to receive vectors, after the body. content : bytes of all vectors, or None; aligned vectors are not copied."""
+        """Start to receive vectors, after the body. content : the vectors, not copied if aligned; None if they still come."""
         announced, self._vectors = self._vectors, []
         if self._due is not None and announced:
             _check_within(announced, self._due(self.plain))

@@ -259,9 +259,9 @@ class Dialled:
 
 
 def obstacle(federation: Federation, identity: Identity) -> StreamBroken | None:
-    """Return the reason why no stream can be opened, found only by handshakes; None if both ends accept each other.
+    """Try TLS handshakes, and return the reason why no stream can be opened; None if both ends accept each other.
 
-    A coordinator under load also closes connections. A single closed connection therefore does not mean a refused certificate.
+    A refusal is tried again, because a coordinator under load also closes connections whose certificate it accepts.
     """
     for _ in range(HANDSHAKES - 1):
         found = _obstacle(federation, identity)

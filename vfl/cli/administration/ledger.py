@@ -171,8 +171,8 @@ def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
 def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: bool) -> None:
     """Recompute ε from every charge of DATASET with another accountant.
 
-    The result is valid only for charges that were fixed beforehand. If charges were chosen in view of earlier ones, only
-    the cap is valid.
+    The result is valid only for charges that were fixed beforehand. If charges were chosen in view of earlier ones, only the
+    ledger's cap on ε is a valid guarantee.
     """
     from vfl.arguments import require_fraction
     from vfl.privacy import accountants

@@ -84,8 +84,7 @@ class Stopwatch:
     """Appends one line per round to timing.csv in the run's folder. A full disk is ignored, since no run needs this file.
 
     The file is separate from the log, which holds released values only and may be shared like the model. Durations depend on
-    the
-    data a little, so timing.csv must not be shared, as its first line says.
+    the data a little, so timing.csv must not be shared, as its first line says.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -27,8 +27,7 @@ class Revision:
 
     The earlier cap no longer bounds the releases, since the new cap may depend on released values.
 
-    seq, recorded : number and time of the entry that sets the new cap. releases : number of charges on the data set before
-    the
+    seq, recorded : number and time of the entry that sets the new cap. releases : number of charges on the data set before the
     change. epsilon, delta : the new cap. epsilon_before, delta_before : the earlier cap.
     """
 

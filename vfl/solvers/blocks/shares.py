@@ -110,11 +110,11 @@ class Budget:
         return tuple(rows), left
 
     def spent(self, phase: Phase) -> float:
-        """Return the μ of all one-time releases of a phase together."""
+        """Return the μ that all releases outside the passes spend together in a phase of the run."""
         return math.sqrt(sum(mu_squared(event) for row, events in self.once if row.phase is phase for event in events))
 
     def made(self, phase: Phase, run: Run) -> Generator[Query, Released, None]:
-        """Make the one-time releases of a phase."""
+        """Yield the queries of all one-time releases (outside the passes) of a phase; the releases update the run."""
         for row, events in self.once:
             if row.phase is phase:
                 yield from row.make(run, events)
@@ -177,7 +177,10 @@ class Budget:
         )
 
     def _passes(self, mu: float, passes: int) -> tuple[tuple[float, int], ...]:
-        """Return ((z, number of passes), ...) for early passes, then for later and reserve passes. Together they are μ-GDP."""
+        """Return ((noise multiplier z, number of passes), ...), together μ-GDP: early passes, if these spend less, then others.
+
+        The last number includes the reserve passes, which repeat passes whose answers were lost.
+        """
         share = self.solver.decided.early_share or 0.0
         early = record_defaults.early_passes(passes) if share else 0
         budgets = [(mu, passes + self.solver.reserve_passes)]

@@ -177,6 +177,6 @@ class Trail:
         return self._shrinkage.applied(w) if shrunk else w
 
     def _restart(self) -> None:
-        """Forget all moves after a jump of the model. Every coordinate must then converge again."""
+        """Forget earlier moves, since the model was extrapolated. Every coordinate must then converge again."""
         self._convergence.restart()
         self._still = False

@@ -62,9 +62,9 @@ On five kinds of counts at μn = 24 and 75, fitting both shapes changed the cons
 class CountHistogram:
     """Histogram of counts in BINS bins over 0, 1, …: first single values, then ranges that widen with the value.
 
-    Replacing a record moves one count from one bin to another: Δ = √2. Labels above `high` count in the last bin. With
-    exposure, a last number is the sum of a·e/e_max with a = EXPOSURES. For any margin, a record adds between 0 and a to this
-    number: Δ² = 2 + a². Before training the margins are log(e), so the exposures follow from the margins.
+    Replacing a record moves one count from one bin to another: Δ = √2. Labels above `high` count in the last bin. If records
+    have exposures e, a last number is the sum of a·e/e_max with a = EXPOSURES, and Δ² = 2 + a². Each e is computed as
+    exp(margin), since a record's margin before training is log(e). It is limited to e_max, so a record adds between 0 and a.
 
     high : the largest declared count. exposure : e_max, the largest declared exposure; 0 without exposure.
     unit : step in which the labels are counted.

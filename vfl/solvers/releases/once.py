@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """Phases of a run in which one-time releases are made."""
+    """Points of a run at which releases outside the passes, such as label statistics, are made."""
 
     START = "before the record norms"
     FIRST = "between the record norms and the first pass"
@@ -34,12 +34,11 @@ class Phase(Enum):
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """State of a run. One-time releases read and change this state.
+    """State of a run. Releases outside the passes (`OneTime`) read and change this state.
 
     known : centres of the columns, M, and unit of residuals. start : margin at which the intercept starts, (p,) with classes.
     loss : training loss. walk, present : block updates and present parties, set once the passes begin.
-    w : (p,) the current model, to which Xw belongs; change w in place. settled : {pass: model before this pass} for the
-    second
+    w : (p,) the current model, to which Xw belongs; change w in place. settled : {pass: model before this pass} in the second
     half of the early passes, for averages. passed : True after the releases that are made between passes.
     joint : (p, p) released curvature of the scaled columns, for joint steps; None without joint steps.
     """

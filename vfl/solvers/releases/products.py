@@ -252,8 +252,9 @@ class Update(NamedTuple):
 class Observed:
     """Updates and releases of a finished run, which determine the covariance of the run's model.
 
-    scale, centre : (p,) scales and centres of the columns. noises : {of_curvature: (σ of a release, bound R of the release)}.
-    products : {of_curvature: released pieces of the products of the columns}.
+    scale, centre : (p,) scales and centres of the columns.
+    products : {True for curvature, False for squared residuals: [(query, release)]}, one query per piece of the matrix.
+    noises : {key as in `products`: (σ, bound R by which the matrix is divided)}.
     """
 
     updates: list[Update] = field(default_factory=list)

@@ -51,7 +51,7 @@ def nearly_parallel(problem: Problem) -> bool:
 
 
 def has_spread(problem: Problem) -> bool:
-    """Return True if residuals are probably as large as the labels' spread: squared loss with an intercept."""
+    """Return True for squared loss with an intercept and a finite label range: residuals probably spread like the labels."""
     return problem.loss.quadratic and problem.centred and math.isfinite(problem.label_range)
 
 

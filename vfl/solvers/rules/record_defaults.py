@@ -303,11 +303,12 @@ def record_clip(problem: Problem) -> float:
 def time(problem: Problem) -> float:
     """Return τ, the number of whole steps per coordinate.
 
-    A short run acts like early stopping: in the first steps the error from noise grows as τ², and the gain as τ. Below ρ of
-    about 2 the run stays at its start. A cap below half of a residual shortens logistic steps, so the time rises by the
-    inverse factor. Nearly parallel columns converge slowly. 400 steps instead of 200 lowered the error on Electricity raw at
-    ε = 10 from 1.7e-4 to 1.6e-5. On three simulated problems to which no rule was fitted, 400 steps left 0.67 to 1.00 times
-    the error of 200 steps.
+    A short run acts like early stopping: in the first steps the error from noise grows as τ², and the gain as τ. If the
+    signal-to-noise ratio ρ is below about 2, the run stays at its start. A record cap below half of a typical residual shortens
+    logistic steps, so τ rises by the inverse factor.
+
+    Nearly parallel columns converge slowly. 400 steps instead of 200 lowered the error on Electricity raw at ε = 10 from 1.7e-4
+    to 1.6e-5, and left 0.67 to 1.00 times the error on three simulated problems to which no rule was fitted.
     """
     ρ, row, parallel = signal_to_noise(problem), kind(problem), nearly_parallel(problem)
     if counts.has_counts(problem):
