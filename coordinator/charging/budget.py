@@ -42,8 +42,9 @@ class Budget:
     resumed : True if an earlier process of this run may have reserved budget and charged releases.
     head : head of the ledger's chain when this run reserved its plan; LedgerError if the chain of the ledger lacks this head.
     allow_network_file_system : True to accept a ledger on a network file system, where a charge may be lost.
-    sealed : True for a trial of a private selection that was charged as a whole before. The trial's releases are charged to a
-        ledger in memory, capped at the trial's budget, and the record of a round contains no released value.
+    sealed : True for a trial (training of one candidate) of a tuning run that was charged as a whole before. The trial's
+        releases are charged to a ledger in memory, capped at the trial's budget, and the record of a round contains no released
+        value.
     counts : True for a run that only counts records. It ends after planning, reserves nothing and computes nothing on columns.
     """
 

@@ -75,11 +75,7 @@ EVERY_SECONDS = 1.0
 class Desk:
     """Party service that answers the coordinator's calls one at a time. It keeps the job in progress if a stream breaks.
 
-    sources : {the owner's name of the source: source}; '' is the name of the default source.
-    policy : path of the owner's policy. cores : for alignment and training. indexes : folder for aligned rows.
-    shards : number of ranges of rows in which predictions read the columns, one after another.
-
-    Raises SpecificationError without a policy.
+    Arguments as for `parties.joined.serve`. Raises SpecificationError without a policy.
     """
 
     def __init__(
@@ -209,7 +205,7 @@ class Desk:
     def _offered(self, offer: Offer) -> Sent:
         work = self._work
         if self._serves(offer) is not None:
-            return self._begun(offer)  # the policy judges each part of a service
+            return self._begun(offer)  # the policy judges each model part that a service adds
         if work is not None and (work.offer.run, work.offer.digest) == (offer.run, offer.digest):
             if work.coordinator == self._coordinator:
                 return work.accepted()
@@ -431,7 +427,7 @@ def _requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Reque
 
 
 def _job_of(offer: Offer, member: str) -> Job:
-    """Return the offered job, which this participant reads from the public text in the offer."""
+    """Parse the job in an offer. Raises VersionMismatch if its digest differs from the coordinator's."""
     try:
         plain = parse_json(offer.job)
     except ValueError:

@@ -61,8 +61,8 @@ MOST_PARCELS, MOST_TERMS = 16, 16
 OF_MARGINS = ("weights", "margins")
 """Names of the vectors in `Records` that have K entries per record under multinomial loss: residuals and margins."""
 MOST_NOTICES = 1000
-"""Largest number of notices per offer, since the owner's release log may record each one. A notice reports a phase of the run:
-two per start of a party, three per start of the coordinator."""
+"""Largest number of notices per offer, since the owner's release log may record each one. A notice reports the start or end of
+a run: two per start of a party, three per start of the coordinator."""
 
 MOST_SCORED, MOST_ID_BYTES = 1 << 17, 1 << 24
 """Limits of one call of a service: records, and bytes of their ids."""
@@ -365,7 +365,7 @@ class TrainingWork(Work):
         self._answered.take(key, part, parts)
 
     def summary(self) -> dict[str, Any]:
-        """Return facts for the owner: seconds, number of releases, their ε, number of records, and the ε left in the book."""
+        """Return the facts of `Work.summary`, with those of the party."""
         party = self._party
         costs = None if party is None else party.costs()
         return super().summary() | {

@@ -41,13 +41,13 @@ PROBES = 2
 
 @dataclass(frozen=True)
 class Attack:
-    """Attack on one part of the records: guesses which of two data sets a run used, and the ε that the guesses prove.
+    """Attack on training or held-out records: guesses which of two data sets a run used, and the ε that they prove.
 
     part : 'training' or 'held out'; 'all' without a hold-out.
     claim : ε that the charges promise to records of the part. claim_mu : μ of the claim; None for a claim that is not
     Gaussian.
     canary : description of the canaries, the records in which the two data sets differ. size : k, number of canaries.
-    reach : share of the claim that the pair of data sets attains, at most 1.
+    reach : share of the claimed μ that the two data sets attain, at most 1.
     runs, right : numbers of runs and of right guesses. level : probability that the guesses refute a correct claim.
     allowed : largest share of right guesses under the claim. shown : lower bound on the true share, at `level`.
     lower, lower_mu : lower bounds on the job's ε and μ, if the true share of right guesses is at least `shown`.
@@ -86,7 +86,7 @@ class Attack:
 class Audit:
     """Outcome of an audit. An audit can detect errors but cannot prove that there are none.
 
-    claim : the plan's ε at `delta`. attacks : one attack per part of the records.
+    claim : the plan's ε at `delta`. attacks : on the training records, and on the held-out records if there are any.
     taken_off : settings that the audit left out, since they concern real records only. seconds : duration of the audit.
     """
 
@@ -199,7 +199,7 @@ def audit(
     residuals of all releases (vfl.auditing.residuals). Training records and held-out records are audited separately.
 
     n_records : n of the simulated run, on which the job's default options depend.
-    runs : number of runs for each part. None takes the number that detects noise of σ/√2 instead of σ with probability 0.95,
+    runs : number of runs per attack. None takes the number that detects noise of σ/√2 instead of σ with probability 0.95,
     at most 1,000.
     confidence : 1 − the probability that a correct job fails.
     public_data : {party: source} of records that are declared public, or one table of all columns, to use instead of
@@ -301,7 +301,7 @@ def _attack(
     level: float,
     coins: np.random.Generator,
 ) -> Attack | None:
-    """Audit one part of the records; None for a part whose records are not charged."""
+    """Audit the training or the held-out records; None if no charge covers them."""
     events = tuple(
         (bare(event), count)
         for event, count in plan.releases

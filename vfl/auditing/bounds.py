@@ -109,7 +109,7 @@ MOST_RUNS = 1000
 
 @dataclass(frozen=True)
 class Claim:
-    """Guarantee that the charges give to one record in one part of the records.
+    """Guarantee that the charges give to one training record, or to one held-out record.
 
     events : ((event, count), ...). delta : δ at which ε is stated.
     """
@@ -188,7 +188,7 @@ def _times(event: Event, size: int) -> Event:
 
 
 def shown(right: int, runs: int, level: float) -> float:
-    """Return a lower bound on the probability of a right guess, at error probability `level` (Clopper & Pearson 1934)."""
+    """Return a lower bound on the probability of a right guess, which errs with probability `level` (Clopper–Pearson)."""
     from scipy.stats import beta
 
     return 0.0 if right == 0 else float(beta.ppf(level, right, runs - right + 1))

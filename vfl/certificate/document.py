@@ -299,7 +299,7 @@ _SHOWN = 16
 
 
 def described(certificate: Certificate) -> str:
-    """Return the guarantee, its scope, its flags and its signer, one per line."""
+    """Return the certificate's guarantee, scope, exceptions (flags) and signer, one per line."""
     lines = ["NOT PRIVATE: trained without noise"]
     if math.isfinite(certificate.epsilon):
         guarantee = (

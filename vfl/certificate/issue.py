@@ -87,7 +87,7 @@ OF_CURVES = {
 """Values that the coordinator also sees if the run chooses the knots of curves."""
 OF_GROUPS = {"coordinator": "; to check fairness also the group of every held-out record"}
 OF_HELD_NORMS = {"coordinator": ", and the norm of each party's columns of it"}
-"""Values that the coordinator also sees if the run checks fairness; the second only if the check counts near records."""
+"""Values that the coordinator also sees to check fairness; the second only if near records are counted (`GroupCells`)."""
 PRODUCTS = "; for products of columns, Frobenius norm of a record's weighted products of scaled columns; cap 1"
 SHARED_ROWS = "; each party cuts its rows to its part of the cap before they are masked"
 IN_SPREADS = "; gradients in units of the labels' spread, as released first"

@@ -356,7 +356,6 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return chosen
 
     def _run(self, job: Job, sources: Mapping[str, Any]) -> tuple[Result, int]:
-        """Run the job; return the result and the number of passes made."""
         if (self.ledger is None) != (self.dataset is None):
             raise SpecificationError(
                 "ledger and dataset go together: the path of a ledger, and the name of a data set's account in it"

@@ -1,6 +1,6 @@
 """Distance d between the released model and the model without noise, as an inquiry (a release after training).
 
-Guarantee. The gradient of F at the released model is one Gaussian release on the training part. The release has the
+Guarantee. The gradient of F at the released model is one Gaussian release on the training records. The release has the
 sensitivity Δ of `Clip(Λ, p)`, with a cap Λ that no record's gradient exceeds in norm. If d follows from public facts,
 nothing is released.
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ERROR = 0.05
 """ζ: each interval about the model without noise is wrong with at most this probability."""
 OF_DISTANCE = ERROR / 2
-"""Part of ζ that the interval for d may use; the rest is for the intervals of the counts (vfl.evaluation.gaps)."""
+"""Part of ERROR for the interval of the distance d. The rest is for intervals of the counts (vfl.evaluation.gaps)."""
 MEASURE = "distance"
 LOST = "not bounded, because a party or process was lost"
 
@@ -135,7 +135,7 @@ def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
 class Distance(Inquiry):
     """Upper bound d, at probability 1 − ζ/2, on the distance from the released model to the minimiser of F in training.
 
-    problem : problem of the training part; `why_none` must return '' for the problem.
+    problem : problem of the training records; `why_none` must return '' for the problem.
     mu : budget of the noisy gradient; None computes the gradient without noise.
     radius : d if d follows from public facts, as for output perturbation; with None, the inquiry releases a gradient.
     """
@@ -196,7 +196,7 @@ class Distance(Inquiry):
 
     @property
     def expected(self) -> float:
-        """Return d for a released model that is itself the minimiser. No model has a smaller expected d."""
+        """Return the expected d of a model without noise, the smallest that any model has."""
         if self.radius is not None:
             return self.radius
         event, p = self._event, self.problem.layout.n_coordinates

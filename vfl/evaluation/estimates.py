@@ -278,7 +278,7 @@ def root_of(square: Estimate) -> Estimate:
 
 
 def centred(noisy: Vector, total: float) -> Vector:
-    """Return noisy counts (s,), all shifted by one amount to have their public sum. Negative counts stay negative."""
+    """Return noisy counts (s,), all shifted by one amount, so that their sum is `total`. Negative counts stay negative."""
     return np.asarray(noisy + (total - noisy.sum()) / noisy.size)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 STEP = 2.0**-36
-"""Each record's loss, error or deviance is rounded to a multiple of this step, in units of the quantity's cap."""
+"""Each record's loss, error or deviance is rounded to a multiple of this step, in units of the cap."""
 EDGES = 2**14
 """Number of edges of the histogram from which the area under the ROC curve is computed. Ties within a bin count one half. For
 scores spread over the edges the error of the area is below 1e-6.

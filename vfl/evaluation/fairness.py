@@ -1,6 +1,6 @@
 """Fairness of the released model between groups of the held-out records, as an inquiry (a release after training).
 
-Guarantee: all results follow from one Gaussian release on the held-out part (`GroupCells` or `GroupScores`), μ-GDP for each
+Guarantee: all results follow from one Gaussian release on the held-out records (`GroupCells` or `GroupScores`), μ-GDP for each
 held-out record. The coordinator sees the margins and groups of these records. For a bound on the gaps of the model without
 noise, the coordinator also sees the norms of their rows.
 """
@@ -51,7 +51,7 @@ class GroupColumn:
 class GroupFairness(Inquiry):
     """Gaps between groups of held-out records, with errors; on request, with bounds on the gaps of the model without noise.
 
-    problem : problem of the training part. columns : the group columns. n_records : size of the held-out part.
+    problem : problem of the training records. columns : the group columns. n_records : number of held-out records.
     mu : budget of the counts; None counts without noise.
     why_unbounded : reason why a requested bound is missing; '' otherwise.
     """

@@ -53,13 +53,13 @@ class Notion:
 
     @property
     def counted(self) -> npt.NDArray[np.bool_]:
-        """Return A as a table (label, prediction)."""
+        """Return A as a table, (2, 2): True for each (label, prediction) in A."""
         right = np.eye(2, dtype=bool) if self.correct else np.array([[False, True], [False, True]])
         return right & self.looked_at
 
     @property
     def looked_at(self) -> npt.NDArray[np.bool_]:
-        """Return B as a table (label, prediction)."""
+        """Return B as a table like that of A."""
         rows = np.ones(2, dtype=bool) if self.label is None else np.arange(2) == self.label
         return np.broadcast_to(rows[:, None], (2, 2))
 
@@ -144,9 +144,9 @@ def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
 
 
 class _Bounds:
-    """One-sided bounds on probabilities, which hold together: they share what the distance leaves of ζ (Bonferroni).
+    """One-sided bounds on probabilities, which all hold, except with probability ERROR − OF_DISTANCE (Bonferroni).
 
-    pairs : number of bounds. Each bound is one Clopper–Pearson limit, computed from two rounded noisy counts.
+    pairs : number of bounds. Each is a Clopper–Pearson limit from two rounded noisy counts, of hits and of misses.
     """
 
     def __init__(self, pairs: int, *, noisy: bool) -> None:
@@ -160,7 +160,7 @@ class _Bounds:
         return max(count.value - side * count.noise * float(ndtri(self._noise)), 0.0)
 
     def most(self, hits: Count, misses: Count) -> float:
-        """Return an upper bound on the probability of a hit: Clopper–Pearson, monotone in the counts, at rounded counts."""
+        """Return an upper bound on the probability of a hit, given counts of independent hits and misses."""
         from scipy.special import betaincinv
 
         k, f = self._rounded(hits, 1.0), self._rounded(misses, -1.0)

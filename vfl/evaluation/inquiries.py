@@ -120,7 +120,7 @@ def event_of(statistic: Statistic, mu: float | None) -> Gaussian | None:
 
 
 def moved(problem: Problem, w: Vector) -> dict[str, tuple[Block, Vector]]:
-    """Return each party's block with the party's part of w. Parties whose part is 0, such as a lost party, are left out."""
+    """Return {party: (its block, its coefficients)}. Parties with coefficients of 0, such as lost ones, are left out."""
     whole = {q: (block, w[block.coordinates]) for q, block in problem.layout.whole().items()}
     return {q: own for q, own in whole.items() if own[1].any()} or whole
 
@@ -157,7 +157,7 @@ class HeldOut(Inquiry):
 
     Decisions are measured at one threshold: the given one, or the one that costs least according to the released histograms.
 
-    problem : problem of the training part. n_records : size of the held-out part. mu : budget; None adds no noise.
+    problem : problem of the training records. n_records : number of held-out records. mu : budget; None adds no noise.
     threshold : margin of the threshold of a finished model, used as it is; None takes the threshold of `spec`.
     """
 
@@ -422,7 +422,6 @@ class HeldOut(Inquiry):
         return math.log(rate / (1.0 - rate)) if self.problem.loss.log_odds else 0.0
 
     def _exact(self, constant: float | None) -> Exchange[dict[str, Estimate]]:
-        """Return the measures of unclamped losses or errors, without noise."""
         classes = self.problem.loss.classification
         cap = self.loss_cap() if classes else self.error_cap()
         statistic = Unclamped(self.problem.loss, cap, constant, self.deviance_cap() or 1.0)
@@ -465,9 +464,9 @@ class HeldOut(Inquiry):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassBalance(Inquiry):
-    """Number of positive labels in the training part: a count of sensitivity 1, released with μ-GDP.
+    """Number of positive labels among the training records: a count of sensitivity 1, released with μ-GDP.
 
-    n_records : size of the training part. mu : budget, a share of the training's; None counts without noise.
+    n_records : number of training records. mu : budget, a share of the training's; None counts without noise.
     """
 
     n_records: int

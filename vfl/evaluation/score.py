@@ -34,7 +34,7 @@ class Score(Inquiry):
     Each record contributes t between 0 and 1, so the sum of all t has Δ = 1, and the noise of their mean is 1/(μn). For
     `accuracy`, t is 1 if the prediction is wrong.
 
-    problem : problem of the training part. n_records : size of the held-out part. mu : budget.
+    problem : problem of the training records. n_records : number of held-out records. mu : budget.
     """
 
     problem: Problem

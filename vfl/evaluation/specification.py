@@ -44,7 +44,7 @@ class Evaluation:
     the label.
 
     epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run
-    costs the larger of both parts' ε, not the sum (vfl.holdout). A smaller epsilon adds noise and does not lower the run's ε.
+    costs the larger of the two ε, not the sum (vfl.holdout). A smaller epsilon adds noise and does not lower the run's ε.
     loss_cap : cap on a record's loss; None is four times the loss at margin 0.
     error_cap : cap on a record's error, without classes; None is the width of the label's bounds.
     deviance_cap : cap on a record's deviance, for Poisson, Gamma and Tweedie loss. None is the larger of the deviances of the
@@ -117,10 +117,10 @@ class Evaluation:
 class Fairness:
     """Fairness of the released model between groups, measured on the held-out records with noise, and charged.
 
-    Guarantee: the counts behind all measures are one Gaussian release on the held-out part, paid with a share of the
-    evaluation's μ². For `bound`, the distance to the model without noise follows from public facts, or is one Gaussian
-    release on the training part, paid with a share of the training's μ². A run costs the larger of its two parts' ε
-    (vfl.holdout).
+    Guarantee: the counts behind all measures are one Gaussian release on the held-out records, paid with a share of the
+    evaluation's μ². For `bound`, the distance to the model without noise follows from public facts, or is one Gaussian release
+    on the training records, paid with a share of the training's μ². A run costs the larger of the ε of training and of
+    evaluation (vfl.holdout).
 
     Each notion compares a group's share of records with the same share of all records (docs/fairness.md):
 

@@ -46,7 +46,7 @@ class Estimates:
     reported for a record that is in the first level of every set.
 
     names : (m,) expressions in the coefficients, in the syntax of `wald`. weights : (m, k) weights of the coefficients.
-    sets : (s, k) indicators: one row for the intercept, then one per full set.
+    sets : (s, k) indicators: one row for the intercept, then one per full set of levels.
     """
 
     inference: Inference
@@ -56,7 +56,7 @@ class Estimates:
 
     @classmethod
     def of(cls, inference: Inference, levels: Sequence[Sequence[str]]) -> Estimates:
-        """Return the combinations for a model whose full sets of levels are `levels`."""
+        """Return the combinations for a model. levels : names of the coordinates of each full set."""
         at = {name: j for j, name in enumerate(inference.names)}
         unit = np.eye(len(at))
         ones = [[at[name] for name in own] for own in ([INTERCEPT], *levels) if all(name in at for name in own)]

@@ -45,8 +45,8 @@ class Machine:
     copy_bytes_a_second : bytes per second of memory traffic, read and written, while two vectors are added.
     trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : bytes of vectors per second in such a
     round trip, through memory that the processes of one machine share (vfl.shards.lending).
-    link_trip_seconds, link_bytes_a_second : the same quantities between nodes. One machine alone cannot measure them.
-    organisation_trip_seconds, organisation_bytes_a_second : the same quantities between organisations, over gRPC and TLS,
+    link_trip_seconds, link_bytes_a_second : the same time and rate between nodes. One machine alone cannot measure them.
+    organisation_trip_seconds, organisation_bytes_a_second : the same time and rate between organisations, over gRPC and TLS,
     measured as processor time of both ends on one machine. A slow network takes longer.
     call_seconds : processor time of both ends for a call to a shard on the same machine.
     worker_bytes : memory of a worker process that holds only a few records.
@@ -176,7 +176,7 @@ class Cost:
     """Predicted cost of a run. On an idle machine with measured constants, each number is within a factor of 2 of the truth.
 
     nodes : costs of the machines of a cluster, or of the processes on one machine.
-    parts : {part of the time of all rounds: seconds}. start : seconds before the first round, without loading data.
+    parts : {activity, such as 'messages': seconds in all rounds}. start : seconds before the first round, without loading data.
     """
 
     transport: str

@@ -137,7 +137,7 @@ def _require_subsampled(job: Job) -> None:
 
 
 def _terms(job: Job, layout: Layout) -> ColumnTerms | None:
-    """Return penalties and limits that columns add to the objective, or None. SpecificationError if they do not fit."""
+    """Return penalties and limits that columns add to the objective; None if no column adds one."""
     at = {name: j for j, name in enumerate(layout.names)}
     low, high, penalties = np.full(layout.n_coordinates, -np.inf), np.full(layout.n_coordinates, np.inf), []
     for column in job.partition.features:

@@ -103,7 +103,7 @@ def whole(plan: Plan) -> Lines:
 
 
 def described(event: Event) -> str:
-    """Return an event in words: its kind and its named numbers."""
+    """Return an event in words: the mechanism and its numbers."""
     event = bare(event)
     numbers = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "adjacency"}
     return f"{type(event).__name__} ({', '.join(f'{name} {value:.6g}' for name, value in numbers.items())})"

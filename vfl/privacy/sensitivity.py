@@ -70,8 +70,7 @@ def cover(claimed: float, needed: float) -> None:
 def required(query: Query) -> float | None:
     """Return Δ of the joint release of a query.
 
-    inf : nothing bounds the contribution of one record. None : the query has no sums, or the query's event has no
-    sensitivity.
+    inf means that nothing bounds the contribution of one record, None that the query has no sums or its event no sensitivity.
     """
     match query:
         case Backward():

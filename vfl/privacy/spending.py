@@ -127,7 +127,7 @@ class Accountant(ABC):
 
 
 class AccountantOfViews(Accountant):
-    """Accountant for events on parts of the records. Its cost is the largest over sets of events on one record (`views`)."""
+    """Accountant for events on parts of a public split. The cost is that of the record with the costliest events (`views`)."""
 
     def epsilon(self, delta: float) -> float:
         """Return an ε at δ, rounded up; 0 without events. Raises PrivacyError unless 0 < δ < 1."""

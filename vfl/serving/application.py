@@ -201,7 +201,7 @@ class Application:
 
 
 class Asked:
-    """Request. ids : as the caller wrote them, or None. columns : {name: Arrow array}. model : expected digest of the model."""
+    """Request. ids : as written; None without ids. columns : {name: Arrow array}. model : expected digest of the model."""
 
     def __init__(self, ids: Sequence[Any] | None, columns: Mapping[str, Any], purpose: Any, model: Any) -> None:
         self.ids, self.columns, self.purpose, self.model = ids, columns, purpose, model

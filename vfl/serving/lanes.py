@@ -33,7 +33,7 @@ class Lane(ABC, Generic[Q, A]):
         return self._working is not None
 
     def ask(self, question: Q, size: int) -> asyncio.Future[A]:
-        """Return the future answer. If the future is cancelled before the question's batch begins, the question is dropped."""
+        """Return a future with the answer. A question whose future is cancelled before the batch begins is dropped."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, size, answer))
         self._begin()

@@ -255,7 +255,7 @@ class LocalParty(PartyLane):
         return [found[one] for one in questions]
 
     def _logged(self, questions: Sequence[Question], replies: list[Reply]) -> list[Reply]:
-        """Begin to log the answers, at the same time as the other parties are asked."""
+        """Start to log the answers. Return the replies, each with a future that waits for its log entry."""
         both = zip(questions, replies, strict=True)
         looked = {one: reply for one, reply in both if one.ids is not None and reply.outcome.code in LOOKED_UP}
         if not looked:

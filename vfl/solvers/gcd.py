@@ -78,7 +78,7 @@ ROUNDING = 2.0**-48
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Score:
-    """Fields of both kinds of score. sensitivity : bound on the change of any one score as computed, rounding included."""
+    """Fields of `MoveScore` and `DecreaseScore`. sensitivity : bound on the change of a computed score, with rounding."""
 
     gain: Vector
     steps: Vector
@@ -103,7 +103,7 @@ class MoveScore(_Score):
         return np.asarray(self.unit * abs(self.penalty.prox(w - self.gain * u, self.steps) - w))
 
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return 2a·max_j unit_j gain_j/(1 + m·steps_j) plus twice the rounding error of a score (`GCD._sensitivity`).
+        """Return the least valid `sensitivity`: 2a·max_j unit_j gain_j/(1 + m·steps_j) plus twice a score's rounding error.
 
         contribution : a, upper bound on one record's contribution to u_j.
         """
@@ -138,7 +138,7 @@ class DecreaseScore(_Score):
         return np.asarray(np.sqrt((1.0 + self.penalty.convexity * self.steps) * decrease))
 
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return 2a·max_j unit_j gain_j plus twice the rounding error of a score (`GCD._sensitivity`).
+        """Return the least valid `sensitivity`: 2a·max_j unit_j gain_j plus twice a score's rounding error.
 
         contribution : a, upper bound on one record's contribution to u_j.
         """

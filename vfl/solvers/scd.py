@@ -46,7 +46,7 @@ class DualStep(Weighting):
     If one label is rarer than the other, logistic steps are first shrunk by a factor that leaves the intercept unchanged.
 
     coupling : σ'/(λn), the factor of ‖x_i‖² in the q of `Loss.dual_step`.
-    grid : grid of the changes of α if α has its own noise ('perturbation'). Then |ζ_i| ≤ C holds, too. None: no noise on α.
+    grid : grid of the changes of α if α has its own noise ('perturbation'). Then |ζ_i| ≤ C, too. None adds no noise to α.
     """
 
     loss: Loss
@@ -76,8 +76,8 @@ class DualStep(Weighting):
 class Perturb(Local):
     """Query for the noise on α in a joint release of [α; v]. The coordinator keeps this noise, (n,), so nothing is released.
 
-    event : the joint event, which is charged with the v part.
-    clip : geometry of one entry.
+    event : event of the joint release, which is charged when v is released.
+    clip : geometry of the noise of one α_i.
     """
 
     event: Gaussian

@@ -186,11 +186,11 @@ class SkGD(Solver):
         return known.uncentred(trail.final(w, shrunk=True) * present.mask, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the charges of the one-time releases, and of all passes (or, if charged separately, of every drawn block)."""
+        """Return the charges of releases outside the passes, and of passes (if charged separately, of every drawn block)."""
         return Budget(self, problem).releases()
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages that a run waits for: visits, rebuilds of Xw, record norms and one-time releases.
+        """Return the number of messages that a run waits for: visits, rebuilds of Xw, record norms, other releases.
 
         Importance sampling depends on M, which is not known yet, so visits are counted as if all M were equal. For a run
         without privacy the number is an upper bound. For long runs the number is extrapolated from the first COUNTED draws.
@@ -203,7 +203,7 @@ class SkGD(Solver):
         """Return the number of vectors that a run sends.
 
         There are two vectors for each visit to a party, one per party for each rebuild or extrapolation of Xw, the vectors of
-        one-time releases, and vectors that parties keep for the record cap or a sweep.
+        releases outside the passes, and vectors that parties keep to cap records or to take several steps per message.
         """
         parties, once = len(problem.layout.whole()), table(self, problem)
         visited, swept = self.visits(problem)[1], parties * self.sweeps

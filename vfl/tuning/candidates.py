@@ -157,7 +157,7 @@ class Tuning:
 
     @cached_property
     def trial_epsilon(self) -> float:
-        """ε of one trial at the same δ. A single run with this ε would have as much noise as the trial."""
+        """ε of one trial (training of one candidate) at the same δ. A single run with this ε would have as much noise."""
         return _epsilon_below(self.budgets[0], self._stated)
 
     @cached_property

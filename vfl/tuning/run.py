@@ -138,9 +138,9 @@ def tune(
 ) -> Tuned:
     """Train all candidates and release the best. Model and score together are (ε, δ)-DP for every record, as the job asks.
 
-    Every candidate is trained once, on the training part, with an equal share of the budget, and gets one noisy score on the
-    held-out part. Then a secret draw leaves each candidate out with probability 1/(inclusion + 1), and the best of the others
-    is released. The losers and the number of candidates left out stay secret (docs/tuning.md). The whole charge is made
+    Every candidate is trained once, on the training records, with an equal share of the budget, and gets one noisy score on the
+    held-out records. Then a secret draw leaves each candidate out with probability 1/(inclusion + 1), and the best of the
+    others is released. The losers and the number of candidates left out stay secret (docs/tuning.md). The whole charge is made
     before the first query and is never refunded after that query. A party's own ledger counts all trials by composition.
 
     candidates : changes to the job, {"penalty.strength": 1e-3}, or jobs; {} is the job itself. Candidates may differ in loss,
@@ -352,7 +352,7 @@ class _Tune:
         return trial.n_records
 
     def _trial(self, number: int, sources: Mapping[str, Any], *, again: bool, last: bool) -> Trial:
-        """Train and score one candidate. If the data make training fail, return the worst score and a fixed public model."""
+        """Train and score one candidate. If training fails on the data, return the worst score and a fixed public model."""
         job, arrangement = self._tuning.trials[number], self._settings.arrangement
         if job.id is not None:
             arrangement = replace(arrangement, run=self._aligned, resumed=again, required=again, last=last)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement(Keeping):
-    """Arrangement of one run. Fields inherited from `Keeping` apply to all parties; `folders` replaces `folder`.
+    """Owners' policies and index options of one run. Fields of `Keeping` apply to all parties; `folders` replaces `folder`.
 
     policies : {party: path of its owner's policy}. folders : {party: folder of its index}. All paths are absolute.
     required : True if an earlier process of the run has trained on the rows of an index. Then no other index may be used.
@@ -47,7 +47,7 @@ class Arrangement(Keeping):
     required: bool = False
 
     def keeping(self, party: str) -> Keeping:
-        """Return the rules for the index that one party keeps."""
+        """Return the rules for a party's index (positions of the aligned records)."""
         return Keeping(self.folders.get(party), self.run, self.resumed, self.later, self.last, self.again)
 
 

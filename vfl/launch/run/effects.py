@@ -207,7 +207,7 @@ def effects_of(result: Result, told: History | None = None) -> Effects:
     }
 
     def summed(names: Sequence[str], scaled: Vector, k: int) -> tuple[Vector, Vector | None]:
-        """Return the part of the margin of class k, and the noise band of that part. scaled : (..., len(names))."""
+        """Return what these coordinates add to the margin of class k, and a noise band. scaled : (..., len(names))."""
         own = [coordinates_of(name, job.class_names)[k] for name in names]
         if not all(name in moves for name in own):
             return scaled @ np.array([by_name[name] for name in own]), None

@@ -221,7 +221,7 @@ def events_of(job: Job, settings: Settings) -> Iterator[Event | Result]:
 
 @contextlib.contextmanager
 def running(job: Job, sources: Mapping[str, Any], settings: Settings) -> Iterator[Iterator[RunEvent]]:
-    """Yield the events of the engine at the run's place; the engine stops with the block. sources : from `asked_sources`."""
+    """Yield the events of the engine; the engine stops when the `with` block ends. sources : from `asked_sources`."""
     run, arrangement = engine_of(settings.place).run, settings.arrangement
     events = run(job, sources, settings.budget, settings.log, place=settings.place, arrangement=arrangement)
     with contextlib.closing(events):

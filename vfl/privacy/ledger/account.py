@@ -31,7 +31,7 @@ class Allowance:
 
     @property
     def spent(self) -> int:
-        """Units of all charges."""
+        """Cost of all charges, in units of μ² or ρ."""
         return self._total.units
 
     def check(self, events: Iterable[Event]) -> None:

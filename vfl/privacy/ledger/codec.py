@@ -30,7 +30,7 @@ FORMAT = 1
 
 
 class Kind(enum.StrEnum):
-    """Action that an entry records."""
+    """Action that an entry of the ledger records."""
 
     CAP = "cap"
     RESERVE = "reserve"

@@ -32,7 +32,7 @@ Plan: TypeAlias = "Sequence[tuple[Event, int]]"
 
 
 class Accounting(enum.StrEnum):
-    """Quantity that a book adds up under the cap: μ² or ρ."""
+    """Cost of a release that a ledger or book adds up: μ² or ρ."""
 
     GDP = "gdp"
     ZCDP = "zcdp"

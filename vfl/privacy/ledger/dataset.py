@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DatasetBook:
-    """Budget of one data set. A plan is granted if spending and reservations of all runs, this plan included, fit the cap.
+    """Budget of one data set. A plan is granted if it fits the cap on ε together with all other charges and reservations.
 
     Implements `Book`. Picklable.
     """

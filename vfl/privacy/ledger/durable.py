@@ -180,7 +180,7 @@ class SqliteLedger:
         A change after releases is marked in the chain, and every later certificate flags the change. The earlier cap then no
         longer bounds the releases, since the new cap may depend on results.
 
-        accounting : quantity that is added up. With None, the first reservation decides: "gdp" if all its releases are
+        accounting : "gdp" adds up μ², "zcdp" ρ. With None, the first reservation decides: "gdp" if all its releases are
         Gaussian.
         change_delta : True confirms a δ that differs from the account's. ε at one δ says nothing about ε at another δ.
 
@@ -259,7 +259,7 @@ class SqliteLedger:
         """Add every charge of a data set to another accountant; return the accountant.
 
         A tighter accountant gives a smaller ε for a list of events that was fixed beforehand. For events that were chosen
-        adaptively, the guarantee remains the cap.
+        adaptively, only the data set's cap on ε is a guarantee.
         """
         counts: Counter[Event] = Counter()
         with self._lock, self._store.reading() as rows:

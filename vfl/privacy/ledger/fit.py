@@ -32,7 +32,7 @@ class FitBook:
     reservation and accounted by PLD or by the curve of the selection. Under any other plan, releases may be chosen adaptively
     within the reservation.
 
-    epsilon > 0, delta in (0, 1) : the cap.
+    epsilon > 0, delta in (0, 1) : limit of the fit.
     """
 
     scope = "covers this one fit only: no ledger counts other fits on the same data"

@@ -91,11 +91,11 @@ class Scope:
 
     @property
     def spent(self) -> int:
-        """Units of all charges."""
+        """Cost of all charges, in units of μ² or ρ."""
         return self.closed + sum(run.allowance.spent for run in self.open.values())
 
     def free(self, accounting: Accounting) -> int:
-        """Return the units that a plan may still reserve."""
+        """Return the cost in units that a plan may still reserve."""
         return self.capacity[accounting] - self.committed
 
     @property

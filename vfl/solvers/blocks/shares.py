@@ -1,4 +1,4 @@
-"""Division of a run's budget μ² among SkGD's one-time releases and its passes."""
+"""Division of a run's budget μ² between SkGD's passes and its other releases, such as label statistics."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Shares:
 
 
 def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
-    """Return the one-time releases of a resolved SkGD, in order. Each takes a share of the μ² that earlier ones leave."""
+    """Return what a resolved SkGD releases outside its passes, in order. Each takes a share of the μ² still left."""
     shares = solver.decided
     rows = [smoothness.row(problem)]
     if shares.label_share:
@@ -88,7 +88,7 @@ def _joined(solver: SkGD, problem: Problem) -> bool:
 class Budget:
     """Budget of a resolved SkGD for one problem. All releases together are μ-GDP under replace-one, with the problem's μ.
 
-    The one-time releases take their shares of μ² in the order of `table`. The passes get the rest.
+    Releases outside the passes take their shares of μ² in the order of `table`. The passes get the rest.
     """
 
     solver: SkGD
@@ -96,7 +96,7 @@ class Budget:
 
     @property
     def once(self) -> tuple[tuple[OneTime, tuple[Gaussian, ...]], ...]:
-        """Return the one-time releases, each with its events."""
+        """Return the releases outside the passes, each with its events."""
         return self._divided()[0]
 
     def _divided(self) -> tuple[tuple[tuple[OneTime, tuple[Gaussian, ...]], ...], float]:
@@ -114,24 +114,24 @@ class Budget:
         return math.sqrt(sum(mu_squared(event) for row, events in self.once if row.phase is phase for event in events))
 
     def made(self, phase: Phase, run: Run) -> Generator[Query, Released, None]:
-        """Yield the queries of all one-time releases (outside the passes) of a phase; the releases update the run."""
+        """Yield the queries of all releases outside the passes in a phase of the run, which they update."""
         for row, events in self.once:
             if row.phase is phase:
                 yield from row.make(run, events)
 
     @cached_property
     def _early(self) -> float:
-        """Number of early passes, after which one-time releases are due; inf without such releases."""
+        """Number of early passes, after which other releases are due; inf without such releases."""
         if not any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem)):
             return math.inf
         return record_defaults.early_passes(Walk(self.solver, self.problem, Curvature.flat(self.problem)).n_passes)
 
     def due(self, number: int, run: Run) -> bool:
-        """Return True if one-time releases are due before pass `number`. They end with the margins of the current model."""
+        """Return True if releases outside the passes, which also rebuild the margins, are due before pass `number`."""
         return number >= self._early and not run.passed and bool(run.present.mask.all())
 
     def between(self, number: int, run: Run, w: Vector) -> Generator[Query, Released, None]:
-        """Make the one-time releases that are due between the early and the later passes.
+        """Make the releases that are due after the early passes, the first 30 %.
 
         During the second half of the early passes, record w before each pass, for an average. number : pass that begins at w.
         """
@@ -144,7 +144,7 @@ class Budget:
             run.settled[number] = w.copy()
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return the charges of the one-time releases, and of all passes (or, if charged separately, of every drawn block)."""
+        """Return the charges of a run; see `SkGD.releases`."""
         if not self.problem.private:
             return ()
         walk = self.walk(Curvature.flat(self.problem))
@@ -163,7 +163,7 @@ class Budget:
         return (*((event, 1) for _, events in self.once for event in events), *passes)
 
     def walk(self, known: Curvature) -> Walk:
-        """Return the sequence of block updates, with noise multipliers that spend the μ² that the one-time releases leave."""
+        """Return the sequence of block updates, with noise multipliers that spend the μ² left by all other releases."""
         walk = Walk(self.solver, self.problem, known)
         if not self.problem.private:
             return walk

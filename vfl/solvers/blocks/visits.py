@@ -202,7 +202,7 @@ class Walk:
         return tuple(known[b, moving] for b in draw)
 
     def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
-        """Return the visits for some draws: in a sweep, one per run of draws from one party's blocks; else one per draw.
+        """Return the visits for some draws: one per draw, or one per run of draws from one party if visits have many steps.
 
         A visit ends with its pass if the run may stop there, if a pass is charged as one release, or if there is momentum.
         """

@@ -47,7 +47,7 @@ class Momentum:
         self._push: Vector | None = None
 
     def push(self, number: int, θ: Vector) -> Vector | None:
-        """Return the heavy-ball term of pass `number`, (p,). All visits of the pass use this term. None without momentum.
+        """Return the heavy-ball term of pass `number`, (p,), for all visits of the pass; None without momentum.
 
         θ : (p,) the model. Before the first visit of a pass, θ must be the result of the previous pass.
         """

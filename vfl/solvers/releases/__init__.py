@@ -1,1 +1,1 @@
-"""One-time releases about columns, labels and the final model. Each release is charged a share of the run's budget."""
+"""Releases that a run makes once, about columns, labels and the final model. Each takes a share of the run's budget."""

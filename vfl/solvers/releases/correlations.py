@@ -63,7 +63,7 @@ def radius(p: int, ratio: float) -> float:
 
 
 def row(problem: Problem, share: float) -> OneTime:
-    """Return the one-time release of the products, made between the record norms and the first pass."""
+    """Return the release of the products, made once, between the record norms and the first pass."""
     p = problem.layout.n_coordinates
     said = (
         f"{p * (p + 1) // 2} products of columns for {share:.2g} of μ²: steps follow a joint model of all columns. "

@@ -82,7 +82,7 @@ def clip_of(dimension: int) -> Clip:
 
 
 def excess_events(mu: float, dimension: int) -> tuple[Gaussian, ...]:
-    """Return the events of the sums, one per pair of neighbours in FACTORS. Together the events are μ-GDP."""
+    """Return the events of the sums, one per two neighbouring FACTORS. Together the events are μ-GDP."""
     clip = clip_of(dimension)
     found = []
     for share in split(mu, FIRST):
@@ -95,7 +95,7 @@ def excess_events(mu: float, dimension: int) -> tuple[Gaussian, ...]:
 def sums_of(
     loss: Loss, cap: float, rows: Mapping[str, tuple[Block, Vector, Vector]], events: Sequence[Gaussian], dimension: int
 ) -> tuple[Backward, ...]:
-    """Return the queries for the sums, one per pair of neighbours in FACTORS.
+    """Return the queries for the sums, one per two neighbouring FACTORS.
 
     cap : record cap C. rows : {party: (block, centres, scales)} under the record cap, without lost parties.
     """
@@ -107,7 +107,7 @@ def sums_of(
 
 
 def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
-    """Return the one-time release of the sums, made between two passes. Each pass is charged by its own cap.
+    """Return the release of the sums, made once, between two passes. Each pass is charged by its own cap.
 
     joined : True if the run rebuilds the margins before the next pass in any case.
     """

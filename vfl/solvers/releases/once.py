@@ -1,4 +1,4 @@
-"""One-time releases of a run: when each release is made, its share of μ², its events, and its messages.
+"""Releases that a run makes once, outside its passes: when, with which share of μ², events and messages.
 
 To add a release, build a `OneTime` in a module of its own, and list it in `vfl.solvers.blocks.shares.table`. The division of
 μ², the charges, and the plan's sentences, messages and vectors all follow from the table.

@@ -189,7 +189,7 @@ def pieces_of(problem: Problem, rows: Rows, weighting: Products, event: Gaussian
 
 
 def planned(problem: Problem) -> tuple[Gram, ...]:
-    """Return the pieces that the plan knows, without the centres and scales, which the run releases only later."""
+    """Return the queries as the plan knows them: without centres and scales, which only the run releases."""
     return pieces_of(problem, unscaled(problem), Products(problem.loss, 1.0, 1.0, 1.0, True), None)
 
 
@@ -206,7 +206,7 @@ def messages_of(problem: Problem, matrices: int) -> dict[str, int]:
 
 
 def row(problem: Problem, share: float) -> OneTime:
-    """Return the one-time release of the curvature and of the residuals' variance, made after the last pass."""
+    """Return the release of the curvature and of the residuals' variance, made once, after the last pass."""
     p, counted = problem.layout.n_coordinates, messages_of(problem, 2)
     said = f"{p * (p + 1)} products of columns at the final model for {share:.2g} of μ²: they give standard errors. {SHOWN}"
     counted["messages"] += 1  # the model's margins

@@ -129,7 +129,7 @@ def moments_event(problem: Problem, mu: float | None = None) -> Gaussian | None:
 
 
 def row(problem: Problem) -> OneTime:
-    """Return the one-time release of the columns' moments."""
+    """Return the release of the columns' moments, made once, at the start."""
 
     def make(run: Run, events: tuple[Gaussian, ...]) -> Exchange[None]:
         run.known = yield from curvature(problem, events[0] if events else None)

@@ -109,7 +109,7 @@ def started(
 
 
 def row(problem: Problem, share: float, *, by_pass: bool) -> OneTime:
-    """Return SkGD's one-time release for the start of the intercept and, for squared loss, for the label spread in the cap."""
+    """Return SkGD's release, made once, of a label statistic: for the intercept's start and, under squared loss, the cap."""
     mean_alone = by_pass and record_defaults.releases_mean(problem)
     spread = not (counts.has_counts(problem) or problem.loss.classification or mean_alone)
 

@@ -404,5 +404,5 @@ def early_share(problem: Problem) -> float:
 
 
 def early_passes(n_passes: int) -> int:
-    """Return the number of early passes."""
+    """Return how many passes count as early (EARLY)."""
     return max(1, round(EARLY * n_passes)) if n_passes > 2 else 0
