@@ -104,8 +104,8 @@ class Budget:
             return FitBook(epsilon, problem.delta).reserve(plan.releases, job=job.digest, run=self.run)
         if plan.committed:
             raise PrivacyError(
-                f"{plan.solver.name} with sampling='poisson' cannot be charged to a ledger, which adds up single "
-                "releases: the guarantee of secret sampling holds for one whole plan. Leave out the ledger, the data "
+                f"{plan.solver.name} with sampling='poisson' cannot be charged to a ledger, which adds up "
+                "releases one by one: the guarantee of secret sampling holds for a whole plan. Leave out the ledger, the data "
                 "set and the output folder, or use sampling='disjoint'"
             )
         book = DatasetBook(ledger, self.account(job))

@@ -54,5 +54,5 @@ class Folds:
         if batch.number == 0:
             return events
         if before is None or before.batch != replace(batch, number=batch.number - 1) or before.events() != events:
-            raise PrivacyError("a batch does not follow the one before it in its pass, so it was not charged")
+            raise PrivacyError("a batch does not follow the previous batch of its pass, so the batch was not charged")
         return events if again else ()

@@ -352,9 +352,7 @@ class TrainingWork(Work):
             raise FederationError(f"party {self._task.party!r} was sent a report of another run")
         self._notices += 1
         if self._notices > MOST_NOTICES:
-            raise FederationError(
-                f"party {self._task.party!r} was sent more than {MOST_NOTICES} reports of one run's phases"
-            )
+            raise FederationError(f"party {self._task.party!r} was sent more than {MOST_NOTICES} reports on one run")
 
     def _take(self, key: ReleaseKey, part: int, parts: int) -> None:
         """Record the keys of releases before their noise is drawn. A key can be recorded only once."""

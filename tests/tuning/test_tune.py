@@ -370,7 +370,7 @@ def test_a_failure_of_a_participant_ends_the_tune_and_it_is_resumed(tmp_path, mo
         tuned(output=tmp_path / "run")
     assert files(tmp_path / "run" / "sealed") == ["trial-0"]
     monkeypatch.undo()
-    with pytest.raises(OutputError, match=r"holds a tune.*vfl resume"):
+    with pytest.raises(OutputError, match=r"holds a tuning run.*vfl resume"):
         vfl.resume(tmp_path / "run", table(), at="inprocess")
     done = []
     found = resume(tmp_path / "run", table(), at="inprocess", watch=done.append)

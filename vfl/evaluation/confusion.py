@@ -143,7 +143,7 @@ class Confusion:
         return replace(scaled(mean, unit), baseline=min(missed * positive, false_alarm * (1.0 - positive)), best=0.0)
 
     def lift(self) -> Estimate | None:
-        """Return the lift, precision divided by the share of positive records; None if the noise hides either quantity.
+        """Return the lift, precision divided by the share of positive records; None if the noise hides either one.
 
         The intervals of precision and share hold together, so the interval of the quotient holds too.
         """

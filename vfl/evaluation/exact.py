@@ -35,7 +35,7 @@ class Unclamped:
     """Sums Σ q and Σ qqᵀ over the records, without noise; q are the unclamped losses, errors and deviances of one record.
 
     With classes, q is the record's loss. Without classes, q holds |e| and e² of the model's error e, the deviance if the loss
-    has one, and the same quantities for a constant model.
+    has one, and the same numbers for a constant model.
 
     loss : loss of the model. cap : unit of losses and errors. deviance_cap : unit of deviances.
     constant : prediction of the constant model; None leaves that model out.

@@ -34,8 +34,8 @@ SEEN = 5.0
 the noise. With 2 instead of 5, intervals cover 0.84 to 0.93 of the true values instead of 0.95.
 """
 _NOISE, _SAMPLING = 0.5, 0.5
-"""Shares of the error probability ζ for the noise of the counts and for the sampling of the records. Both are shares of what
-the distance leaves of ζ (vfl.evaluation.distance).
+"""Shares of the error probability ζ for the noise of the counts and for the sampling of the records. Both are shares of ERROR −
+OF_DISTANCE (vfl.evaluation.distance).
 """
 
 

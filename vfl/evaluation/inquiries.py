@@ -80,7 +80,7 @@ class Inquiry(ABC):
     __slots__ = ()
     name: ClassVar[str]
     side: ClassVar[Side] = Side.HELD_OUT
-    """Part of the records that the inquiry asks about."""
+    """Records that the inquiry asks about: training or held out."""
 
     @property
     def _events(self) -> tuple[Gaussian | None, ...]:

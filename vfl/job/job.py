@@ -262,8 +262,8 @@ class Job:
         if self.margins != STORAGES[0] and (self.trust != TRUSTS[0] or not self.solver.sweeps):
             why = f"trust={self.trust!r}" if self.trust != TRUSTS[0] else f"{self.solver.name} with these options"
             raise SpecificationError(
-                f"margins={self.margins!r} rounds margins that SkGD and CD send to parties in sweeps, but {why} sends none: "
-                "leave margins out"
+                f"margins={self.margins!r} rounds margins for parties that take several steps per message, but {why} sends no "
+                "margins: leave margins out"
             )
 
     def _check_types(self) -> None:
@@ -464,7 +464,7 @@ class Job:
             for column in self.partition.columns(party):
                 if curves_in(self.schema[column]):
                     raise SpecificationError(
-                        f"column {column!r} of sparse party {party!r} is a curve or a pair with one, which fills cells that "
+                        f"column {column!r} of sparse party {party!r} is a curve or a product with one, which fills cells that "
                         "are 0: leave the party out of sparse and give a dense table, or declare a number"
                     )
                 low, high = self.schema[column].limits

@@ -93,7 +93,7 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
     require_job(job)
     if not job.classification or job.classes is not None:
         raise SpecificationError(
-            "one-vs-rest needs a classification loss, and no classes in the job: it names them, one against the rest"
+            "one-vs-rest needs a classification loss, and no classes in the job, since the argument `classes` names them"
         )
     if job.start is not None:
         raise SpecificationError(

@@ -170,7 +170,9 @@ def resume(
     if (folder / MODEL).exists():
         return Result.load(folder)
     if (folder / TUNE).exists():
-        raise OutputError(f"{str(folder)!r} holds a tune: continue it with vfl resume, or with vfl.tuning.run.resume")
+        raise OutputError(
+            f"{str(folder)!r} holds a tuning run: continue it with vfl resume, or with vfl.tuning.run.resume"
+        )
     signer = signing_key(key)
     job, _ = jobfile.read(folder / jobfile.NAME)
     with checkpoint.Checkpoint(folder) as log:  # lock it before reading: another process may be adding to it

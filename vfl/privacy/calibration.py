@@ -57,7 +57,7 @@ def split(mu: float, share: float) -> tuple[float, float]:
     while Fraction(first) ** 2 + Fraction(rest) ** 2 > total:
         rest = math.nextafter(rest, 0.0)
     if not (first > 0 and rest > 0):
-        raise PrivacyError(f"share = {share!r} leaves nothing for one part: choose one further from 0 and 1")
+        raise PrivacyError(f"share = {share!r} leaves no budget on one side: choose a share further from 0 and 1")
     return first, rest
 
 

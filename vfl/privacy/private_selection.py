@@ -171,7 +171,7 @@ def dominating_mu(mu: float, candidates: int, concentration: int) -> tuple[int, 
 
 def _require_mu(mu: float) -> float:
     if not (mu == 0 or 1e-140 <= mu <= LARGEST_SELECTED_MU):
-        raise PrivacyError(f"private selection: μ of a trial must be 0, or positive and at most 30, not {mu!r}")
+        raise PrivacyError(f"private selection: μ of a candidate must be 0, or positive and at most 30, not {mu!r}")
     return mu
 
 

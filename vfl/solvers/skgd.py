@@ -218,7 +218,7 @@ class SkGD(Solver):
         )
 
     def visits(self, problem: Problem) -> tuple[int, int]:
-        """Return the number of visits, and the number of pairs (visit, visited party)."""
+        """Return the number of visits, and the number of parties in all visits together."""
         walk = Walk(self, problem, Curvature.flat(problem))
         rounds, owners = self.outer_rounds or 1, [block.party for block in walk.blocks]
         counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))

@@ -66,8 +66,8 @@ class SVRG(BatchSolver):
     Σ_{i in batch} clip_D((ℓ'(v_i) − ℓ'(ṽ_i)) x_i), a Poisson-subsampled Gaussian or, on disjoint public batches, Δ_D/σ-GDP
     per pass (vfl.solvers.batches). With a cap c, Δ_c = 2(c(1 + p·2⁻⁵⁰) + g√p/2) (vfl.solvers.joint, rounding included). The
     snapshot's derivatives stay with the coordinator. A record's derivative is a function of that record and of released
-    values, so the clip D bounds the record's influence on a step for any snapshot. The plan is fixed beforehand. Both kinds
-    of release get about the same share of the budget. D clips one record's difference as a whole; clipping ℓ'(v) and ℓ'(ṽ)
+    values, so the clip D bounds the record's influence on a step for any snapshot. The plan is fixed beforehand. Snapshots and
+    steps get about the same share of the budget. D clips one record's difference as a whole; clipping ℓ'(v) and ℓ'(ṽ)
     separately would allow differences of norm 2C. Source: Johnson & Zhang 2013; clipping as in Abadi et al. 2016 (clipping
     biases the difference).
 

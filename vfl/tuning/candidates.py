@@ -140,7 +140,7 @@ class Tuning:
     @property
     def _stated(self) -> float:
         if self.delta is None:
-            raise PrivacyError("a tune needs δ before it can plan: see `with_delta`")
+            raise PrivacyError("a tuning run needs δ before it can plan: see `with_delta`")
         return self.delta
 
     @property
@@ -301,7 +301,7 @@ def _check_job(job: Job) -> None:
         )
     if job.diagnostics:
         raise SpecificationError(
-            "diagnostics releases exact values of every candidate: leave diagnostics out of a tune"
+            "diagnostics releases exact values of every candidate: leave diagnostics out of a tuning run"
         )
     if job.fairness is not None:
         raise SpecificationError(
@@ -309,7 +309,7 @@ def _check_job(job: Job) -> None:
         )
     if job.privacy.inference:
         raise SpecificationError(
-            "a tune returns no standard errors, for which every trial would spend budget: leave privacy.inference out, or "
+            "tuning gives no standard errors, for which every trial would spend budget: leave privacy.inference out, or "
             "train the chosen job in a run of its own"
         )
 
@@ -360,7 +360,7 @@ def _plain(job: Job, option: str, other: Job) -> Any:
 
 def _of(job: Job) -> Privacy:
     if job.privacy is None:
-        raise SpecificationError("a tune is for private jobs")
+        raise SpecificationError("tuning is for private jobs")
     return job.privacy
 
 

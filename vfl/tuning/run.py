@@ -278,7 +278,7 @@ class Book:
         """Continue the reservation that an earlier process made; if there is none, make a reservation."""
         ledger = self.budget.open()
         if ledger is None:
-            raise OutputError("a tune without an output folder cannot be resumed")
+            raise OutputError("a tuning run without an output folder cannot be resumed")
         balances = ledger.show() if ledger.path.exists() else ()
         known = next((run for balance in balances for run in balance.runs if run.run == self.budget.run), None)
         if known is None or known.status == "refunded":
@@ -376,14 +376,16 @@ class _Tune:
             if begun is None:
                 raise
         if begun is None:
-            raise FederationError("a trial ended before its plan was made: resume the tune")
+            raise FederationError("a trial ended before its plan was made: resume the tuning run")
         return self._failed(begun, tuple(flags))
 
     def _begin(self, n_records: int) -> None:
         """Check every candidate's plan for n, then charge the whole tune; later calls only compare n."""
         known = self._plans[0].n_records if self._plans else self._known_records()
         if known not in (None, n_records):
-            raise DataError("the parties hold a different number of records from the first trial: start a new tune")
+            raise DataError(
+                "the parties hold a different number of records from the first trial: start a new tuning run"
+            )
         if self._plans:
             return
         plans = self._tuning.plans(n_records)
@@ -476,7 +478,7 @@ def _settings_of(job: Job, place: Place, data: Any, arrangement: Arrangement) ->
     require_fit(place, job)
     if not isinstance(place, InProcess) and place.faults.on_party_lost == MOST_LOSSES:
         raise SpecificationError(
-            "a tune cannot continue without a party, since its candidates would be trained on different columns: set [faults] "
+            "tuning cannot continue without a party, since candidates would be trained on different columns: set [faults] "
             "on_party_lost to 'wait' or 'abort'"
         )
     budget = new_budget(replace(job, dataset=None), None)
@@ -493,4 +495,4 @@ def _name_remedy(error: Exception, folder: Path, book: Book, *, resumed: bool = 
         charged = "the whole tune is charged; " if book.charged else ""
         error.add_note(f"{charged}once the cause is fixed, continue with: vfl resume {folder}")
     else:
-        shutil.rmtree(folder, ignore_errors=True)  # nothing was started: leave no folder that looks like a tune
+        shutil.rmtree(folder, ignore_errors=True)  # nothing was started: leave no folder that looks like a tuning run

@@ -155,7 +155,7 @@ class Sealed:
 
     def _file(self, number: int) -> Path:
         if self._folder is None:
-            raise OutputError("a tune without an output folder keeps its trials in memory")
+            raise OutputError("a tuning run without an output folder keeps its trials in memory")
         return self._folder / f"trial-{number}"
 
 

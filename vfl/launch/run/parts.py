@@ -55,7 +55,7 @@ def sum_of(result: Result, party: str | None = None) -> Sum:
     job = result.applied
     if job.multinomial:
         raise SpecificationError(
-            "SQL, ONNX and exports of parts have one margin, and multinomial loss has K: export the whole to scikit-learn"
+            "multinomial loss has K margins, and SQL, ONNX and exports for one party have one: export to scikit-learn"
         )
     owners = job.partition.parties if party is None else (party,)
     by_name = dict(zip(result.coordinates, map(float, result.w), strict=True))

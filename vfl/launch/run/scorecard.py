@@ -171,7 +171,7 @@ def _of_side(side: Side) -> tuple[list[str], Vector]:
         names = tuple(name.removeprefix(f"{side.name}=") for name in own_of(declared, side.name))
         return list(names), coordinates_at(declared, names)
     raise SpecificationError(
-        f"a scorecard has no points for pairs with column {side.column!r} of kind {declared.kind}: declare vfl.Curve, "
+        f"a scorecard has no points for products with column {side.column!r} of kind {declared.kind}: declare vfl.Curve, "
         "vfl.Binned or vfl.Categorical for it"
     )
 

@@ -57,8 +57,7 @@ LONGEST = {
 }
 """{kind of problem: ((least ρ, longest τ), ...)}.
 
-The first row whose least ρ is reached applies. Nearly parallel columns converge slowly, so such problems are allowed a longer
-τ.
+The first row whose least ρ is reached applies. Nearly parallel columns converge slowly, so they get a longer τ.
 """
 CURVED = (0.2, 0.13)
 """Largest τ/ρ of a run on a subsample, for steps of 1/2 and for steps of 1, if the loss is not squared.
@@ -85,7 +84,7 @@ UNSURE = 10.0
 Above this value, starting at 0 gave 1 to 9 % less error on three problems.
 """
 WIDENS = 300.0
-"""Smallest ρ at which a run releases sums of the parts that the record cap cuts off."""
+"""Smallest ρ at which a run releases sums of the gradient parts that the record cap cuts off."""
 WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0, "counts": 4.0}
 """{kind of problem: smallest c} for runs that release standard errors.
 
@@ -247,7 +246,7 @@ def _mean_share(problem: Problem, clear: float, parts: float, most: float) -> fl
 
 
 def excess_share(problem: Problem) -> float:
-    """Return the share of the passes' μ² to spend on sums of the parts that the record cap cuts off.
+    """Return the share of the passes' μ² to spend on sums of the gradient parts that the record cap cuts off.
 
     The share is 0 if noise would hide these sums. It is also 0 without an intercept: such runs converge slowly, and sums far
     from the minimum say little about the bias.
@@ -307,8 +306,8 @@ def time(problem: Problem) -> float:
     signal-to-noise ratio ρ is below about 2, the run stays at its start. A record cap below half of a typical residual shortens
     logistic steps, so τ rises by the inverse factor.
 
-    Nearly parallel columns converge slowly. 400 steps instead of 200 lowered the error on Electricity raw at ε = 10 from 1.7e-4
-    to 1.6e-5, and left 0.67 to 1.00 times the error on three simulated problems to which no rule was fitted.
+    400 steps instead of 200 lowered the error on Electricity raw at ε = 10 from 1.7e-4 to 1.6e-5, and to 0.67 to 1.00 times the
+    error of 200 steps on three simulated problems to which no rule was fitted.
     """
     ρ, row, parallel = signal_to_noise(problem), kind(problem), nearly_parallel(problem)
     if counts.has_counts(problem):
