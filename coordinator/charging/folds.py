@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Folds:
     """Charges for queries on batches. A whole pass is charged as one event, because each record is in one batch of the pass.
 
-    private : True if a repeated query makes a new release; False for seeded noise, which repeats a release to the bit.
+    private : False for seeded noise, which repeats a release to the bit.
     """
 
     def __init__(self, private: bool) -> None:

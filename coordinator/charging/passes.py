@@ -27,7 +27,7 @@ class Passes:
     the charge covers no further release: it is then unknown which of its releases were made, so all of them count as made. A
     retry therefore makes the next charge of the plan, which also covers all blocks that follow.
 
-    private : True if a repeated query makes a new release; False for seeded noise, which repeats a release to the bit.
+    private : False for seeded noise, which repeats a release to the bit.
     """
 
     def __init__(self, private: bool) -> None:

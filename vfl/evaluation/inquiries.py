@@ -230,7 +230,6 @@ class HeldOut(Inquiry):
         return Outcomes(self.problem.loss, self.loss_cap(), steps, self._fixed or 0.0)
 
     def _errors(self, constant: float | None) -> Residuals:
-        """Return the errors of the model, and of a constant model if there is one."""
         shares = [0.5] * 2
         if constant is not None:
             total = OF_NUMBERS["errors"] + OF_NUMBERS["constant"]

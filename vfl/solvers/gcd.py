@@ -138,10 +138,7 @@ class DecreaseScore(_Score):
         return np.asarray(np.sqrt((1.0 + self.penalty.convexity * self.steps) * decrease))
 
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return the least valid `sensitivity`: 2a·max_j unit_j gain_j plus twice a score's rounding error.
-
-        contribution : a, upper bound on one record's contribution to u_j.
-        """
+        """Return 2a·max_j unit_j gain_j plus twice a score's rounding error; as for `MoveScore.least`."""
         curved = abs(self.steps * self.unit**2 - 1.0) <= ROUNDING
         if self.penalty.grouped or not (curved | (self.steps == 0)).all():
             return math.inf  # the term added to the squared move would not be a Bregman divergence

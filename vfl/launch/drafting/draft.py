@@ -185,7 +185,6 @@ def _again(
 
 
 def _are_dates(cells: pa.Array, spec: Csv) -> bool:
-    """Return True if a text file has cells and every cell is a date in the file's format."""
     cells = cells.drop_null()
     if spec.dates is None and len(cells):
         iso = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$"

@@ -99,10 +99,7 @@ class InProcessTransport(MessageTransport):
 def run(
     job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: InProcess, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
-    """Load every party in this process, under its owner's policy. Then yield the plan, the rounds and the outcome.
-
-    arrangement : policies, and options of the alignment. The alignment comes first if the job asks for one.
-    """
+    """Load every party in this process, under its owner's policy. Then yield the plan, the rounds and the outcome."""
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     tasks = {name: job.for_party(name) for name in there}
     begins = not (budget.resumed or budget.sealed)  # the caller checks all trials of a sealed run together

@@ -283,8 +283,6 @@ def run(
     """Start the actors, let each party load its source on its node, then yield the plan, the rounds and the outcome.
 
     A party that an earlier process of the run left out is not started.
-
-    arrangement : policies, and options of the alignment. The alignment comes first if the job asks for one.
     """
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     # A ledger is a file on this machine, so the coordinator, which writes it, has to run here.
@@ -351,7 +349,6 @@ def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
 
 
 def _events(method: Any, place: Ray, *arguments: Any, **named: Any) -> Iterator[Any]:
-    """Yield the events that a generator method of the coordinator's actor yields."""
     from vfl.shards.ray_transport import answer_of
 
     for ref in method.options(num_returns="streaming").remote(*arguments, **named):

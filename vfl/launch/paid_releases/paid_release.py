@@ -123,7 +123,7 @@ class PrivateBounds:
     bounds : {column: (low, high)}, each a power of two or 0. Values outside are clamped.
     unknown : columns without a result, because they hold too few records or only zeros.
     least : approximate number of records that a magnitude needs in order to be found.
-    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee is for.
+    epsilon, delta : cost of this release alone. scope : data that the guarantee is for.
     """
 
     bounds: Mapping[str, tuple[float, float]]
@@ -175,7 +175,7 @@ class PrivateQuantiles:
     ends of the cell replace these quantiles.
     rank_error : largest standard error, due to noise, of the share of records below a quantile.
     resolution : {column: width of the widest cell of the column's grid}; quantiles are interpolated within a cell.
-    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee is for.
+    epsilon, delta : cost of this release alone. scope : data that the guarantee is for.
     """
 
     edges: Mapping[str, tuple[float, ...]]

@@ -77,7 +77,7 @@ class WeightOfEvidence:
     """Weights of evidence that `woe` found. They are released and therefore public.
 
     columns : {column: Evidence of the column}. noise : largest standard deviation of the noise of a count.
-    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee is for.
+    epsilon, delta : cost of this release alone. scope : data that the guarantee is for.
     """
 
     columns: Mapping[str, Evidence]

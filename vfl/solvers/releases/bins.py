@@ -68,7 +68,6 @@ def _sum(weighting: Weighting, block: Block, scales: Vector, norm: float, z: flo
 
 
 def _sigma(query: Query) -> float:
-    """Return the standard deviation of the noise of a query's release; 0 without noise."""
     (event,) = query.events()
     return 0.0 if event is None else float(event.sigma)  # type: ignore[attr-defined]
 
