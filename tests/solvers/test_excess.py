@@ -170,7 +170,7 @@ def test_losses_and_runs_that_it_does_not_fit_are_refused() -> None:
     for wrong in (1.0, -0.1):
         with pytest.raises(SpecificationError, match="between 0 and 1"):
             vfl.SkGD(shares=vfl.Shares(excess_share=wrong))
-    with pytest.raises(SpecificationError, match="clip='record' alone"):
+    with pytest.raises(SpecificationError, match="only with clip='record'"):
         vfl.SkGD(clip="coordinate", shares=vfl.Shares(excess_share=0.1))
 
 
