@@ -184,8 +184,8 @@ class RowsActor(Serving, IdsActor):
     def meet(self, margins: Lent | None, party: Lent | None) -> tuple[bool, bool]:
         """Return two flags: True if this process can read the memory `margins`, and True if it can read the memory `party`.
 
-        margins : memory of the process that holds the margins. party : memory of the party's main actor.
-        If this process can read `margins`, it also sends its own vectors through shared memory.
+        margins : memory of the process that holds the margins. party : memory of the party's main actor. If this process can
+            read `margins`, it also sends its own vectors through shared memory.
         """
         self._near = self._reader.reads(margins)
         return self._near, self._reader.reads(party)

@@ -221,7 +221,7 @@ class Policy:
         """Raise ConsentRefused unless the owner allows a part of a model to be applied to a source. No data is read.
 
         digest : digest of the part. source : result of parties.allowed.name_of. receiver : party that adds up the margins, and
-        so sees this party's part of each margin. labels : True if labels are read too.
+            so sees this party's part of each margin. labels : True if labels are read too.
 
         The error names the rule that refuses.
         """

@@ -73,8 +73,8 @@ class RowFacts:
 class _Visit:
     """Visit in progress: the current margins, and the block whose update X_S Δ has not yet been added to the margins.
 
-    entered : (n,) margins before the visit. v : (n,) current margins, float64. bounds : bounds of residuals under a record
-    cap. pending : the block. kind : type of the given margins, and of their change.
+    entered : (n,) margins before the visit. v : (n,) current margins, float64. bounds : bounds of residuals under a record cap.
+        pending : the block. kind : type of the given margins, and of their change.
     """
 
     query: Descend

@@ -99,8 +99,7 @@ class Aligning:
 class Aligned:
     """Outcome of an alignment: all parties hold the same records in the same order.
 
-    n_records : number of common records. sizes : {party: number of its ids}, which the participants know; do not publish
-    sizes.
+    n_records : number of common records. sizes : {party: number of its ids}, which the participants know; do not publish sizes.
     reused : True if every party still had the index of an earlier alignment.
     """
 

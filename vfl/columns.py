@@ -94,8 +94,8 @@ class Numeric:
 
     bounds : (lo, hi); values outside are clamped, and so are infinite values. None declares no bounds.
     fill : value for missing cells, within the bounds. None makes a missing cell an error at the column's owner.
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell and 0 otherwise. Without `fill`,
-    a missing cell then becomes the number within the bounds that is nearest to 0.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell and 0 otherwise. Without `fill`, a
+        missing cell then becomes the number within the bounds that is nearest to 0.
     """
 
     kind: ClassVar[str] = "numeric"
@@ -139,8 +139,8 @@ class Boolean:
     """Column of true and false (or 1 and 0), which becomes one coordinate of the model, 1 or 0.
 
     fill : value for missing cells. None makes a missing cell an error at the column's owner.
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without `fill`, the column's
-    own coordinate is then 0.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without `fill`, the column's own
+        coordinate is then 0.
     """
 
     kind: ClassVar[str] = "boolean"
@@ -176,8 +176,8 @@ class Categorical:
     categories : at least two, in the order of the coordinates; compared as text (`canonical_category`).
     fill : category for missing cells. None makes a missing cell an error at the column's owner.
     unknown : treatment of cells with an undeclared category: 'refuse' (an error at the owner) or 'zero' (no category).
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without `fill`, a missing cell
-    is then in no category.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without `fill`, a missing cell is
+        then in no category.
     """
 
     kind: ClassVar[str] = "categorical"

@@ -40,9 +40,8 @@ class Csv:
     decimal : the character before the fraction of a number, '.' or ','.
     thousands : the character between groups of three digits, as in 1'000'000; None refuses such numbers.
     quote : the character around fields that contain a delimiter or a line break; '' for none. Inside such a field, the quote
-    character is doubled.
-    dates : format of dates, in the directives of Python's strptime, such as '%d.%m.%Y'; None for ISO dates such as
-    2026-01-31.
+        character is doubled.
+    dates : format of dates, in the directives of Python's strptime, such as '%d.%m.%Y'; None for ISO dates such as 2026-01-31.
 
     Raises SpecificationError for an invalid option.
     """

@@ -32,14 +32,14 @@ class FeaturePartition:
     """Assignment of columns to parties, and the party that holds the label. Public; compared and hashed by content and order.
 
     parties : {party: its columns}, or pairs (party, columns). Their order is the order of the coefficients. A party without
-    columns is allowed if the party holds the label.
+        columns is allowed if the party holds the label.
     label : (party, column). The label is not a feature.
     blocks : {party: lists of its columns}, which cut every party's columns into blocks; None lets the solver cut. Parties
-    without columns may be left out.
+        without columns may be left out.
     groups : {party: columns that are not features}, by which a job checks fairness (vfl.Fairness). A party without other
-    columns is allowed if the party holds a group column.
-    exposure : column of the label's owner with the exposure of each record, such as years insured; not a feature. None
-    means an exposure of 1 for every record.
+        columns is allowed if the party holds a group column.
+    exposure : column of the label's owner with the exposure of each record, such as years insured; not a feature. None means an
+        exposure of 1 for every record.
     weight : column of the label's owner with the weight of each record; not a feature. None means equal weights.
 
     Several parties may hold columns of the same name. Each of these columns is then called 'PARTY.COLUMN' everywhere else: in
@@ -140,7 +140,7 @@ class FeaturePartition:
         """Return the columns that a party's data must hold: features, label and its factors, and groups.
 
         groups : False leaves out the party's groups and the weight, which measures of a released model do not need. None uses
-        the value of `label`: training needs label, groups and weight, and predictions do not.
+            the value of `label`: training needs label, groups and weight, and predictions do not.
         """
         trained = label if groups is None else groups
         held = dict(self._groups).get(party, ()) if trained else ()
@@ -294,8 +294,8 @@ class FeaturePartition:
         columns.
 
         parties : names of the parties, or their number (named party0, party1, ...). Each party must get at least one column.
-        label : (party, column); if only a column is given, the first party holds the label. The label never becomes a
-        feature, even if `columns` lists it.
+        label : (party, column); if only a column is given, the first party holds the label. The label never becomes a feature,
+            even if `columns` lists it.
         """
         if isinstance(parties, int):
             if parties < 1:

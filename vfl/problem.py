@@ -140,9 +140,9 @@ class Problem:
     sparse : parties with sparse columns. These columns are never centred, so that entries that are not stored remain 0.
     exposure : declared bounds of the exposures; None without exposure. Margins are then Xw + log(exposure).
     weighted : True if records have weights s between 0 and 1; then F(w) = (1/n) Σ s_i ℓ((Xw)_i, y_i) + ψ(w). Bounds on the
-    slope and curvature of ℓ also hold for s·ℓ.
+        slope and curvature of ℓ also hold for s·ℓ.
     inference : share that standard errors may spend of the μ² left by other releases outside the passes; None without standard
-    errors.
+        errors.
     subsamples : number of disjoint subsamples, of n_records each, on which the run trains in turn; 1 for other runs.
     start : (p,) the released model from which training starts, on the scaled features; None for the constant model.
     terms : penalties and bounds of single columns, in addition to ψ; None if there are none.

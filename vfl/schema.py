@@ -55,8 +55,8 @@ CHOSEN = ("categorical", "ordinal")
 class Schema:
     """Declarations of all columns. A column without a declaration is numeric, without bounds and without a fill.
 
-    columns : {column: Numeric(...), Boolean(...), Categorical(...) or a feature (vfl.features)}. Columns that are Dropped()
-    are not part of a schema.
+    columns : {column: Numeric(...), Boolean(...), Categorical(...) or a feature (vfl.features)}. Columns that are Dropped() are
+        not part of a schema.
     bounds : {column: (lo, hi)}, short for Numeric(bounds=(lo, hi)).
     fill : {column: value}, for columns whose declarations have no fill.
 

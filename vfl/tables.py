@@ -88,7 +88,7 @@ def built(
     """Return kind(**plain) for a dataclass; lists of text become tuples.
 
     where : beginning of a key's name in errors. error : class of the error for a key that is unknown, missing or of a wrong
-    type.
+        type.
     parts : {field: dataclass} of the fields that are tables themselves.
     """
     if not isinstance(plain, Mapping):

@@ -24,10 +24,10 @@ class Targets:
     """Per-record vectors that a job has besides the labels, and the form of the job's margins.
 
     exposure : True if records have offsets, which are the first margins. weights : True if records have weights between 0 and
-    1.
+        1.
     n_margins : margins per record, K with multinomial loss. A vector of margins is then (K·n,), one class after another.
     kind : type of the margins that a party sees in a pass. 'float32' rounds the margins, and parties answer with changes in
-    float32.
+        float32.
     """
 
     exposure: bool = False

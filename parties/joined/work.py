@@ -150,7 +150,7 @@ class Work:
     """An accepted offer in progress. The work survives a broken stream. An unexpected call is refused, and nothing is computed.
 
     offer : the accepted offer. service : service that answers the calls. sealing : None for the dealer, which seals parcels
-    itself. coordinator : the process that made the offer. reported : time of the last report of the cost.
+        itself. coordinator : the process that made the offer. reported : time of the last report of the cost.
     """
 
     def __init__(self, offer: Offer, service: Service, sealing: Sealing | None) -> None:

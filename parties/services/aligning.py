@@ -118,7 +118,7 @@ class AlignmentService(Service):
     The owner has to agree to the job before this service reads the id column, on the message ReadIds.
 
     task : task of the party; it names the id column. source : source in this process. keeping : files that stay on the party's
-    disk. parties : names of all participating parties. cores : number of cores that the alignment may use.
+        disk. parties : names of all participating parties. cores : number of cores that the alignment may use.
     salt : salt of a new alignment, 32 bytes, equal for all parties, fresh for every run, and unknown to the coordinator.
     read : function that reads the ids; None to read the ids into this process.
 

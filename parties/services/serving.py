@@ -450,7 +450,7 @@ class ServingService(Service):
         """Count the records of admitted requests on disk, in their order. A request above a limit gets a new outcome.
 
         quotas : {caller: most records per day}. own : False, for requests that need no record of this party, counts towards the
-        callers' quotas alone, not towards this party's own daily limit.
+            callers' quotas alone, not towards this party's own daily limit.
         """
         admitted = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
         if not admitted or self._taken([asked[k] for k in admitted], quotas, own=own) == "":

@@ -44,8 +44,7 @@ class Attack:
     """Attack on training or held-out records: guesses which of two data sets a run used, and the ε that they prove.
 
     part : 'training' or 'held out'; 'all' without a hold-out.
-    claim : ε that the charges promise to records of the part. claim_mu : μ of the claim; None for a claim that is not
-    Gaussian.
+    claim : ε that the charges promise to records of the part. claim_mu : μ of the claim; None for a claim that is not Gaussian.
     canary : description of the canaries, the records in which the two data sets differ. size : k, number of canaries.
     reach : share of the claimed μ that the two data sets attain, at most 1.
     runs, right : numbers of runs and of right guesses. level : probability that the guesses refute a correct claim.
@@ -199,11 +198,11 @@ def audit(
     residuals of all releases (vfl.auditing.residuals). Training records and held-out records are audited separately.
 
     n_records : n of the simulated run, on which the job's default options depend.
-    runs : number of runs per attack. None takes the number that detects noise of σ/√2 instead of σ with probability 0.95,
-    at most 1,000.
+    runs : number of runs per attack. None takes the number that detects noise of σ/√2 instead of σ with probability 0.95, at
+        most 1,000.
     confidence : 1 − the probability that a correct job fails.
-    public_data : {party: source} of records that are declared public, or one table of all columns, to use instead of
-    simulated records. The canaries replace the first public records, and n is the number of public records.
+    public_data : {party: source} of records that are declared public, or one table of all columns, to use instead of simulated
+        records. The canaries replace the first public records, and n is the number of public records.
 
     Raises PrivacyError or SpecificationError for a job that claims no ε or that an audit cannot simulate.
     """

@@ -38,8 +38,8 @@ farthest (vfl.privacy.geometry.PAIR); to +0.146 they move nearly as far.
 class Record:
     """One simulated record, in scaled positions.
 
-    cells : (columns,) positions: −1 and 1 are the bounds, 0 is the value that scaling maps to 0. label : −1 for a low, 0 for
-    a middle, 1 for a high label.
+    cells : (columns,) positions: −1 and 1 are the bounds, 0 is the value that scaling maps to 0. label : −1 for a low, 0 for a
+        middle, 1 for a high label.
     """
 
     cells: Vector
@@ -58,7 +58,7 @@ class Canary:
     """Two data sets D1 and D0. The k canaries are `first` in D1 and `second` in D0; all other records are the same in both.
 
     rest : cells of the other records, which alternate between (cells, label 1) and (−cells, label −1). These records pull the
-    model along the cells and leave the means at 0. None puts the other records at the scaled 0.
+        model along the cells and leave the means at 0. None puts the other records at the scaled 0.
     name : printed description of the two data sets.
     """
 

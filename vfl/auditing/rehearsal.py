@@ -46,7 +46,7 @@ class Release:
     """One release of a run, with the exact values on D0 and on D1 after the same earlier releases.
 
     name : kind and number of the query in the run that made the release. party : owner; '' for the coordinator and for joint
-    releases.
+        releases.
     event : event whose noise was drawn; None without noise.
     value : (s,) the released vector. For a selection, (1,) the position of the winner among all scores.
     exact : (s,) sums, or all scores times ε/2Δ for a selection, on D0 and on D1.
@@ -218,7 +218,7 @@ class Rehearsal:
     """Test runs of a job on two simulated data sets.
 
     plan : plan of the job. worlds : D0 and D1. canaries : positions of the canaries among the training records; empty if the
-    canaries are held out. name : description of the canary.
+        canaries are held out. name : description of the canary.
     """
 
     plan: Plan

@@ -58,37 +58,37 @@ class Certificate:
     epsilon, delta : the guarantee; inf and 0 if there is no guarantee.
     adjacency : relation between the two data sets that the guarantee compares.
     basis : releases from which ε is computed. 'charged' means the releases that were made. 'reserved' means all planned
-    releases, made or not: released values could decide how many were made, and then only the ε of all planned releases is
-    valid (a privacy filter). 'none' means a run without privacy.
+        releases, made or not: released values could decide how many were made, and then only the ε of all planned releases is
+        valid (a privacy filter). 'none' means a run without privacy.
     accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixed kinds of releases), 'pld' (a plan fixed beforehand),
         'selection' (a private choice among candidates) or 'none'.
     scope : other uses of the same data that the guarantee includes or leaves out.
     flags : sentences on data-dependent values that were not charged, and on noise that can be repeated.
     releases : number of charged releases.
     events : ((event, count), ...) that were charged. reserved : ((event, count), ...) that were reserved before any data were
-    read. If events depend on released values, charged and reserved events may differ, but cost the same.
+        read. If events depend on released values, charged and reserved events may differ, but cost the same.
     noise : class of the noise source. solver : name of the solver and final value of each of its options.
     clip, geometry : cap on one record's influence on a release, and the norm that the cap bounds.
     smoothness : 'private', 'bounds', 'declared' or 'data'.
     moments_digest : SHA-256 of the released moments of the columns, from which smoothness follows; '' if no moments were
-    released. The run's log has the moments.
+        released. The run's log has the moments.
     n_records : number of records. This number is public, and so is the list of individuals who take part.
     who_sees_what : values that noise protects and values that it does not, per kind of participant.
     trust : threat model of training on shares, {mode, participants, dealer, collude, holders, contributors, price, bits}, and
-    `products` for joint steps; {} for other runs. `price` is the noise of an opened sum divided by the noise that ε counts;
-    `products` is that ratio for an opened product of two parties' columns.
+        `products` for joint steps; {} for other runs. `price` is the noise of an opened sum divided by the noise that ε counts;
+        `products` is that ratio for an opened product of two parties' columns.
     job, job_digest, dataset : name and SHA-256 of the job, and the name of the job's data in the ledger ('' if the guarantee
-    holds for this fit alone).
+        holds for this fit alone).
     model_digest, findings_digest : SHA-256 of the model, and of the other released values ('' if there are none).
     ledger : position in the ledger's hash chain when the run was settled, {run, account, entries, head}; {} for a budget in
-    memory.
+        memory.
     books : {party: {entries, head}} of the parties that keep a ledger of their own (a book).
-    selection : facts of a private choice among candidate jobs, {candidates, winner, score, inclusion, withheld}; {} for a
-    run. `candidates` and `winner` are SHA-256 digests of jobs, and `withheld` is a sentence.
+    selection : facts of a private choice among candidate jobs, {candidates, winner, score, inclusion, withheld}; {} for a run.
+        `candidates` and `winner` are SHA-256 digests of jobs, and `withheld` is a sentence.
     knots : {column: released knots} of the curves whose knots the run found; {} if there are none.
     start : SHA-256 of the released model from which training started; '' if there is none.
     federation : federation of organisations that made the run, {name, digest}; for training on shares also {dealer}, the
-    organisation that was the dealer; {} for runs of one operator. The digest is over all names and pinned certificates.
+        organisation that was the dealer; {} for runs of one operator. The digest is over all names and pinned certificates.
     signature : None if the certificate is not signed. dataclasses.replace returns an unsigned copy.
     """
 

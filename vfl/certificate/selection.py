@@ -59,11 +59,11 @@ def certify_selection(
 
     ε is that of the whole choice at the job's δ (vfl.privacy.private_selection), whatever accounting the ledger uses.
 
-    plan : plan of the winner's run. statement : statement of the book. releases : charges of the whole tuning run. epsilon :
-    ε of the whole tuning run.
+    plan : plan of the winner's run. statement : statement of the book. releases : charges of the whole tuning run. epsilon : ε
+        of the whole tuning run.
     candidates : digest of each candidate's job, in order. model, findings : contents of model.json and findings.json.
     flags : flags of all candidates. The choice compares all candidates, so one candidate without a guarantee voids the
-    winner's.
+        winner's.
     knots : {column: knots} that the winner's run found.
 
     The certificate omits the heads of the parties' own ledgers. Their numbers of entries would show if a loser's training

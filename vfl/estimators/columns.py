@@ -45,8 +45,8 @@ def partition_of(partition: Partitioned, names: Sequence[str]) -> FeaturePartiti
     """Return the partition that assigns the columns `names` to parties.
 
     partition : None (one party), a number of parties that share consecutive columns evenly, {party: columns}, or a
-    FeaturePartition. The last two have to name exactly these columns, in any order. The first party holds the label, unless a
-    FeaturePartition names another party.
+        FeaturePartition. The last two have to name exactly these columns, in any order. The first party holds the label, unless
+        a FeaturePartition names another party.
 
     Raises PartitionError.
     """

@@ -221,7 +221,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         """Fit the model to X (n, p), dense or sparse, and counts y (n,). The fit is (ε, δ)-DP for every record.
 
         exposure : (n,) exposures above 0; None is 1 for every record. sample_weight : (n,) weights of the records, clamped to
-        `weight_bounds`; None gives equal weights.
+            `weight_bounds`; None gives equal weights.
         """
         return self._fit(X, y, exposure=exposure, sample_weight=sample_weight)
 

@@ -96,9 +96,9 @@ def warn_unless_converged(
 
     features, labelled : as for `next_move`.
     tol : tolerance of the fit. The tolerance and `next_move` have different units, so a move up to ten times the tolerance is
-    accepted.
-    n_iter : number of passes made. For a fit that made all passes, any next move causes the warning, since a model far from
-    the optimum hardly moves along nearly collinear columns.
+        accepted.
+    n_iter : number of passes made. For a fit that made all passes, any next move causes the warning, since a model far from the
+        optimum hardly moves along nearly collinear columns.
     """
     if ran_out(result, n_iter) or next_move(result, features, labelled) > max(TOLERANCE, 10.0 * (tol or 0.0)):
         warn(
@@ -254,8 +254,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     ) -> Prepared:
         """Return the job of a fit, with its data.
 
-        y : (n,) labels in the form that the job reads. read_from_data : the declarations that were read from X or y, in
-        words.
+        y : (n,) labels in the form that the job reads. read_from_data : the declarations that were read from X or y, in words.
         factors : {'exposure': ..., 'weight': ...}, with the factors that were given to `fit`.
         """
         names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])

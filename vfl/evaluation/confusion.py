@@ -60,7 +60,7 @@ class Confusion:
     """Noisy counts of records by label and prediction. The sum of the true counts is the number of records, which is public.
 
     noisy : (4,) in the order of NAMES, with noise N(0, bins·sigma²). bins : (4,) number of released counts that each of the
-    four entries sums.
+        four entries sums.
     width : half-width of an interval, in standard deviations.
     """
 

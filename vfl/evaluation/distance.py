@@ -111,8 +111,7 @@ def subgradient(problem: Problem, w: Vector, gradient: Vector) -> tuple[Vector, 
 def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
     """Return an upper bound on ‖v‖ that holds with probability 1 − chance, for noisy = v + N(0, σ² I).
 
-    free : False if v was chosen with knowledge of the noise. The triangle inequality then gives the bound, never a tighter
-    one.
+    free : False if v was chosen with knowledge of the noise. The triangle inequality then gives the bound, never a tighter one.
 
     If ‖noisy‖² is below the distribution's lower quantile, the inversion has no solution and would return 0, as if the models
     were equal. So ‖noisy‖²/σ² is taken as at least p, which only raises the bound.

@@ -43,11 +43,11 @@ class Estimate:
     """A measure with an interval of 95 % that covers both the noise and the sampling of the records.
 
     error : standard error. For a measure that is a root or a quotient, `error` is a quarter of the interval's width.
-    baseline : the measure of the best constant prediction, from released values. For the true and the false positive rate,
-    the rate of random predictions with the same share of positives. None if the baseline is not known.
+    baseline : the measure of the best constant prediction, from released values. For the true and the false positive rate, the
+        rate of random predictions with the same share of positives. None if the baseline is not known.
     best : the measure of a perfect model.
-    noiseless : interval for the measure of the model without noise. shift : interval for the measure of the model without
-    noise minus this measure. Both are None if no bound was asked for (vfl.evaluation.gaps).
+    noiseless : interval for the measure of the model without noise. shift : interval for the measure of the model without noise
+        minus this measure. Both are None if no bound was asked for (vfl.evaluation.gaps).
     within : the interval; None means `value` ± two standard errors.
     """
 
@@ -98,7 +98,7 @@ class Findings:
     measures : {name: estimate}, without the measures that noise hides. n_records : number of measured records.
     note : protection under which the measures were released, in words.
     thresholds : {group: threshold on the margin}, if the job asks for thresholds (vfl.Evaluation, vfl.Fairness). The group is
-    vfl.evaluation.thresholds.ALL where the model has one threshold for all records.
+        vfl.evaluation.thresholds.ALL where the model has one threshold for all records.
     histogram : released counts of scores, used for the area under the ROC curve; None without classes.
     confusion : numbers of true and false negatives and positives at the threshold; None without two classes.
     selected : number of thresholds among which one was chosen on these records; 0 if no threshold was chosen.
@@ -365,9 +365,9 @@ def residuals(
     baseline, R² or D² is also left out if the noise hides the sum of the constant's errors, or if the interval of the
     quotient has no end.
 
-    apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant's
-    mean error exceeds that of the labels' mean by exactly the deviance between both (a Bregman divergence). The lower ends of
-    R² and D² are lowered to allow for this excess.
+    apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant's mean
+        error exceeds that of the labels' mean by exactly the deviance between both (a Bregman divergence). The lower ends of R²
+        and D² are lowered to allow for this excess.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records

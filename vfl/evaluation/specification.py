@@ -43,23 +43,22 @@ class Evaluation:
     and as baseline the measure of a model without features. Without classes, R², deviances and the baselines need bounds for
     the label.
 
-    epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run
-    costs the larger of the two ε, not the sum (vfl.holdout). A smaller epsilon adds noise and does not lower the run's ε.
+    epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run costs
+        the larger of the two ε, not the sum (vfl.holdout). A smaller epsilon adds noise and does not lower the run's ε.
     loss_cap : cap on a record's loss; None is four times the loss at margin 0.
     error_cap : cap on a record's error, without classes; None is the width of the label's bounds.
     deviance_cap : cap on a record's deviance, for Poisson, Gamma and Tweedie loss. None is the larger of the deviances of the
         label's two bounds under a mean midway between them, or 8 where that is infinite (Gamma loss and labels from 0).
     score : the only measure to release, with the whole budget: 'loss' or 'accuracy' with classes; without classes 'mae' or
-    'mse' (mean absolute or mean squared clamped error); 'deviance' (mean clamped deviance) for Poisson, Gamma and Tweedie
-    loss. None releases all measures.
-    thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, margins with other
-    losses of two classes. A single threshold becomes the model's. None measures at 0.5 (margin 0); with `cost`, at 16
-    thresholds.
+        'mse' (mean absolute or mean squared clamped error); 'deviance' (mean clamped deviance) for Poisson, Gamma and Tweedie
+        loss. None releases all measures.
+    thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, margins with other losses
+        of two classes. A single threshold becomes the model's. None measures at 0.5 (margin 0); with `cost`, at 16 thresholds.
     cost : {"missed": cost of a positive record that is predicted negative, "false_alarm": cost of the opposite error}. The
-    threshold with the smallest noisy cost becomes the model's (Result.threshold). The intervals of measures at this threshold
-    hold for all candidate thresholds at once, and so in spite of the choice.
+        threshold with the smallest noisy cost becomes the model's (Result.threshold). The intervals of measures at this
+        threshold hold for all candidate thresholds at once, and so in spite of the choice.
     public : True declares the held-out records public. Measures are then released without noise or charge, these records have
-    no protection, and the certificate says NOT PRIVATE.
+        no protection, and the certificate says NOT PRIVATE.
     """
 
     epsilon: float | None = None
@@ -133,11 +132,11 @@ class Fairness:
         column of any party: a feature, or a column that the partition lists in `groups`.
     notions : the notions to measure.
     bound : True also bounds each measure of the model without noise (vfl.evaluation.distance). This needs a strongly convex
-    objective that penalises every coordinate; for any other objective the plan says that there is no bound.
+        objective that penalises every coordinate; for any other objective the plan says that there is no bound.
     thresholds : True chooses a threshold for each group on half of the held-out records and measures on the other half.
-    Predicting with these thresholds needs each record's group. Needs `bound=False` and one column.
+        Predicting with these thresholds needs each record's group. Needs `bound=False` and one column.
     share : share of the evaluation's μ² for the counts. distance_share : share of the training's μ² for the distance, if the
-    distance needs a release.
+        distance needs a release.
     """
 
     group: str | Sequence[str]

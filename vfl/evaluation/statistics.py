@@ -73,7 +73,7 @@ def errors_of(
     With a cap D on deviances d, also return d/D for each model, after the model's errors.
 
     cap : C. constant : prediction of the constant model; None leaves that model out. deviance_cap : D; None leaves deviances
-    out.
+        out.
     """
     found: list[Vector] = []
     with np.errstate(all="ignore"):
@@ -125,8 +125,7 @@ class CellsAndLoss(ABC):
 class Outcomes(CellsAndLoss):
     """Counts of the four cells (label, prediction) of two classes, and the sum of clamped losses.
 
-    threshold : margin above which a record is predicted positive. The threshold is public or released, so no record affects
-    it.
+    threshold : margin above which a record is predicted positive. The threshold is public or released, so no record affects it.
     """
 
     threshold: float = 0.0
@@ -186,8 +185,8 @@ class Residuals:
     adds (e·s, f·q) with weights e, f and s, q in [0, 1], so Δ² grows by e² + f².
 
     cap : C. steps : weights in units of GRID: a, b; with a constant also c, d; with deviances a, b, e, c, d, f.
-    constant : k; None leaves the constant model out. deviance_cap : D, for losses of counts and amounts; None leaves
-    deviances out.
+    constant : k; None leaves the constant model out. deviance_cap : D, for losses of counts and amounts; None leaves deviances
+        out.
     """
 
     loss: Loss
@@ -229,8 +228,8 @@ class Residuals:
 class Lost:
     """Sum of t over the records, where t in [0, 1] is a record's loss or error. Replacing a record moves the sum by at most 1.
 
-    measure : 'loss', t = loss/cap; 'accuracy', t = 1 for a wrong prediction; 'mae', t = |e|/cap and 'mse', t = (e/cap)² of
-    the error e = response − label; 'deviance', t = deviance/cap. Every t is clamped to [0, 1], and NaN counts as 1. So Δ = 1.
+    measure : 'loss', t = loss/cap; 'accuracy', t = 1 for a wrong prediction; 'mae', t = |e|/cap and 'mse', t = (e/cap)² of the
+        error e = response − label; 'deviance', t = deviance/cap. Every t is clamped to [0, 1], and NaN counts as 1. So Δ = 1.
     cap : cap on a loss, an error or a deviance. steps : weight in units of GRID.
     """
 
@@ -354,7 +353,7 @@ class GroupCells:
     counts are released jointly, as one Gaussian vector.
 
     sizes : number of groups of each column. distance : d; None does not distinguish near from far, which leaves 4 cells per
-    group instead of 8. threshold : t.
+        group instead of 8. threshold : t.
     """
 
     sizes: tuple[int, ...]

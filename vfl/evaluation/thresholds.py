@@ -78,8 +78,8 @@ def cut(histograms: Vector, thresholds: Integers) -> tuple[Vector, Vector]:
 def chosen(histograms: Vector, notion: Notion, *, seen: npt.NDArray[np.bool_]) -> Integers:
     """Return the groups' thresholds (G,), as positions among the edges, that maximise accuracy − max(0, gap − ALLOWED).
 
-    gap : largest difference, between groups, of the rate that the notion compares. The search is exhaustive: for every pair
-    of a lowest and a highest rate, each group takes the group's most accurate threshold with a rate between them.
+    gap : largest difference, between groups, of the rate that the notion compares. The search is exhaustive: for every pair of
+        a lowest and a highest rate, each group takes the group's most accurate threshold with a rate between them.
 
     histograms : (G, 2, bins), noisy. seen : (G,) False for a group whose counts the noise hides; such a group keeps the
         threshold 0.
@@ -114,7 +114,7 @@ class Histogram:
     """Released counts of margins per class. Bins lie between edges, so there is one bin more than edges.
 
     edges : (m,) ascending; a margin at an edge counts below the edge. negative, positive : (m + 1,) counts, each with noise
-    N(0, sigma²).
+        N(0, sigma²).
     logistic : True if margins are log-odds.
     """
 

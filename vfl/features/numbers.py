@@ -93,7 +93,7 @@ class Scaled(OfBounded):
     Range: the bounds, converted in the same way. Without bounds it is [−reach, reach], and cells beyond it are clamped.
 
     center, spread : a typical value and a typical deviation, publicly known; spread > 0. reach : largest distance from the
-    center, in units of the spread.
+        center, in units of the spread.
     bounds : (low, high) of the column, which replace the reach; also the job's bounds for this column.
     of, fill, missing : as for all features (vfl.features.Feature).
     """

@@ -102,8 +102,7 @@ def _usage() -> x509.KeyUsage:
 def read_certificate(pem: bytes | str, where: str) -> Read:
     """Read a participant's certificate. Check its name, key and dates, and that it cannot certify any other participant.
 
-    where : name of the certificate in errors, for instance "the certificate 'bank.pem'".
-    Raises SpecificationError.
+    where : name of the certificate in errors, for instance "the certificate 'bank.pem'". Raises SpecificationError.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey

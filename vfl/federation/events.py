@@ -86,7 +86,7 @@ class Released:
 
     releases : number of sums to which this party added noise. A pass over disjoint blocks has several sums and one charge.
     epsilon : ε of the releases at the job's δ; None without privacy. reserved : ε that the owner's book has reserved for the
-    run; None without a book.
+        run; None without a book.
     """
 
     run: str
@@ -100,7 +100,7 @@ class Ended:
     """A request has ended.
 
     why : '' if it was completed, else the reason, a sentence. releases, epsilon : as in `Released`. records : number of used
-    records; None if unknown. left : ε left in the owner's book; None without a book.
+        records; None if unknown. left : ε left in the owner's book; None without a book.
     """
 
     run: str

@@ -181,7 +181,7 @@ def write_federation(
     """Write a new federation file and return its content.
 
     coordinator : name and certificate (PEM). address : 'host:port' at which the parties reach the coordinator. parties :
-    {name: certificate}. dealer : name and certificate of an organisation without data that deals in training on shares.
+        {name: certificate}. dealer : name and certificate of an organisation without data that deals in training on shares.
 
     Raises SpecificationError for content that `read_federation` would refuse, and OutputError if the file exists or cannot be
     written.

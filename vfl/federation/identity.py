@@ -27,7 +27,7 @@ class Identity:
     """A participant's name, certificate and private key. An identity cannot be pickled, and its repr hides the key.
 
     certificate_pem, key_pem : in the PEM form that gRPC takes. fingerprint : SHA-256 of the certificate's DER form, 64
-    hexadecimal digits.
+        hexadecimal digits.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Identity:
 def new_identity(name: str, folder: str | os.PathLike[str] = ".", *, days: int = DAYS) -> Identity:
     """Make a key and a self-signed certificate: NAME.key, which stays here, and NAME.pem, which the other participants need.
 
-    name : name of a party as in jobs, or of the coordinator. folder : folder for both files. days : days until the
-    certificate expires.
+    name : name of a party as in jobs, or of the coordinator. folder : folder for both files. days : days until the certificate
+        expires.
 
     No existing file is replaced. Raises SpecificationError for a name that a certificate cannot contain, and OutputError if a
     file exists or cannot be written.

@@ -30,9 +30,9 @@ class WaldTest:
 
     hypothesis : text of the hypothesis, Rθ = q for the coefficients θ.
     statistic : (Rθ − q)ᵀ(R V Rᵀ)⁻¹(Rθ − q). The statistic is χ² with `df` degrees of freedom if the hypothesis holds. The
-    covariance V includes sampling and the noise of privacy.
+        covariance V includes sampling and the noise of privacy.
     error_df : None for χ². If V is estimated with ν degrees of freedom, the statistic is Hotelling's T² times
-    (ν − df + 1)/(ν·df), which is F with df and error_df = ν − df + 1 degrees of freedom.
+        (ν − df + 1)/(ν·df), which is F with df and error_df = ν − df + 1 degrees of freedom.
     """
 
     hypothesis: str

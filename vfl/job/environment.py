@@ -18,8 +18,8 @@ class Source:
     """Data of one party, with the owner's policy and index folder.
 
     data : path, address or table, in any form that the commands take.
-    policy : path of the owner's policy file, read where the party runs (parties.consent). The policy may refuse the job
-    before the data are opened. It also names the party's own ledger (book), in which the party records its releases.
+    policy : path of the owner's policy file, read where the party runs (parties.consent). The policy may refuse the job before
+        the data are opened. It also names the party's own ledger (book), in which the party records its releases.
     index : folder in which the party keeps the index of its aligned rows. None takes this user's folder
         (parties.alignment.index).
 
@@ -36,8 +36,8 @@ class Ledger:
     """Ledger file, which keeps the budget of a job's data set.
 
     path : path of the file; None stands for a ledger of the run alone, in its output folder.
-    allow_network_file_system : True accepts a file on a network file system, which may lose a charge and so void the
-    guarantee. False raises LedgerError for such a file, before the first release.
+    allow_network_file_system : True accepts a file on a network file system, which may lose a charge and so void the guarantee.
+        False raises LedgerError for such a file, before the first release.
     """
 
     path: str | Path | None = None

@@ -67,42 +67,41 @@ class Job:
     penalty : penalty ψ on the scaled features; the intercept is never penalised.
     privacy : Privacy(...); None trains without privacy, as plan and certificate then say.
     bounds : {column: (low, high)}, declared and never taken from data. Values outside are clamped. With privacy every feature
-    needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the label.
-    "*" stands for all numeric features without bounds of their own, "PARTY.*" for such features of one party. Neither form
-    includes the label.
+        needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the label.
+        "*" stands for all numeric features without bounds of their own, "PARTY.*" for such features of one party. Neither form
+        includes the label.
     fill : {column: value} for missing cells. In any other column, a missing cell is an error at the column's owner.
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. Dropped()
-    removes a column; the job then equals a job that never named the column.
-    classes : (negative, positive) if the label is not 0/1, −1/1 or boolean. For one class against the rest, the negative
-    class may be several labels, (("a", "b"), "c"). With multinomial loss, all labels that may occur, ("a", "b", "c").
-    scaling : 'bounds' maps declared bounds to [−1, 1], or without an intercept only divides by a factor. 'none' does not
-    scale.
+        removes a column; the job then equals a job that never named the column.
+    classes : (negative, positive) if the label is not 0/1, −1/1 or boolean. For one class against the rest, the negative class
+        may be several labels, (("a", "b"), "c"). With multinomial loss, all labels that may occur, ("a", "b", "c").
+    scaling : 'bounds' maps declared bounds to [−1, 1], or without an intercept only divides by a factor. 'none' does not scale.
     sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
-    zeros. Name every party that gives a sparse matrix. A named party may also give a dense table, which stays dense.
+        zeros. Name every party that gives a sparse matrix. A named party may also give a dense table, which stays dense.
     storage : 'float64', or 'float32' for half the memory. Products and sums are float64 in both cases.
     margins : 'float64', or 'float32' for half the bytes per visit to a party. Under 'float32', SkGD and CD round the margins
-    that they send to a party, and the party's changes of the margins; the sum of the changes stays float64. The guarantee is
-    unchanged, because clips and caps hold for any margins.
+        that they send to a party, and the party's changes of the margins; the sum of the changes stays float64. The guarantee
+        is unchanged, because clips and caps hold for any margins.
     trust : 'trusted', with a central coordinator as in the papers; or 'secure', which trains on shares, so that nobody sees a
-    margin, a residual or another party's column (docs/secure.md). The certificate states who sees what.
+        margin, a residual or another party's column (docs/secure.md). The certificate states who sees what.
     secure : Secure(...), which names the dealer and the number of parties that may collude. With trust='secure', None means
-    Secure().
+        Secure().
     dataset : name of the data set in the ledger. With None, the guarantee covers this fit alone.
-    id : column by which the parties' records are aligned, one name for all parties or {party: column}. The id is not a
-    feature. None means that all parties hold the records in the same order.
-    id_kind : 'integer' or 'text', which decides how ids are compared (vfl.security.identifiers). None takes the type of the
-    id columns, which has to be the same at all parties; columns of text files are text.
+    id : column by which the parties' records are aligned, one name for all parties or {party: column}. The id is not a feature.
+        None means that all parties hold the records in the same order.
+    id_kind : 'integer' or 'text', which decides how ids are compared (vfl.security.identifiers). None takes the type of the id
+        columns, which has to be the same at all parties; columns of text files are text.
     holdout : share of the records that are kept out of training and used to measure the model at the end. A public hash of
-    positions and names chooses these records (vfl.holdout). None trains on all records.
+        positions and names chooses these records (vfl.holdout). None trains on all records.
     evaluation : Evaluation(...), which names the measures on the held-out records. With a holdout, None means Evaluation(),
-    which spends the full ε on these measures. They add no cost, since no record is both trained on and held out.
-    fairness : Fairness(group=...), which compares the model's predictions between groups of held-out records; None skips
-    this.
+        which spends the full ε on these measures. They add no cost, since no record is both trained on and held out.
+    fairness : Fairness(group=...), which compares the model's predictions between groups of held-out records; None skips this.
     diagnostics : True also releases the objective at the end, without noise; the certificate then says NOT PRIVATE.
     read_from_data : names, in words, of declarations that were read from the records, such as 'the names of the classes'.
-    Reading these was not charged, so the certificate says NOT PRIVATE. None means that all declarations are public knowledge.
-    start : Start(...), a released model of the same columns from which training starts. `vfl.train(job, warm_start=RUN)`
-    reads such a model from a run. None starts from the constant model.
+        Reading these was not charged, so the certificate says NOT PRIVATE. None means that all declarations are public
+        knowledge.
+    start : Start(...), a released model of the same columns from which training starts. `vfl.train(job, warm_start=RUN)` reads
+        such a model from a run. None starts from the constant model.
 
     Raises SpecificationError, or PrivacyError for options of the guarantee. The message names the remedy.
     """

@@ -23,9 +23,9 @@ POLICIES = ("wait", "skip", "abort")
 class Faults:
     """Policy for lost parties. A lost query stays charged under every policy.
 
-    on_party_lost : 'wait' waits until the party restarts, then repeats the query with a new charge. 'skip' waits equally
-    long, then continues without the lost party's blocks, as the certificate says. 'abort' ends the run at once; the run can
-    be resumed.
+    on_party_lost : 'wait' waits until the party restarts, then repeats the query with a new charge. 'skip' waits equally long,
+        then continues without the lost party's blocks, as the certificate says. 'abort' ends the run at once; the run can be
+        resumed.
     wait_seconds : time that a lost party has to come back with its data loaded.
     answer_seconds : time that a party has for one answer; a party that takes longer counts as lost.
     """
@@ -63,7 +63,7 @@ class InProcess:
 
     cores : number of cores per party; None takes all cores of this process. The number changes no result.
     shards : number of ranges into which the rows of each party are divided. The model is the same to the bit for every number
-    of shards; without privacy the models agree to rounding. Predictions hold one range in memory at a time.
+        of shards; without privacy the models agree to rounding. Predictions hold one range in memory at a time.
     """
 
     cores: int | None = None
@@ -83,16 +83,15 @@ class Ray:
     """Ray cluster, with one actor for each party and one for the coordinator, which reserves no CPU.
 
     address : address of the cluster, 'auto' or host:port. None takes the Ray to which this process is connected. If there is
-    none, a local Ray is started, which stays until the process ends, so that later runs begin sooner.
+        none, a local Ray is started, which stays until the process ends, so that later runs begin sooner.
     cores : number of cores per party for alignment and training; the number changes no result. None divides this machine's
-    cores among the parties that work at the same time. On a cluster with an address, None gives a party its `party_cpus`.
-    shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the
-    bit for every number of shards; without privacy the models agree to rounding. Each shard takes party_cpus.
+        cores among the parties that work at the same time. On a cluster with an address, None gives a party its `party_cpus`.
+    shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the bit
+        for every number of shards; without privacy the models agree to rounding. Each shard takes party_cpus.
     pin : 'always' pins actors to nodes by custom resources, 'never' does not; 'auto' pins only on a cluster with an address.
     resources : {party: name of the resource that the party's node offers}; the default is 'party:NAME'.
     ready_seconds : time limit for the cluster to offer the required resources.
-    party_cpus : CPUs that a party's actor reserves on its node. None takes 1 on a cluster, and a small fraction on one
-    machine.
+    party_cpus : CPUs that a party's actor reserves on its node. None takes 1 on a cluster, and a small fraction on one machine.
     parties_per_process : number of parties that share a worker process, for simulations by one owner without pinned actors.
         Results are the same to the bit, but parties in one process are not protected from each other. With None, parties
         share processes only if they outnumber both four and the cores, on a local Ray that vfl starts, without owners'
@@ -175,8 +174,8 @@ class Ray:
 class Federated:
     """Federation of organisations. Each party runs `vfl.join`; this process is the coordinator.
 
-    file : path of the federation file. identity : path of the coordinator's key or certificate; None takes the key beside
-    the federation file. faults : policy for lost parties.
+    file : path of the federation file. identity : path of the coordinator's key or certificate; None takes the key beside the
+        federation file. faults : policy for lost parties.
 
     Each party has its own data, policy, index folder and cores. The argument `data` of a command is then None or
     {party: name that the owner gave the party's source}.

@@ -19,7 +19,7 @@ class PartyTask:
 
     job : the whole job, which the owner's policy and the party's own ledger check.
     columns : the job's names of the party's columns in the declared order, which is the order of an array without names. The
-    schema maps these names to the columns in the party's data.
+        schema maps these names to the columns in the party's data.
     canonical : the same columns in the order of storage, in which every block is contiguous.
     schema : the declarations of all columns of the job. scaling : scaling of the canonical columns.
     sparse : True if zeros have to stay zeros. storage : 'float64' or 'float32'.

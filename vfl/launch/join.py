@@ -116,14 +116,14 @@ def join(
     to the coordinator and opens no port. The party reconnects whenever the connection breaks. The federation's dealer joins
     without data and without a policy.
 
-    federation : path of the federation file. data : a source as for `vfl.train`, or {name: source}. The coordinator chooses
-    a source by its name, never by path; '' is the default source.
+    federation : path of the federation file. data : a source as for `vfl.train`, or {name: source}. The coordinator chooses a
+        source by its name, never by path; '' is the default source.
     policy : path of the owner's policy file (parties.consent). Across organisations it must accept trust = ["trusted"].
     identity : path of the party's key or certificate; None takes NAME.key and NAME.pem beside the federation file.
-    cores : number of cores for alignment and training; None takes all cores. index : folder for the index (positions of
-    aligned records); None takes this user's folder (parties.alignment.index).
+    cores : number of cores for alignment and training; None takes all cores. index : folder for the index (positions of aligned
+        records); None takes this user's folder (parties.alignment.index).
     shards : number of row ranges that a prediction or an evaluation reads one after another. The process holds the columns of
-    one range at a time. The margins are the same to the bit. Databases and installed sources cannot be read in ranges.
+        one range at a time. The margins are the same to the bit. Databases and installed sources cannot be read in ranges.
     watch : function that is called with every event (vfl.federation.events), from another thread.
 
     Returns after a stop. Raises SpecificationError before connecting; FederationError if the coordinator refuses for good.
@@ -185,8 +185,8 @@ PAUSE_SECONDS = 1.0
 class LinkReport:
     """Report on one party's connection, measured by the coordinator.
 
-    why : reason why the party is not connected; '' if it is connected. skew : the party's clock minus the coordinator's
-    clock, in seconds, ± half a round trip.
+    why : reason why the party is not connected; '' if it is connected. skew : the party's clock minus the coordinator's clock,
+        in seconds, ± half a round trip.
     round_trip : seconds. throughput : bytes per second from the party to the coordinator.
     """
 

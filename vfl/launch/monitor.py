@@ -46,7 +46,7 @@ class Counted:
     """Noisy counts of one data set. They are released, hence public. Save them as the baseline of later comparisons.
 
     columns : {column: {bin: noisy number of records}}. sigma : {column: standard deviation of a count's noise}; 0 without
-    noise.
+        noise.
     scores : histograms of the margins by class; None if only one party's columns were counted.
     epsilon, delta : cost of the release. scope : data that the guarantee is for. model : digest of the model.
     """
@@ -83,7 +83,7 @@ class Drift:
     """Population stability index of a column or of the score: Σ (p − q)·ln(p/q) over bins, shares p today and q before.
 
     floor : mean index without drift, from noise and sampling alone. limit : index that at most one of 1,000 columns without
-    drift exceeds (vfl.launch.paid_releases.woe.evidence). bins : {bin: (share before, share today)}.
+        drift exceeds (vfl.launch.paid_releases.woe.evidence). bins : {bin: (share before, share today)}.
     """
 
     name: str

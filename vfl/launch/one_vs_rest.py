@@ -44,8 +44,8 @@ SMALLER = (0.0, *(10.0**k for k in range(-14, 0)), *(k / 10 for k in range(2, 10
 class OneVsRest:
     """Results of one-vs-rest training, one per class.
 
-    epsilon, delta : the guarantee of all results together, composed exactly; inf and 0 without privacy. The certificate of
-    each result is for that result alone.
+    epsilon, delta : the guarantee of all results together, composed exactly; inf and 0 without privacy. The certificate of each
+        result is for that result alone.
     """
 
     classes: tuple[Category, ...]
@@ -135,7 +135,7 @@ def train_one_vs_rest(
     job : a job without `classes`. data and other parameters : as for `train`. There is no output folder; save each result.
     classes : all labels that may occur, from public knowledge. Any other label is refused before training starts.
     n_records : n, the public number of records. n fixes every plan before the first release. Data with a different n are
-    refused.
+        refused.
 
     A job that aligns records aligns them once. If the call fails, every party keeps its index (positions of aligned records).
 

@@ -40,8 +40,8 @@ class Predictions:
     probabilities : (n,) probabilities of the positive class; None unless the loss is logistic or multinomial.
     classes : names of the K classes of multinomial loss, whose margins and probabilities are (n, K); () for other losses.
     ids : (n,) ids in the order of the adding party's rows; None if rows were not joined. id_column : name of the id column.
-    rows : {party: number of rows in its data}; None if rows were not joined. Only the participants of an alignment learn
-    these numbers: do not publish them.
+    rows : {party: number of rows in its data}; None if rows were not joined. Only the participants of an alignment learn these
+        numbers: do not publish them.
     threshold : threshold by which labels were decided, on the scale of `Result.threshold`; None without two classes.
     """
 
@@ -108,10 +108,10 @@ def predict(
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
         Each party checks [prediction] of its owner's policy before it opens any data (parties.consent).
     at : as for `train`; all places give the same predictions to the bit. None predicts in this process, which reads all data
-    and compares ids in the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of
-    every party are read in ranges: by one actor per range, or in this process one range after another. Across organisations
-    `model` is a result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding
-    party; this process receives the sums, and the ids if there are any.
+        and compares ids in the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of
+        every party are read in ranges: by one actor per range, or in this process one range after another. Across organisations
+        `model` is a result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding
+        party; this process receives the sums, and the ids if there are any.
     threshold : threshold for the positive class: a probability with logistic loss, a margin with other losses of two classes.
         None takes the model's threshold (Result.threshold).
     watch : function that is called with the progress of the alignment.
@@ -193,8 +193,8 @@ def evaluate(result: Result, data: Any = None, *, at: At = None, threshold: floa
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
     at : as for `predict`. The measures are the same to the bit at every place. On Ray and across organisations each party
-    applies its part of the model to the party's own source. The label party adds up the parts of the margins and returns
-    sums.
+        applies its part of the model to the party's own source. The label party adds up the parts of the margins and returns
+        sums.
     threshold : threshold at which decisions are measured; None takes the model's threshold (Result.threshold).
 
     Every owner's policy is checked before any data are opened. The label party's policy must allow `labels`.

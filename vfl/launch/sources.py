@@ -133,8 +133,8 @@ def sources_of(
 
     data : {party: source}, which the owners will open, or one table of all columns, which is split here.
     label : True gives the label party its label. ids : True gives each party its id column.
-    groups : True gives each party its group columns, and the label party the weights; None uses the value of `label`.
-    Measures of a released model read neither groups nor weights.
+    groups : True gives each party its group columns, and the label party the weights; None uses the value of `label`. Measures
+        of a released model read neither groups nor weights.
     """
     partition, groups = job.partition, label if groups is None else groups
     parties = partition.parties

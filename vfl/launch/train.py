@@ -162,8 +162,8 @@ def resume(
     Releases that were charged and lost stay charged: the run may end with fewer releases, but never uses more budget. The
     data and the ledger must be the same as before. With seeded noise the model is the same to the bit.
 
-    at : as for `train`; None takes the site at which the run began. The run keeps its policies and index folders, unless
-    `data` names others.
+    at : as for `train`; None takes the site at which the run began. The run keeps its policies and index folders, unless `data`
+        names others.
     """
     require("folder", folder, "the path of a run", fits=isinstance(folder, str | Path))
     folder = Path(folder)

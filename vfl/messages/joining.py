@@ -222,8 +222,8 @@ class Measure:
 class Asked:
     """One request to a service.
 
-    part : digest of the part of the model to apply. caller, purpose : as stated by the party that adds up. records : number
-    of ids.
+    part : digest of the part of the model to apply. caller, purpose : as stated by the party that adds up. records : number of
+        ids.
     """
 
     part: str

@@ -43,11 +43,11 @@ class Machine:
     release_seconds : time to charge one release, draw the noise, and write the log.
     warmup_seconds : extra processor time of the first queries to a process, which load compiled kernels.
     copy_bytes_a_second : bytes per second of memory traffic, read and written, while two vectors are added.
-    trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : bytes of vectors per second in such a
-    round trip, through memory that the processes of one machine share (vfl.shards.lending).
+    trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : bytes of vectors per second in such a round
+        trip, through memory that the processes of one machine share (vfl.shards.lending).
     link_trip_seconds, link_bytes_a_second : the same time and rate between nodes. One machine alone cannot measure them.
     organisation_trip_seconds, organisation_bytes_a_second : the same time and rate between organisations, over gRPC and TLS,
-    measured as processor time of both ends on one machine. A slow network takes longer.
+        measured as processor time of both ends on one machine. A slow network takes longer.
     call_seconds : processor time of both ends for a call to a shard on the same machine.
     worker_bytes : memory of a worker process that holds only a few records.
     worker_seconds : processor time of a worker process until it has loaded its records.
@@ -222,8 +222,8 @@ def cost_of(
 
     transport : 'inprocess'; 'ray', all processes on this machine; 'cluster', a machine per party and shard; or 'federation', a
         machine per organisation, which exchange vectors over gRPC and TLS.
-    shards : S, number of ranges into which the rows of every party and the margins are divided. On a cluster, each range has
-    a machine of its own.
+    shards : S, number of ranges into which the rows of every party and the margins are divided. On a cluster, each range has a
+        machine of its own.
     threads : number of threads that compute at the same time, for one party or several.
     processes : number of processes that the parties share on one machine; None means one per party.
     """

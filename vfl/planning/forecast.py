@@ -57,7 +57,7 @@ class Width:
     """Expected half-width of the 95 % interval of a coefficient, in units of 1/(standard deviation of its column).
 
     half : half-width for uncorrelated columns, in log-odds, or in standard deviations of the label. correlated : half-width if
-    neighbouring columns have correlation CORRELATED. over : `half` divided by the half-width without privacy.
+        neighbouring columns have correlation CORRELATED. over : `half` divided by the half-width without privacy.
     """
 
     half: float
@@ -140,8 +140,7 @@ class Forecast:
     measures : {"auc" | "r2" | "loss": range over both guesses of the signal}; {} for a loss that has no forecast.
     missed : shares of the explainable effect that the model is expected to miss, for the strong and the weak guess.
     needed : numbers of training records with which the model misses a tenth, for both guesses; None if no number is enough.
-    positives : guessed share of positive labels; None without classes. signal : (weak, strong) guess; None without a
-    forecast.
+    positives : guessed share of positive labels; None without classes. signal : (weak, strong) guess; None without a forecast.
     guessed : names of the guesses that the caller did not give.
     by_signal : {signal: measures}, the stronger guess first. widths : {signal: width of intervals}; {} without intervals.
     """
@@ -246,9 +245,9 @@ def forecast(
 
     n_records : n, held-out records included.
     positives : guess of the share of positive labels; None is ½.
-    signal : guess of the AUC (classes) or R² (numbers) that the best linear model reaches without noise on these columns; or
-    a pair of a weak and a strong guess. None is 0.65 to 0.95 for AUC, 0.1 to 0.7 for R². Guess from public knowledge: a guess
-    that was read from the records is not private.
+    signal : guess of the AUC (classes) or R² (numbers) that the best linear model reaches without noise on these columns; or a
+        pair of a weak and a strong guess. None is 0.65 to 0.95 for AUC, 0.1 to 0.7 for R². Guess from public knowledge: a guess
+        that was read from the records is not private.
 
     Raises SpecificationError for guesses that do not fit the loss.
     """

@@ -170,8 +170,8 @@ THRESHOLDS = (
 def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int], ...]) -> float:
     """Return the largest μ of a Gaussian release on the held-out records that fits under (ε, δ).
 
-    trained : the solver's releases, which decide the accounting. Gaussian releases are composed exactly, mixed releases by
-    ρ = μ²/2, and plans with secret samples by their privacy loss distribution, whose rounding costs less than a thousandth.
+    trained : the solver's releases, which decide the accounting. Gaussian releases are composed exactly, mixed releases by ρ =
+        μ²/2, and plans with secret samples by their privacy loss distribution, whose rounding costs less than a thousandth.
     """
     kinds = {type(event) for event, _ in trained}
     if PoissonSubsampledGaussian in kinds:

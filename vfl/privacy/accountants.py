@@ -135,7 +135,7 @@ def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
     """Return an empty accountant for a plan, of the tightest type that is valid. `compose_all` adds the plan to the accountant.
 
     plan : events, or (event, count) pairs. Gaussian events alone get GaussianAccountant. Gaussian events with selections get
-    SelectionAccountant. Any other mix gets ZCdpAccountant.
+        SelectionAccountant. Any other mix gets ZCdpAccountant.
     committed : True if plan and noise are fixed before the first release. PldAccountant then replaces ZCdpAccountant.
 
     Raises PrivacyError for mixed adjacencies. Raises UnknownEvent for an event that no accountant knows, and for sampled

@@ -45,7 +45,7 @@ def delta_of(epsilon: float, mu: float) -> float:
     """Return the smallest δ for which every μ-GDP run is (ε, δ)-DP, rounded up. At most 1; 0 only if μ is 0.
 
     epsilon : ε ≥ 0. mu : μ ≥ 0. The relative error is below 1e-12 where δ is a normal double. If δ underflows, the smallest
-    double is returned; `log_delta_of` is precise there. Raises PrivacyError for invalid ε or μ.
+        double is returned; `log_delta_of` is precise there. Raises PrivacyError for invalid ε or μ.
     """
     if require_mu(mu) == 0.0:
         require_epsilon(epsilon, zero=True)
@@ -69,8 +69,8 @@ def log_delta_of(epsilon: float, mu: float) -> float:
 def epsilon_of(mu: float, delta: float) -> float:
     """Return the smallest ε for which every μ-GDP run is (ε, δ)-DP, rounded up; 0 if δ alone is enough.
 
-    mu : μ ≥ 0. delta : 0 < δ < 1. `epsilon_of(mu_of(epsilon, delta), delta) <= epsilon` always holds.
-    Raises PrivacyError for invalid μ or δ, and if no ε below 1e140 is enough.
+    mu : μ ≥ 0. delta : 0 < δ < 1. `epsilon_of(mu_of(epsilon, delta), delta) <= epsilon` always holds. Raises PrivacyError for
+        invalid μ or δ, and if no ε below 1e140 is enough.
     """
     target = math.log(require_delta(delta))
     if require_mu(mu) == 0.0:

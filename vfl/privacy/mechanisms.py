@@ -31,8 +31,7 @@ def release(
 
     sums : (s,) int64, in multiples of `grid`. Under an event, float64 sums raise PrivacyError, since they have no sensitivity.
     sensitivity : Δ of these sums alone, from the code that computed them. The event may state a larger Δ if the sums are part
-    of a joint release. An event with a smaller Δ raises PrivacyError.
-    Returns (s,) float64, grid·(sums + noise).
+        of a joint release. An event with a smaller Δ raises PrivacyError. Returns (s,) float64, grid·(sums + noise).
     """
     if event is None:
         return np.asarray(sums * grid, dtype=np.float64)

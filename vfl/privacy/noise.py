@@ -29,8 +29,8 @@ class NoiseSource(Protocol):
     def stream(self, key: ReleaseKey, who: str = "") -> Keystream:
         """Return the keystream for the one release that `key` identifies. Use the keystream for no other release.
 
-        who : contributor, if several participants add noise to one release. Without `who`, sources with equal seeds would
-        draw equal noise.
+        who : contributor, if several participants add noise to one release. Without `who`, sources with equal seeds would draw
+            equal noise.
         """
         ...
 

@@ -208,8 +208,8 @@ def _ends(losses: Vector, deviation: float, rate: float) -> Vector:
 def bounded_range_curve(log_alpha: Vector, epsilon: float) -> Vector:
     """Return sup H_α over all pairs of bounded range ε: (e^{ε/2} − √α)²/(e^ε − 1); beyond |log α| = ε, max(0, 1 − α).
 
-    log_alpha : (m,) float64. Source: Dong, Durfee, Rogers 2020; derivation in the module docstring. The form of the formula
-    in the code does not overflow.
+    log_alpha : (m,) float64. Source: Dong, Durfee, Rogers 2020; derivation in the module docstring. The form of the formula in
+        the code does not overflow.
     """
     inside = np.clip(log_alpha, -epsilon, epsilon)
     curve = np.expm1(0.5 * (inside - epsilon)) ** 2 / -np.expm1(-epsilon)

@@ -57,7 +57,7 @@ def delta_of(epsilon: float, mu: float, candidates: int, concentration: int) -> 
     """Return a δ, rounded up, for which a selection among μ-GDP outcomes is (ε, δ)-DP; at most 1.
 
     epsilon : ε ≥ 0. mu : 0 ≤ μ ≤ 30. candidates, concentration : m and a. For m = 1 the result is δ(ε; μ) of the one outcome.
-    Rounding to the safe side costs less than 1 % of ε for μ ≥ 0.005. Raises PrivacyError for values outside these ranges.
+        Rounding to the safe side costs less than 1 % of ε for μ ≥ 0.005. Raises PrivacyError for values outside these ranges.
     """
     require_epsilon(epsilon, zero=True)
     require_selection(candidates, concentration)
@@ -98,8 +98,8 @@ def mu_of(epsilon: float, delta: float, candidates: int, concentration: int) -> 
     """Return the budget μ of one trial (one candidate's training), rounded down: the largest for a selection to be (ε, δ)-DP.
 
     epsilon : ε > 0 of the whole selection. delta : 0 < δ < 1. candidates, concentration : m and a, whole numbers from 1 to 64.
-    Raises PrivacyError for other values, and for an ε that leaves a trial with μ below 0.001.
-    `epsilon_of(mu_of(epsilon, delta, m, a), delta, m, a) <= epsilon` always holds.
+        Raises PrivacyError for other values, and for an ε that leaves a trial with μ below 0.001. `epsilon_of(mu_of(epsilon,
+        delta, m, a), delta, m, a) <= epsilon` always holds.
     """
     require_selection(candidates, concentration)
     plain = gaussian_dp.mu_of(epsilon, delta)
@@ -180,7 +180,7 @@ class Curve:
     """Upper bounds on δ of a selection at every ε, for one μ > 0, m ≥ 2 and a.
 
     k, suprema : (l,) ascending grid points k, and at each point an upper bound on sup_u [c(u) − k·c(g(u))]₊. The supremum is
-    convex in k, so between two points it is at most the chord. Below the first point it is at most `peak`.
+        convex in k, so between two points it is at most the chord. Below the first point it is at most `peak`.
     ratio : last grid point, at least sup_u c(u)/c(g(u)); from this point on the supremum is 0. peak : upper bound on c(0).
     counts : (m + 1,) probabilities of K = 0, 1, ..., m included candidates.
     """

@@ -48,9 +48,9 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int) -> Integers:
     Background: Mironov 2012; Holohan & Braghin 2021; Jin et al. 2022.
 
     stream : the release's own keystream. The next `size` words are called lanes, one per result. The top bit of a lane is the
-    sign (1 is negative); the other 63 bits are the leading bits of 2q, where |Z| = Q⁻¹(q). A lane that 63 bits do not decide
-    takes further words, 64 bits each, in the order of the lanes. The result therefore depends on the stream's words alone,
-    and not on ndtri, the error bound of ndtri, the chunk size or the platform.
+        sign (1 is negative); the other 63 bits are the leading bits of 2q, where |Z| = Q⁻¹(q). A lane that 63 bits do not
+        decide takes further words, 64 bits each, in the order of the lanes. The result therefore depends on the stream's words
+        alone, and not on ndtri, the error bound of ndtri, the chunk size or the platform.
     scale : standard deviation in units of the grid, 0 < scale ≤ 2⁴⁸, taken as the exact value of the double.
 
     Method: double precision decides nearly all lanes. If scale·|Z| of a lane lies within the error of a half-integer, the

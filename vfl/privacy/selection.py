@@ -79,8 +79,8 @@ class NoisyScore:
     """Best noisy score of a party, which only the coordinator compares. The greatest wins; among equal scores, the first.
 
     coordinate : index of the score in the party's vector; `moved` adds the party's offset, which gives the index in w.
-    value : the noisy score, an integer multiple of a unit that all parties of the selection use. repr hides the value, so
-    that no log contains it.
+    value : the noisy score, an integer multiple of a unit that all parties of the selection use. repr hides the value, so that
+        no log contains it.
     """
 
     coordinate: int
@@ -107,14 +107,14 @@ def noisy_best(
     and event, and each party uses a stream of its own.
 
     scores : (s,) float64, s ≥ 1. NaN and infinities count as the lowest double, so that no error depends on data.
-    sensitivity : Δ > 0, the largest change of any one score *as computed* when one record is replaced, in units of the
-    scores. The change includes the floating-point error of the score.
+    sensitivity : Δ > 0, the largest change of any one score *as computed* when one record is replaced, in units of the scores.
+        The change includes the floating-point error of the score.
     event : event with ε. With None, no noise is drawn or added, and the greatest score wins, the first among equals.
     noise : source of the stream that `key` names. The first s words of the stream are the lanes. The top bit of a lane gives
-    the half of (0, 1) that contains u (1 for the upper half). The other 63 bits are the leading bits of twice the distance of
-    u to the outer end of that half, and G = -ln(-ln(1 - u)). A lane whose 63 bits are below 2⁴⁴ takes further words, 64 bits
-    each, until the number of all its bits is at least 2⁴⁴, in the order of the lanes. So the result is a function of scores
-    and words alone.
+        the half of (0, 1) that contains u (1 for the upper half). The other 63 bits are the leading bits of twice the distance
+        of u to the outer end of that half, and G = -ln(-ln(1 - u)). A lane whose 63 bits are below 2⁴⁴ takes further words, 64
+        bits each, until the number of all its bits is at least 2⁴⁴, in the order of the lanes. So the result is a function of
+        scores and words alone.
 
     Raises PrivacyError for arguments out of range: an empty or wrongly shaped `scores`, Δ not positive and finite, ε below
     2⁻³⁰, or 2Δ/ε outside [2⁻¹⁰⁰⁰, 2¹⁰⁰⁰].

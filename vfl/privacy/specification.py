@@ -28,18 +28,17 @@ class Privacy:
 
     epsilon : ε > 0.
     delta : 0 < δ < 1; None takes 1/n².
-    noise : None draws from the operating system's generator. SeededNoise(seed) repeats its noise, and then NOTHING IS
-    PRIVATE.
+    noise : None draws from the operating system's generator. SeededNoise(seed) repeats its noise, and then NOTHING IS PRIVATE.
     smoothness : source of the smoothness constants M_j. 'private' releases them with `smoothness_share` of the budget (μ²),
-    together with the means that centre the columns. 'bounds' uses L·B_j², from the bounds B_j and the loss's curvature L. A
-    mapping {column: M_j} declares the constants. 'data' computes them exactly from the data, uncharged, which the certificate
-    flags.
-    class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of
-    a later job can be declared from this count. None releases no count.
+        together with the means that centre the columns. 'bounds' uses L·B_j², from the bounds B_j and the loss's curvature L. A
+        mapping {column: M_j} declares the constants. 'data' computes them exactly from the data, uncharged, which the
+        certificate flags.
+    class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of a
+        later job can be declared from this count. None releases no count.
     inference : share, at most 0.5, of the μ² that is left when the passes begin. The share pays for standard errors of the
-    coefficients (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples'
-    instead trains on each of 8 disjoint public subsamples, and takes errors from the spread of the 8 models (vfl.holdout).
-    These errors are wider, but no party sees another party's columns.
+        coefficients (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples'
+        instead trains on each of 8 disjoint public subsamples, and takes errors from the spread of the 8 models (vfl.holdout).
+        These errors are wider, but no party sees another party's columns.
     """
 
     epsilon: float

@@ -37,8 +37,8 @@ def require_rho(rho: float) -> float:
 def epsilon_of_rho(rho: float, delta: float) -> float:
     """Return an ε, the smallest over all orders, rounded up, for which every ρ-zCDP run is (ε, δ)-DP; 0 for ρ = 0.
 
-    rho : ρ ≥ 0. delta : 0 < δ < 1. `epsilon_of_rho(rho_of(epsilon, delta), delta) <= epsilon` always holds.
-    Raises PrivacyError for invalid ρ or δ.
+    rho : ρ ≥ 0. delta : 0 < δ < 1. `epsilon_of_rho(rho_of(epsilon, delta), delta) <= epsilon` always holds. Raises PrivacyError
+        for invalid ρ or δ.
     """
     log_delta = math.log(require_delta(delta))
     if require_rho(rho) == 0.0:

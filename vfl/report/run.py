@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 class Facts:
     """Facts for the page of a run.
 
-    plan, told : plan and history of the run; None if they are missing or contradict the certificate. why_not_told : reason
-    why `told` is None. processes : number of processes that worked on the run.
+    plan, told : plan and history of the run; None if they are missing or contradict the certificate. why_not_told : reason why
+        `told` is None. processes : number of processes that worked on the run.
     """
 
     report: Report

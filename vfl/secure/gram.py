@@ -70,8 +70,8 @@ class GramBits(NamedTuple):
 def gram_bits(n_records: int, deviation: Fraction | float) -> GramBits:
     """Return the number of bits to which columns are rounded; PrivacyError if the number is below 8.
 
-    deviation : max over parties a, b of σ/(c_a·c_b).
-    FX is the largest number ≤ 21 with n·4^FX + 3·2^52 < 2^59 and 4^FX·σ/(c_a·c_b) ≤ 2^48.
+    deviation : max over parties a, b of σ/(c_a·c_b). FX is the largest number ≤ 21 with n·4^FX + 3·2^52 < 2^59 and
+        4^FX·σ/(c_a·c_b) ≤ 2^48.
     """
     ratio = Fraction(deviation)
     for columns in range(LARGEST_BITS, SMALLEST_BITS - 1, -1):

@@ -41,8 +41,8 @@ class Deviations(NamedTuple):
 def deviations(sigma: float, step: float | Fraction, parties: int, collude: int) -> Deviations:
     """Return the standard deviations of each party's and the dealer's noise for a release with noise σ, in steps of its sum.
 
-    sigma : σ of the charged event. step : g > 0, in the unit of σ. parties : m. collude : k.
-    Raises PrivacyError if a party's deviation is below 64√(m + 1) steps or the dealer's is above 2^48 steps.
+    sigma : σ of the charged event. step : g > 0, in the unit of σ. parties : m. collude : k. Raises PrivacyError if a party's
+        deviation is below 64√(m + 1) steps or the dealer's is above 2^48 steps.
     """
     variance = (Fraction(sigma) / Fraction(step)) ** 2
     found = Deviations(_root_above(variance / parties), _root_above(variance * collude / parties))

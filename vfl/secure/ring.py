@@ -95,9 +95,9 @@ def fits(n_records: int, residual: int, columns: int, parties: int) -> bool:
 def largest_sum(n_records: int, contribution: int, deviations: float) -> int:
     """Return n·contribution + 16·Σs, the largest magnitude of an opened sum of honest participants, in steps.
 
-    contribution : bound on one record's part, R·2^FX or 4^FX. deviations : Σs over all contributors of noise.
-    A sum exceeds it with probability at most 2^-188 per contributor and opened number, so at most 2^-170 in a run
-    that opens N numbers with N(m + 1) ≤ 2^18 (docs/mathematics.md, "Decoding").
+    contribution : bound on one record's part, R·2^FX or 4^FX. deviations : Σs over all contributors of noise. A sum exceeds it
+        with probability at most 2^-188 per contributor and opened number, so at most 2^-170 in a run that opens N numbers with
+        N(m + 1) ≤ 2^18 (docs/mathematics.md, "Decoding").
     """
     return n_records * contribution + math.ceil(DRAW * deviations)
 

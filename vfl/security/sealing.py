@@ -68,8 +68,8 @@ class Sealer:
     def meet(self, other: str, key: bytes, signature: bytes = b"", certificate_pem: bytes | None = None) -> None:
         """Take another party's key. Raises FederationError unless the identity in the certificate has signed the key.
 
-        certificate_pem : certificate of the other party; None only if this party has no identity either.
-        A repeated key changes nothing, so no nonce is used again. A second, different key of a party is refused.
+        certificate_pem : certificate of the other party; None only if this party has no identity either. A repeated key changes
+            nothing, so no nonce is used again. A second, different key of a party is refused.
         """
         from cryptography.x509 import load_pem_x509_certificate  # slow to import; only federations need it
 

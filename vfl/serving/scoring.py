@@ -594,7 +594,7 @@ class Scoring:
         """Return the version that answers a request. Raises Refusal.
 
         name : name of the version; None takes the active version. digest : digest of the model that the caller expects, if
-        stated.
+            stated.
         """
         known = self._models.get(model)
         if known is None:

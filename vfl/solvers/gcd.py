@@ -164,9 +164,9 @@ class GCD(Solver):
     rounds : number of rounds. Each round is charged one selection and one step.
     clip : κ, cap on one record's partial derivative in units of √M_j; inf clips nothing.
     step_size : γ in the step γ/M_j.
-    tol : without privacy, stop once the longest possible step (rule 'GS-r') is at most this share of the largest
-    coordinate. None takes 1e-9, but never stops early if `rounds` is given or the rule is not 'GS-r'. With privacy `tol` must
-    be None, since the number of rounds must not depend on data.
+    tol : without privacy, stop once the longest possible step (rule 'GS-r') is at most this share of the largest coordinate.
+        None takes 1e-9, but never stops early if `rounds` is given or the rule is not 'GS-r'. With privacy `tol` must be None,
+        since the number of rounds must not depend on data.
     selection_share : share of the rounds' budget (ρ of zCDP) that selections spend; the steps get the rest.
     """
 

@@ -35,14 +35,14 @@ class GD(joint.JointSolver):
 
     passes : number of steps. None lets a public rule decide (vfl.solvers.joint).
     clip : C, cap on the norm of one record's whole gradient on the scaled features. None lets a public rule decide; inf clips
-    nothing.
+        nothing.
     step_size : γ. The value 1 is safe, because mean‖x‖² bounds the largest eigenvalue of XᵀX/n. None takes 1, or less if noise
         would cost more than the steps gain (`joint.time_limit`).
     iterate : 'last', or 'tail' for the average of the last half.
     label_share : approximate share of the budget μ² that pays for starting the intercept at the constant model
         (vfl.solvers.releases.start). None lets a public rule decide, but takes 0 if the clip is given. 0 releases nothing.
-    tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None takes 1e-9,
-    but never stops early if `passes` is given. With privacy `tol` must be None: the number of steps must not depend on data.
+    tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None takes 1e-9, but
+        never stops early if `passes` is given. With privacy `tol` must be None: the number of steps must not depend on data.
     """
 
     step_size: float | None = None

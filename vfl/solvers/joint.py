@@ -94,7 +94,7 @@ def clipped(r: Vector, kept: Kept, cap: float, kernel: str = "") -> Vector:
 
     kept : 'norms', (n,) ‖x_i‖², unless the cap is infinite; 'batch', (n,) 0 or 1, if the step uses a batch.
     kernel : name of the loss whose derivatives r are; '' for any other r. Logistic loss is capped without bias
-    (vfl.kernels.geometry.capped).
+        (vfl.kernels.geometry.capped).
     """
     if math.isfinite(cap):
         r = capped(r, record_limits(kept["norms"], cap), kernel)
@@ -203,8 +203,7 @@ def asks_mean_square(problem: Problem) -> bool:
 def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
     """Return L for steps of 1/(L·mean‖x‖²): 1 for a loss with a kink. For counts, the curvature at the mean count, at least 1.
 
-    w : (p,) the first iterate. For counts with a mean below 1, steps are deliberately short, because noise matters more
-    there.
+    w : (p,) the first iterate. For counts with a mean below 1, steps are deliberately short, because noise matters more there.
     """
     if counts.has_counts(problem) and loss is not problem.loss:
         return min(problem.loss.curvature, math.exp(max(0.0, float(problem.intercept @ w))))

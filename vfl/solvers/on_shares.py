@@ -143,7 +143,7 @@ class Rows:
     """Public facts about the opened sums of a run on shares.
 
     squares : {party: its part of the squared cap}. The part is the party's number of coordinates if √M_j scales the
-    coordinates, else ΣB_j² over the party's columns.
+        coordinates, else ΣB_j² over the party's columns.
     size : typical length of a scaled column, divided by C. models : numbers of models in the run, and of openings of sums.
     """
 
@@ -204,7 +204,7 @@ class Products:
     clip : C. squares : {party: ΣB_j², plus the label's term at its party}; for joint steps the party's number of columns.
     label_scale, label_centre : t and c of t(y − c); None and 0 for products without the label.
     first : query under which the release is charged. event : event of the release. unit : C² if the query counts in units of
-    C², else 1.
+        C², else 1.
     """
 
     clip: float

@@ -39,7 +39,7 @@ class Vectors(NamedTuple):
     out : number of vectors of margins or residuals sent to parties. back : number of vectors of margins returned by parties.
     swept : part of `out`, and of `back`, in messages for which a party takes several steps; the job may send these as float32.
     labels, limits : numbers of vectors of labels, and of residual limits, that parties receive and keep. norms : number of
-    vectors of record norms returned by parties.
+        vectors of record norms returned by parties.
     """
 
     out: int

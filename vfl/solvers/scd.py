@@ -143,11 +143,11 @@ class SCD(BatchSolver):
 
     batch_size, sampling, passes, seed : as for SGD.
     clip : C, cap on ‖ζ_i x_i‖. None lets a public rule decide; inf clips nothing.
-    overlap : σ', number of records of a batch that are assumed to pull in one direction. The batch size is always safe; 1
-    suits orthogonal records. Without privacy, None takes the batch size. With privacy, None takes 0.3 of the batch size, or
-    more if noise would cost more than the steps gain (`joint.time_limit`).
-    label_share : approximate share of μ² for the starting model w₀, the constant model, as for SGD. The penalty then applies
-    to w − w₀ instead of w; w₀ and 0 differ only in the intercept.
+    overlap : σ', number of records of a batch that are assumed to pull in one direction. The batch size is always safe; 1 suits
+        orthogonal records. Without privacy, None takes the batch size. With privacy, None takes 0.3 of the batch size, or more
+        if noise would cost more than the steps gain (`joint.time_limit`).
+    label_share : approximate share of μ² for the starting model w₀, the constant model, as for SGD. The penalty then applies to
+        w − w₀ instead of w; w₀ and 0 differ only in the intercept.
     release : 'v', or 'both' for the paper's [α; v].
     iterate : 'last', or 'tail' for the average of the last half.
     """

@@ -62,7 +62,7 @@ class Tuning:
     jobs, whichever candidate wins. A trial trains one candidate, with a smaller ε, `trial_epsilon`.
 
     jobs : the candidates, each with the ε and δ of the whole tuning run. If the draw considers no candidate, the first
-    candidate is released.
+        candidate is released.
     score : 'loss', 'accuracy', 'mae', 'mse' or 'deviance'. inclusion : a whole number a from 1 to 64; each candidate is
         considered with probability a/(a + 1).
 

@@ -144,14 +144,13 @@ def tune(
     before the first query and is never refunded after that query. A party's own ledger counts all trials by composition.
 
     candidates : changes to the job, {"penalty.strength": 1e-3}, or jobs; {} is the job itself. Candidates may differ in loss,
-    penalty, solver, intercept, the smoothness of privacy, and products of columns: {"columns.both.kind": "dropped"}. The
-    first candidate is released if the draw leaves out all candidates.
+        penalty, solver, intercept, the smoothness of privacy, and products of columns: {"columns.both.kind": "dropped"}. The
+        first candidate is released if the draw leaves out all candidates.
     score : 'loss' or 'accuracy' with classes, 'mae' or 'mse' without, or 'deviance' for losses of counts and amounts; None is
         'loss' or 'mse'.
-    inclusion : a whole number. A larger number considers the best candidate with higher probability, but adds noise to
-    trials.
+    inclusion : a whole number. A larger number considers the best candidate with higher probability, but adds noise to trials.
     n_records : n, to check all plans before any data are opened. If privacy.delta is left out, δ = 1/n². In that case
-    n_records=None opens the data and aligns the records to find n, before anything is charged.
+        n_records=None opens the data and aligns the records to find n, before anything is charged.
     watch : callback for a `Begun` event per trial; None issues the plan's warnings as vfl.PrivacyWarning.
     Other parameters : as for `vfl.train`. With an output folder, `resume` can continue an interrupted tuning run.
 

@@ -35,9 +35,9 @@ class Trial:
     """Outcome of one trial: the trained model of one candidate, and its noisy score.
 
     values : score, standard error of the score, w (p,), then the knots that the trial found, NaN for each unused knot of a
-    curve.
+        curve.
     n_records : n. flags : flags that the trial adds to the certificate. rooms : {column: largest number of knots of the
-    column's curve}, in the order of the values. n_records, flags and rooms depend on public facts only.
+        column's curve}, in the order of the values. n_records, flags and rooms depend on public facts only.
     """
 
     values: Vector
@@ -171,7 +171,7 @@ def chosen(losses: Sequence[float], concentration: int, random: Callable[[int], 
     nothing is rounded. Further uniform numbers decide between equal losses, as if these numbers were part of the losses.
 
     losses : loss of each candidate; the smallest loss is the best. random : function that returns a given number of random
-    bytes. The bytes are used once and not kept.
+        bytes. The bytes are used once and not kept.
     """
 
     def uniform() -> int:

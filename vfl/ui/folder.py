@@ -117,8 +117,8 @@ REST = 10.0
 class Progress:
     """State of a run.
 
-    state : 'finished', 'running', 'interrupted' (no process has locked the run's log), or 'unreadable'. For a finished run
-    the numbers below are missing; the certificate states them.
+    state : 'finished', 'running', 'interrupted' (no process has locked the run's log), or 'unreadable'. For a finished run the
+        numbers below are missing; the certificate states them.
     rounds : number of answered queries. of : the plan's upper limit on that number; None if unknown.
     epsilon : ε of all charges so far, at the plan's δ; None without privacy, or if the ledger cannot be read.
     cap : ε of the whole plan. resumed : how often the run was resumed. why : reason why a number is missing.

@@ -32,8 +32,7 @@ FEDERATION = (
 class Where:
     """Values of the options that commands on data share: the site, the data, and what watches the run.
 
-    otherwise : engine if --engine and --address are not given. sources, formats, policies : values of --data, --csv,
-    --policy.
+    otherwise : engine if --engine and --address are not given. sources, formats, policies : values of --data, --csv, --policy.
     metrics, log : address of the metrics and file of the log, for the coordinator of a federation.
     """
 
@@ -55,7 +54,7 @@ class Where:
         """Return the site of a command.
 
         job : job whose parties must be in the federation. declared : site that the job file names. named : True if --data has
-        owners' names of sources, which need --federation. others : options that cannot be combined with --federation.
+            owners' names of sources, which need --federation. others : options that cannot be combined with --federation.
 
         Raises SpecificationError for a party that is no member of the federation, for a member that is not the coordinator,
         and for a key that cannot be used.

@@ -70,8 +70,8 @@ class Question:
 
     about : 'label', 'bounds', 'fill', 'categories', 'missing', 'classes', 'read' or 'epsilon'. column : name of the column.
     shown : the value that the records suggest, in TOML; NOT PRIVATE unless publicly known. For 'label', the names of all
-    columns. For 'read', the declarations that the records decided. The answer to 'read' lists those declarations that are not
-    public knowledge, or is '""' if all are.
+        columns. For 'read', the declarations that the records decided. The answer to 'read' lists those declarations that are
+        not public knowledge, or is '""' if all are.
     """
 
     about: str
@@ -210,8 +210,8 @@ def draft(
     sources : {party: path, or a text file with its format}. The format of a text file that is given as a path is recognised.
     label : 'column' or 'party.column'; None looks for a usual name of a label, then asks.
     ids : the id column of all files, or 'party.column' for each file; None looks for usual names, then for shared cells.
-    weight, exposure : columns of the label's owner with the weights and the exposures of the records; None if there is no
-    such column.
+    weight, exposure : columns of the label's owner with the weights and the exposures of the records; None if there is no such
+        column.
     folder : folder of the job file; paths in the draft are relative to it.
     dataset : name of the job's data set in a ledger. ledger : file of the ledger.
     ask : function that answers questions (`Question`); with None, comments in the draft ask them.

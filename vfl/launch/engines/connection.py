@@ -45,8 +45,8 @@ def import_ray() -> Any:
 def unreachable(what: str, where: str, error: Exception, remedy: str) -> PlacementError:
     """Return an error of one line for a cluster that cannot be reached or that refuses this process.
 
-    what : name of the service. where : its address. error : the error that Ray raised. remedy : advice for every cause except
-    a wrong token. (Ray does not always report a wrong token as such.)
+    what : name of the service. where : its address. error : the error that Ray raised. remedy : advice for every cause except a
+        wrong token. (Ray does not always report a wrong token as such.)
     """
     how = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's token"
     if type(error).__name__ == "AuthenticationError" or "authenticat" in str(error).lower():
@@ -126,7 +126,7 @@ def compiled_modules(source: str) -> dict[str, str | None]:
     modules. Without these variables every worker would compile a thousand modules, which takes most of its time to load.
 
     source : path of an installed module, whose compiled module the installer may have written. A value None in the result
-    deletes a variable.
+        deletes a variable.
     """
     forbidden, elsewhere = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
     if not os.environ.get(forbidden) or os.environ.get(elsewhere) or Path(cache_from_source(source)).exists():

@@ -58,7 +58,7 @@ class Application:
     parts : {party: its part of the model, or the path of that part}. policies : {party: path of its owner's policy}.
     given : {party: source as the user gave it}; across organisations, the owner's name of the source.
     sources : function that returns the sources that the parties read. This process calls it; the function checks all owners'
-    policies before it opens a file that holds all parties' columns. None takes `given`.
+        policies before it opens a file that holds all parties' columns. None takes `given`.
     w : the whole model, to measure it on labelled records; None predicts.
     threshold : margin above which the model predicts the positive class; None takes the threshold in the model's parts.
     """
@@ -100,7 +100,7 @@ class Organisations:
     """Federation of organisations as the place of a run. This process is the coordinator.
 
     identity : identity of the coordinator. gather_seconds : longest wait for all parties to connect. listen : address to bind
-    (vfl.wire.streams.Listener).
+        (vfl.wire.streams.Listener).
     """
 
     federation: Federation
@@ -138,8 +138,8 @@ def located(
 ) -> tuple[Place, Any, Arrangement]:
     """Return the place of a command, the data, and the arrangement: policies and index folders of the data's owners.
 
-    otherwise : site for at=None. If `otherwise` is None too, tables in memory stay in this process, and actors on Ray open
-    all other sources.
+    otherwise : site for at=None. If `otherwise` is None too, tables in memory stay in this process, and actors on Ray open all
+        other sources.
 
     Raises SpecificationError for policies or index folders with a federation, whose parties set these themselves.
     """

@@ -58,7 +58,7 @@ def asked_of(place: Ray, parties: Iterable[str], *, here: bool, secure: Secure |
 
     here : True if the coordinator is pinned to this node by other means.
     secure : options of a run on shares. The dealer of such a run is an actor too. It runs next to the coordinator, or on the
-    node that offers the dealer's resource.
+        node that offers the dealer's resource.
 
     With several shards, a party's shards take the CPUs and the party's actor takes none (`reserved`).
     """

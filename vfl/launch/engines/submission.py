@@ -32,8 +32,7 @@ NO_FOLDER = 6
 class Submission:
     """State of a job on the cluster's job server.
 
-    id : name of the job on the server. status : PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED. message : the server's
-    message.
+    id : name of the job on the server. status : PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED. message : the server's message.
     """
 
     id: str
@@ -49,8 +48,7 @@ class Submission:
 class JobServer:
     """Client of the job server of one cluster.
 
-    address : http://HEAD:8265; None takes the address from RAY_ADDRESS. A given address takes precedence over the
-    environment.
+    address : http://HEAD:8265; None takes the address from RAY_ADDRESS. A given address takes precedence over the environment.
 
     Raises PlacementError if no server answers, or if the cluster's token is missing or wrong.
     """
@@ -78,7 +76,7 @@ class JobServer:
         """Send a job file and return at once.
 
         name : name of the job. text : text of the job file. folder : folder on the cluster's nodes, from which relative paths
-        in the file start. The coordinator's node writes the job file and the run's folder into this folder.
+            in the file start. The coordinator's node writes the job file and the run's folder into this folder.
         arguments : further arguments of `vfl run` on the cluster.
         """
         ident = f"{name}-{uuid.uuid4().hex[:8]}"

@@ -39,7 +39,7 @@ class Terms(TypedDict, total=False):
     """Budget, place and ledger of a release about columns, as keyword arguments.
 
     epsilon : required. delta : None derives δ from the number of records. noise : SeededNoise(seed) makes the release
-    repeatable for tests, and NOT PRIVATE. at, ledger : as for `train`.
+        repeatable for tests, and NOT PRIVATE. at, ledger : as for `train`.
     """
 
     epsilon: Required[float]
@@ -172,7 +172,7 @@ class PrivateQuantiles:
     """Quantiles that `private_quantiles` found: public values, for edges of vfl.Binned or knots of vfl.Spline.
 
     edges : {column: the distinct quantiles, ascending}, with 6 digits. If several quantiles lie in one cell of the grid, the
-    ends of the cell replace these quantiles.
+        ends of the cell replace these quantiles.
     rank_error : largest standard error, due to noise, of the share of records below a quantile.
     resolution : {column: width of the widest cell of the column's grid}; quantiles are interpolated within a cell.
     epsilon, delta : cost of this release alone. scope : data that the guarantee is for.

@@ -34,9 +34,9 @@ class Bin:
     """Bin of a column: a category, an interval, or the missing cells.
 
     positives, negatives : noisy numbers of records. weight : ln((share of all positives in the bin) / (share of all negatives
-    in the bin)). A count that noise hides is replaced by the count expected without information, but by no more than the
-    smallest visible count, which moves the weight towards 0. error : standard error of the weight, from noise and sampling.
-    Weight and error are None if noise hides both counts.
+        in the bin)). A count that noise hides is replaced by the count expected without information, but by no more than the
+        smallest visible count, which moves the weight towards 0. error : standard error of the weight, from noise and sampling.
+        Weight and error are None if noise hides both counts.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Evidence:
     """Bins of one column, and the column's information value Σ (share of positives − share of negatives)·weight.
 
     value : information value over the bins with a weight. error : standard error of the value, from noise and sampling, to
-    first order. floor : mean value for a column without information, from noise and sampling alone. limit : value that at
-    most one of 1,000 such columns exceeds.
+        first order. floor : mean value for a column without information, from noise and sampling alone. limit : value that at
+        most one of 1,000 such columns exceeds.
     """
 
     party: str

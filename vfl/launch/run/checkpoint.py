@@ -61,7 +61,7 @@ class Start:
     """First line of the log of a run.
 
     job : digest of the job. run : id of the run. ledger : path of the run's ledger. environment : site of the run and sources
-    of its data.
+        of its data.
     """
 
     job: str

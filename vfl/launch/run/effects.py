@@ -55,7 +55,7 @@ class Effect:
     x : (m,) numbers in the column's unit, ascending; or names of categories.
     value : (m,) part of the margin. band : (m,) half-width of a band for the noise; None if it is not known.
     size : number by which curves are sorted. It is √Σ w_j² v_j, with coefficients w_j and released variances v_j of the
-    column's coordinates; without released variances, the root mean square of `value`.
+        column's coordinates; without released variances, the root mean square of `value`.
     """
 
     column: str
@@ -252,8 +252,8 @@ class _Surface:
     the records if the run released such means, else over the points. The drawn part is therefore 0 on average along each
     column.
 
-    columns, points : names and points of both columns. names : names of the coordinates. parts : (m, k, len(names)), factors
-    of the scaled coefficients.
+    columns, points : names and points of both columns. names : names of the coordinates. parts : (m, k, len(names)), factors of
+        the scaled coefficients.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class History:
     charged : charged events, by round. gradients : released gradients, in the order of release.
     chosen : {coordinate of w: how often a private selection chose the coordinate}.
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
-    features. Given only for solvers whose queries carry the rule of the update.
+        features. Given only for solvers whose queries carry the rule of the update.
     findings : results of inquiries (releases after training), by name.
     iterates : {party: the party's coordinates of w before each visit to it}, for solvers that visit parties.
     repeated : number of rounds that were repeated because a process or a party was lost between charge and log.
@@ -65,7 +65,7 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
     """Return the history of this plan's run. The log of a sealed run gives only the number of rounds.
 
     charged : {key: event} of all charges in the run's ledger. None assumes that passes under a record cap were charged in the
-    plan's order. This assumption is wrong after a loss during the first pass.
+        plan's order. This assumption is wrong after a loss during the first pass.
     """
     told, passes, attempt, subsample = History(left=log.left), 0, 0, None
     for number, query, released in _asked(plan, log, told):

@@ -29,7 +29,7 @@ class Importance:
     feature, party : name and owner of the feature. coefficient : coefficient on the scaled feature.
     spread : released standard deviation of the scaled feature in the training records; about 0 for sparse columns.
     value : |coefficient|·spread. low, high : interval that contains |coefficient|·(standard deviation without noise) with
-    probability 0.95. If the run released standard errors, the interval includes the coefficient's error too.
+        probability 0.95. If the run released standard errors, the interval includes the coefficient's error too.
     """
 
     feature: str

@@ -28,7 +28,7 @@ class Sum:
     """A margin as a sum: constant + Σ weight·formula.
 
     terms : pairs (weight, formula). guards : formulas that are 0, or unknown if a cell is refused. made : {name: formula} of
-    subformulas that several formulas share.
+        subformulas that several formulas share.
     """
 
     constant: float

@@ -149,8 +149,8 @@ class Result:
     coordinates : names of w; the intercept, if any, is '(intercept)'. With multinomial loss 'column[class]' for each class.
     findings : values that were released in addition to the model, by name: 'held out', 'class balance', 'diagnostics'.
     moments : released sums of each party's columns, from which their spread follows; () if the run released no sums.
-    labels : released histogram of the labels over their declared range; None if the run released no histogram. The
-    certificate does not state the histogram.
+    labels : released histogram of the labels over their declared range; None if the run released no histogram. The certificate
+        does not state the histogram.
     inference : covariance of the coefficients, which the certificate's digest of the model includes; None unless requested.
     knots : {column: knots} of curves whose knots the run released. The certificate lists these knots too.
     """
@@ -367,7 +367,7 @@ class Result:
         """Return the model as a SELECT of a table's columns with margin, probability and class; see vfl.launch.run.sql.
 
         party : party whose part of the margin to select, from the party's own table; None selects the whole margin. The parts
-        of all parties and `intercept_on_scaled` add up to the margin.
+            of all parties and `intercept_on_scaled` add up to the margin.
         """
         from vfl.launch.run.sql import query_of
 
@@ -542,8 +542,8 @@ class Result:
         The folder is new, empty, or this run's own. The model is written last and atomically, so a folder with a model holds
         a finished run.
 
-        key : file of the signing key. None keeps the certificate's signature; an unsigned certificate is then signed with
-        this user's own key (vfl.security.signatures).
+        key : file of the signing key. None keeps the certificate's signature; an unsigned certificate is then signed with this
+            user's own key (vfl.security.signatures).
         """
         certificate = self.certificate
         if certificate.signature is None or key is not None:

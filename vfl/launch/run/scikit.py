@@ -48,8 +48,8 @@ def pipeline_of(result: Result, party: str | None = None) -> Any:
     The model is LogisticRegression, LinearSVC (hinge losses; no probabilities) or LinearRegression; for counts and amounts in a
     TransformedTargetRegressor, as `regressor_`, which applies exp and caps the mean as `predict` does.
 
-    party : party whose part of the margin to predict, from the party's own columns, with a LinearRegression; None predicts
-    with the whole model.
+    party : party whose part of the margin to predict, from the party's own columns, with a LinearRegression; None predicts with
+        the whole model.
 
     A threshold different from 0.5, or from the margin 0, wraps the model in a FixedThresholdClassifier as `estimator_`.
 

@@ -31,7 +31,7 @@ class Points:
     """Points of the records whose `column` lies in `category`. party : owner of the column.
 
     weight, value : weight of evidence of the category, and information value of the column (vfl.woe). None if they were not
-    released, or if noise dominates them.
+        released, or if noise dominates them.
     """
 
     party: str

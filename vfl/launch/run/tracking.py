@@ -114,7 +114,7 @@ def log_to_mlflow(
     itself may send usage statistics to its makers, unless MLFLOW_DISABLE_TELEMETRY=true is set.
 
     uri : tracking server or store; None takes MLflow's own default. experiment : name of the MLflow experiment, which is
-    created if it is missing.
+        created if it is missing.
     run_name : name of the MLflow run; None takes the job's name.
 
     Raises SpecificationError if MLflow is not installed; OutputError if MLflow refuses, or if the certificate does not hold.

@@ -38,8 +38,8 @@ def verify_run(
 ) -> Report:
     """Check the certificate of a run and return all findings. `Report.ok` is True if the certificate holds.
 
-    run : folder of a run, or file of a certificate. For a file alone, the certificate's statements about the model, the job
-    and the log are not checked.
+    run : folder of a run, or file of a certificate. For a file alone, the certificate's statements about the model, the job and
+        the log are not checked.
     ledger : ledger in which the run was charged; None takes the run's own ledger if there is one in the run's folder.
     key : public key of the expected signer, 64 hexadecimal digits or the path of a PEM file.
     federation : path of the file of the federation in which the run must have been made; None skips this check.

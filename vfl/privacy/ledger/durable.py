@@ -181,7 +181,7 @@ class SqliteLedger:
         longer bounds the releases, since the new cap may depend on results.
 
         accounting : "gdp" adds up μ², "zcdp" ρ. With None, the first reservation decides: "gdp" if all its releases are
-        Gaussian.
+            Gaussian.
         change_delta : True confirms a δ that differs from the account's. ε at one δ says nothing about ε at another δ.
 
         Raises BudgetError for another adjacency, for another accounting after a reservation, for an unconfirmed change

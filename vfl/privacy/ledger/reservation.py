@@ -27,8 +27,7 @@ class Preview:
     asked : ε of the plan alone.
     left : ε of the largest plan that would still fit. Values of ε do not add up; the book adds μ² or ρ.
     fits : True if `reserve` would grant the plan now.
-    accounting : "gdp" (exact for Gaussian releases), "zcdp" (mixed releases), or "pld" or "selection" (plans fixed
-    beforehand).
+    accounting : "gdp" (exact for Gaussian releases), "zcdp" (mixed releases), or "pld" or "selection" (plans fixed beforehand).
     scope : extent of the guarantee, in words.
     """
 
@@ -117,8 +116,8 @@ class Book(Protocol):
     def reserve(self, plan: Plan, *, job: str, run: str) -> Reservation:
         """Reserve the whole plan, before any data are read.
 
-        plan : events with counts. job : digest of the job. run : id of the run, which is unique in the book.
-        Raises BudgetExceeded if the plan does not fit. The message has the ε spent, asked and left.
+        plan : events with counts. job : digest of the job. run : id of the run, which is unique in the book. Raises
+            BudgetExceeded if the plan does not fit. The message has the ε spent, asked and left.
         """
         ...
 

@@ -28,7 +28,7 @@ class Revision:
     The earlier cap no longer bounds the releases, since the new cap may depend on released values.
 
     seq, recorded : number and time of the entry that sets the new cap. releases : number of charges on the data set before the
-    change. epsilon, delta : the new cap. epsilon_before, delta_before : the earlier cap.
+        change. epsilon, delta : the new cap. epsilon_before, delta_before : the earlier cap.
     """
 
     dataset: str
@@ -64,7 +64,7 @@ class Scope:
     """Account of one named data set: adjacency, cap, and the runs that reserved plans on the data set.
 
     capacity : cap in units, for each accounting. The value is stored when the cap is set, so that machines and versions whose
-    results differ in the last digit agree on which plans fit.
+        results differ in the last digit agree on which plans fit.
     accounting : fixed by the owner or by the first reservation; None before.
     closed : units spent by all closed runs.
     runs, open : {id: run} of all runs, and of the open ones.

@@ -46,8 +46,8 @@ class Presence:
     def put(self, query: Query, w: Vector) -> Exchange[Released | None]:
         """Send a query. Return the releases, or None if a party was lost during the query.
 
-        w : (p,) the model to which the margins Xw belong. After a loss, the lost party's coordinates are set to 0 in place,
-        and Xw is computed again.
+        w : (p,) the model to which the margins Xw belong. After a loss, the lost party's coordinates are set to 0 in place, and
+            Xw is computed again.
         """
         try:
             return (yield query)

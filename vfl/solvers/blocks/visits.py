@@ -44,8 +44,8 @@ class Walk:
     """Sequence of block updates of a resolved SkGD: draws → visits → steps. Given the released M, the sequence is public.
 
     factor : factor on the record cap, computed from released values. It changes only between passes.
-    multipliers : ((z, number of passes), ...), the noise multipliers of the block releases, in order. The last z applies
-    until the end of the run. () means no noise.
+    multipliers : ((z, number of passes), ...), the noise multipliers of the block releases, in order. The last z applies until
+        the end of the run. () means no noise.
     """
 
     solver: SkGD

@@ -87,7 +87,7 @@ class Convergence:
 
         w : (p,) after the update. moved : (s,) change of w[S].
         stretch : upper bound on the ratio of the full step length 1/M_j to the length s of this step. For s ≤ 1/M_j, a
-        prox-gradient step of length s moves at least sM_j times as far as a step of length 1/M_j.
+            prox-gradient step of length s moves at least sM_j times as far as a step of length 1/M_j.
         """
         if self._tol is None:
             return False
@@ -119,8 +119,8 @@ class Convergence:
 class Average:
     """Average of iterates, of the kind that the option `iterate` names.
 
-    iterate : 'last'; 'average' of each outer round (Maranjyan et al. 2024, Alg. 1); or 'tail', average of the last part of
-    the run.
+    iterate : 'last'; 'average' of each outer round (Maranjyan et al. 2024, Alg. 1); or 'tail', average of the last part of the
+        run.
     skip : number of updates that the average 'tail' leaves out.
     """
 
@@ -139,7 +139,7 @@ class Average:
         """Record an iterate θ, (p,).
 
         moved : slices of the coordinates that changed, one per update since the last call. Without slices, the call counts as
-        one update of all coordinates.
+            one update of all coordinates.
         """
         self._seen += max(1, len(moved))
         if self._iterate == "last" or (self._iterate == "tail" and self._seen <= self._skip):

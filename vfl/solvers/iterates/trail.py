@@ -73,8 +73,7 @@ class Shrinkage:
     whose last term is one standard deviation of the first term. If no threshold makes the estimate negative, the model stays
     at its start. Thresholds t > 0 drop every coordinate that moved against its mean gradient.
 
-    start : (p,) w₀, the model at the start, with the intercept of the constant model. on : False leaves every model
-    unchanged.
+    start : (p,) w₀, the model at the start, with the intercept of the constant model. on : False leaves every model unchanged.
     """
 
     def __init__(self, problem: Problem, start: Vector, *, on: bool) -> None:

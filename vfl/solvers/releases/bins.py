@@ -141,7 +141,7 @@ class DriftCounts(Release):
     counted : {party: {coordinate: 1.0}}, the bins to count. squares : {party: m}, its number of columns.
     w : {coordinate: coefficient} of the released model. edges : public edges of the histograms of margins.
     private : False if the model's own certificate gives no guarantee. Every party receives w with the job. This job's
-    certificate then gives no guarantee either, and parties refuse the job unless their policies allow such jobs.
+        certificate then gives no guarantee either, and parties refuse the job unless their policies allow such jobs.
     """
 
     counted: Mapping[str, Mapping[str, float]]

@@ -88,7 +88,7 @@ def model(found: Vector, bound: float, sigma: float, n_records: int) -> Vector:
     """Return C, (p, p): the released correlations, with eigenvalues raised at least to the norm of the noise.
 
     found : (p, p) products of the columns, divided by `bound`. sigma : standard deviation of the noise; off-diagonal entries
-    were released times √2.
+        were released times √2.
     """
     p = len(found)
     C = found * (bound / n_records)

@@ -74,8 +74,7 @@ class Knots:
     all knots lie at quantiles.
 
     curves : {party: ((column, declaration), ...)} in the order of storage.
-    signal : μn per column of the job. If `signal` is below LINE, curves without a declared number of pieces are straight
-    lines.
+    signal : μn per column of the job. If `signal` is below LINE, curves without a declared number of pieces are straight lines.
     event : event of the joint release; None without privacy, and if nothing is released.
     pairs : products of two columns in the job. The curves in a product use a selection of these knots (`Crossed.placed`).
     """

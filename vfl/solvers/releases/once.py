@@ -39,7 +39,7 @@ class Run:
     known : centres of the columns, M, and unit of residuals. start : margin at which the intercept starts, (p,) with classes.
     loss : training loss. walk, present : block updates and present parties, set once the passes begin.
     w : (p,) the current model, to which Xw belongs; change w in place. settled : {pass: model before this pass} in the second
-    half of the early passes, for averages. passed : True after the releases that are made between passes.
+        half of the early passes, for averages. passed : True after the releases that are made between passes.
     joint : (p, p) released curvature of the scaled columns, for joint steps; None without joint steps.
     """
 

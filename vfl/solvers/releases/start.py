@@ -47,7 +47,7 @@ class ReleasedStart:
         """Return the given charges, with σ scaled to the problem's (ε, δ); first the charge of the label statistic, if any.
 
         cost : Σ Δ²/σ² of the given charges before scaling, which decides the statistic's share. A release on a batch that is
-        sampled at rate q counts q² times.
+            sampled at rate q counts q² times.
         """
         problem = self.problem
         if problem.epsilon is None or problem.delta is None:

@@ -367,8 +367,8 @@ def declines_joint_steps(problem: Problem, noise: float, messages: int) -> str:
     """Return, as a clause, why a run that may show columns takes no joint steps; '' if FEW joint steps pay.
 
     noise : spectral norm of the noise of correlations (vfl.solvers.releases.correlations). messages : number of messages that
-    release the correlations. Every joint step takes two messages, for any number of parties. Runs without joint steps take
-    one message per party and pass.
+        release the correlations. Every joint step takes two messages, for any number of parties. Runs without joint steps take
+        one message per party and pass.
     """
     count, parties = passes(problem), len(problem.layout.whole())
     if signal_to_noise(problem) < MOVES_ON:
