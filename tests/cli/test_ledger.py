@@ -160,7 +160,7 @@ class TestCap:
 
     def test_another_delta_requires_yes(self, path: Path) -> None:
         asked = ("cap", path, "credit", "--epsilon", 2, "--delta", 1e-6)
-        assert "another δ" in refused(BudgetError, *asked)
+        assert "the new cap has δ = 1e-06" in refused(BudgetError, *asked)
         assert "δ = 1e-06" in ledger(*asked, "--yes")
 
     def test_a_change_after_releases_is_shown_wherever_the_ledger_is_read(self, path: Path) -> None:

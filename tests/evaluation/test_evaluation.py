@@ -705,7 +705,7 @@ WRONG: dict[str, tuple[Callable[[], object], type[VflError], str]] = {
         SpecificationError,
         "error_cap has no use under logistic loss",
     ),
-    "a balance of numbers": (lambda: job("squared", class_balance=0.1), SpecificationError, "labels of two classes"),
+    "a balance of numbers": (lambda: job("squared", class_balance=0.1), SpecificationError, "leave class_balance out"),
     "a label without bounds": (
         lambda: make_plan(
             vfl.Job(

@@ -18,5 +18,5 @@ def test_parcels_arrive_in_their_order() -> None:
 
 @pytest.mark.parametrize("names", [["parcel 1"], ["parcel 0", "parcel 2"], ["parcel 0", "weights"], ["parcel 00"]])
 def test_vectors_with_other_names_are_refused(names: list[str]) -> None:
-    with pytest.raises(FederationError, match="not sealed parcels"):
+    with pytest.raises(FederationError, match="other than sealed parcels"):
         given_parcels(dict.fromkeys(names, b"sealed"))
