@@ -17,9 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vfl
+from parties.party import Party
 from vfl.certificate import FORMAT, SCHEMA, Certificate, verify
 from vfl.certificate.document import OPTIONAL
 from vfl.errors import OutputError
+from vfl.messages import RecordNorms
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian, Selection
 from vfl.privacy.gaussian_dp import epsilon_of
@@ -111,6 +113,46 @@ def test_fields_describe_the_run() -> None:
 
 def test_delta_defaults_to_one_over_n_squared() -> None:
     assert certificate(privacy=vfl.Privacy(epsilon=1.0)).delta == 1 / N**2
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        vfl.SkGD(passes=2, clip=0.7),
+        vfl.SkGD(passes=2, clip="record"),
+        vfl.CD(passes=2),
+        vfl.GCD(rounds=2),
+        vfl.GD(passes=2),
+        vfl.SGD(passes=2),
+        vfl.SVRG(passes=2),
+        vfl.SCD(passes=2),
+        vfl.OutputPerturbation(),
+        vfl.NoisyGram(clip=1.0),
+    ],
+    ids=lambda solver: solver.name,
+)
+def test_norms_are_stated_exactly_if_parties_are_asked_for_them(solver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = set(), Party.answer
+
+    def observed(self: Party, query: Any, *rest: Any, **options: Any) -> Any:
+        asked.add(type(query))
+        return answer(self, query, *rest, **options)
+
+    monkeypatch.setattr(Party, "answer", observed)
+    squared = isinstance(solver, vfl.NoisyGram)
+    job = vfl.Job(
+        partition=PARTITION,
+        bounds=BOUNDS | {"y": (0.0, 1.0)} if squared else BOUNDS,
+        loss="squared" if squared else "logistic",
+        solver=solver,
+        penalty=vfl.L2(0.1),
+        privacy=vfl.Privacy(epsilon=1.5, delta=1e-6),
+    )
+    table = data()
+    result = vfl.train(job, table | {"y": table["y"].astype(float)} if squared else table, at="inprocess")
+    assert ("norm of each party's columns" in result.certificate.who_sees_what["coordinator"]) is (RecordNorms in asked)
+    assert ("compute the norm" in result.certificate.who_sees_what["party"]) is (RecordNorms in asked)
+    assert (vfl.plan(job, N).vectors.norms > 0) is (RecordNorms in asked)
 
 
 def test_who_sees_what_is_never_left_out() -> None:

@@ -75,9 +75,9 @@ WHOLE_ISOTROPIC = (
 )
 OF_WEIGHTS = {"party": "; in sweeps also the weight of every record", "coordinator": "; the weight of every record"}
 NORMS = {
-    "party": "; with a record cap also the cap of each residual, from which it can compute the norm of the other "
-    "parties' columns of every record",
-    "coordinator": "; with a record cap also the norm of each party's columns of every record",
+    "party": "; also the cap of each residual, or capped residuals, from which it can compute the norm of the other "
+    "parties' columns of a record",
+    "coordinator": "; also the norm of each party's columns of every record",
 }
 """Values that participants also see if the solver caps each residual by the norm of the whole record."""
 OF_EXPOSURE = {"coordinator": "; the exposure of every record"}
@@ -119,7 +119,7 @@ def who_sees_what(plan: Plan, *, private: bool) -> dict[str, str]:
     compared = next((inquiry for inquiry in plan.inquiries if isinstance(inquiry, GroupFairness)), None)
     shown = reveals(len(job.ids)) if job.ids else {}
     for also, sees in (
-        (NORMS, trusted and plan.solver.by_pass),
+        (NORMS, trusted and plan.vectors.norms > 0),
         (OF_WEIGHTS, job.targets.weights),
         (OF_EXPOSURE, job.targets.exposure),
         (OF_CURVES, plan.n_before > 0),

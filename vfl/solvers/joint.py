@@ -82,6 +82,10 @@ class JointSolver(Solver):
             yield forward(problem, w, "reset")
         return w, loss, curvature_at(problem, loss, w) * square
 
+    def asks_norms(self, problem: Problem) -> bool:
+        """Return True if a clip is finite: the coordinator caps each residual by the norm of the record."""
+        return self._clip(problem).finite
+
     def _round_trips(self, problem: Problem, steps: int) -> int:
         """Return the number of messages: those of `_begun`, and two per step, without the update of Xw after the last step."""
         share = self.label_share or 0.0

@@ -292,6 +292,10 @@ class NoisyGram(Solver):
             return 1
         return sum(1 for _ in asked(self.pieces(problem), joint.unscaled(problem))) + self._geometry(problem).finite
 
+    def asks_norms(self, problem: Problem) -> bool:
+        """Return True if rows are shrunk to a finite clip, which needs their norms."""
+        return not self.constant and self._geometry(problem).finite
+
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return one sentence for every option."""
         if self.constant:
@@ -300,7 +304,7 @@ class NoisyGram(Solver):
         shrunk = f"rows (x, t·y) are shrunk to C = {self.clip:.3g}, t = {self.label_scale:.3g}"
         return (
             f"one joint release of {d} products of columns; {shrunk}.",
-            "under trust='trusted', margins hold raw columns, and parties receive them as weights.",
+            "under trust='trusted', the coordinator receives raw columns and sends them to other parties.",
         )
 
     def _geometry(self, problem: Problem) -> GramClip:

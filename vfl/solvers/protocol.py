@@ -102,6 +102,10 @@ class Solver(Protocol):
         """True if a pass over disjoint blocks is charged as one release. Records are then capped by their whole rows."""
         return False
 
+    def asks_norms(self, problem: Problem) -> bool:
+        """Return True if the coordinator receives the norm of each party's columns of every record, by which residuals are capped."""
+        return self.by_pass
+
     def resolve(self, problem: Problem) -> Self:
         """Return a copy of the solver with every option decided by public rules.
 
@@ -145,8 +149,9 @@ class Solver(Protocol):
 
         By default messages alternate: all parties receive one vector, then all parties answer with one vector.
         """
-        pairs = len(problem.layout.whole()) * (self.round_trips(problem) // 2)
-        return Vectors(pairs, pairs)
+        parties = len(problem.layout.whole())
+        pairs = parties * (self.round_trips(problem) // 2)
+        return Vectors(pairs, pairs, norms=parties * self.asks_norms(problem))
 
     def last_pass(self, problem: Problem) -> int | None:
         """Return the number of passes of a run that never meets the stopping rule; None for a solver without such a rule."""

@@ -213,6 +213,10 @@ class SCD(BatchSolver):
             return 0.0
         return 1.5 * (self.passes or 1) * problem.n_records / joint.time_limit(problem, joint.default_clip(problem))
 
+    def asks_norms(self, problem: Problem) -> bool:
+        """Return True: the length of every dual step depends on the norm of the record."""
+        return True
+
     def _coupling(self, problem: Problem) -> float:
         return (self.overlap or 1.0) / (problem.penalty.convexity * problem.n_records)
 

@@ -214,7 +214,7 @@ class SkGD(Solver):
             swept=visited * self.sweeps,
             labels=swept,
             limits=swept * self.by_pass,
-            norms=parties * self.by_pass,
+            norms=parties * self.asks_norms(problem),
         )
 
     def visits(self, problem: Problem) -> tuple[int, int]:

@@ -110,6 +110,10 @@ class SVRG(BatchSolver):
         snapshot = self._clip(problem)
         return snapshot, replace(snapshot, cap=float(self.difference_clip or math.inf))
 
+    def asks_norms(self, problem: Problem) -> bool:
+        """Return True if one of the two clips is finite."""
+        return any(clip.finite for clip in self._clips(problem))
+
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
         """Return the charges of the label statistic, if it is released, of the snapshots (one per pass), and of the steps.
 
