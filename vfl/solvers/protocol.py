@@ -103,7 +103,7 @@ class Solver(Protocol):
         return False
 
     def asks_norms(self, problem: Problem) -> bool:
-        """Return True if the coordinator receives the norm of each party's columns of every record, by which residuals are capped."""
+        """Return True if residuals are capped by norms: parties then send the coordinator the norms of their rows."""
         return self.by_pass
 
     def resolve(self, problem: Problem) -> Self:
