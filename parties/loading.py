@@ -415,8 +415,8 @@ def _read(
         return *opened.ordered(columns, labels), {column: own[order] for column, own in codes.items()}
     if task.groups:
         raise opened.origin.error(
-            f"is a sparse matrix, which holds numbers, and fairness is checked by its column {task.groups[0]!r}: give the "
-            "party's dense table, or name a column of another party"
+            f"is a sparse matrix, which holds only numbers, but its column {task.groups[0]!r} must name the groups for the "
+            "fairness check: give the party's dense table, or name a column of another party"
         )
     if task.columns and not task.sparse:
         raise opened.origin.error(

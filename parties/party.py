@@ -330,7 +330,7 @@ class Party:
         """Release, with noise, a statistic that is computed only from the labels of this party."""
         if self.n_records > self.n_trained:
             raise PrivacyError(
-                f"party {self.name!r} tallies its labels only if all records are trained on, and some are held out"
+                f"some records are held out, and party {self.name!r} tallies its labels only in jobs without a hold-out"
             )
         (sums,) = self._sums(query, self._nothing())
         return self._noised(sums, query.statistic.grid, query.event, key, query.statistic.sensitivity)

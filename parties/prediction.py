@@ -71,7 +71,8 @@ class ModelPart:
         """Return X_k w_k for new records, (n,) float64, or (n, K). Values are filled and clamped as in training.
 
         source : as for `train`; the label is not needed.
-        permission : the owner's permission. None asks the policy that the owner set for this process; without a policy, nobody.
+        permission : the owner's permission. None takes it from the policy that the owner set for this process;
+            without a policy, none is needed.
         shards : number of ranges of rows that are read and applied one after another. The process holds the columns of one
             range at a time. The margins are the same to the bit for any number of ranges.
 

@@ -144,7 +144,7 @@ def _ids(cells: Any, column: str, origin: Origin) -> pa.Array:
     elif all(isinstance(cell, int | np.integer) and not isinstance(cell, bool) for cell in present):
         kind = pa.int64()
     else:
-        raise origin.error(f"id column {column!r} must hold integers only, or text only: convert them")
+        raise origin.error(f"id column {column!r} mixes types: convert all its ids to integers, or all to text")
     return origin.attempt(
         lambda: pa.array([None if is_missing(cell) else cell for cell in cells], type=kind),
         f"id column {column!r} holds integers of more than 64 bits, or text that is not valid Unicode: give such ids as text",

@@ -69,7 +69,7 @@ class Certificate:
         read. If events depend on released values, charged and reserved events may differ, but cost the same.
     noise : class of the noise source. solver : name of the solver and final value of each of its options.
     clip, geometry : cap on one record's influence on a release, and the norm that the cap bounds.
-    smoothness : 'private', 'bounds', 'declared' or 'data'.
+    smoothness : origin of the smoothness constants: 'private' (released), 'bounds', 'declared' or 'data'.
     moments_digest : SHA-256 of the released moments of the columns, from which smoothness follows; '' if no moments were
         released. The run's log has the moments.
     n_records : number of records. This number is public, and so is the list of individuals who take part.

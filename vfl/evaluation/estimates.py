@@ -439,7 +439,7 @@ def area_error(bins: int, n_records: int, sigma: float, share: float) -> float:
     """Return the expected standard error of the area under the curve, noise and sampling together, for an area of ¾.
 
     A bin's noise moves the area by (share of the other class below the bin − ½) / (records of the bin's class). The mean
-    square of the bracket is 1/12 for scores that are uniform over the bins and ¼ for scores in one bin; 1/6 is used here.
+    square of the first bracket is 1/12 for scores that are uniform over the bins and ¼ for scores in one bin; 1/6 is used here.
 
     bins : number of bins of one class. sigma : standard deviation of the noise of a bin. share : share of positive labels.
     """

@@ -231,7 +231,7 @@ class GroupFairness(Inquiry):
         return said + ("; with bounds for the model without noise" if self.bounded else "")
 
     def guessed(self, size: int) -> float:
-        """Return a gap's error for equal groups, if half of the labels are positive and 0.8 of the predictions are right."""
+        """Return the standard error of a gap: groups of `size`, half of the labels positive, 0.8 of the predictions right."""
         nowhere = np.zeros(self.problem.layout.n_coordinates)
         event, statistic = self._event, self._statistic(nowhere, 0.0 if self.bounded else None)
         each = self.n_records / size / 2 / (2 if isinstance(statistic, GroupScores) else 1)

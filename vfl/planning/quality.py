@@ -116,7 +116,7 @@ def descent(problem: Problem, solver: str) -> float:
 
 
 def gain_of(auc: float, share: float) -> tuple[float, float]:
-    """Return (H, G): a constant model's loss, and how much less the best model loses, for normal scores in both classes."""
+    """Return (H, G) for normal scores in both classes: the loss of a constant model, and how much lower the best loss is."""
     margins, weights = margins_of(auc, share)
     losses = np.logaddexp(0.0, np.repeat([-1.0, 1.0], len(_nodes)) * margins)
     entropy = -share * math.log(share) - (1.0 - share) * math.log1p(-share)

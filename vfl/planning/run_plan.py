@@ -486,7 +486,7 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
 def check(job: Job) -> Plan:
     """Raise an error if `plan` refuses the job for every number of records. Use `check` before an alignment finds n.
 
-    Return the plan, for training alone, at the largest n that works.
+    Return the plan of training, without evaluation, for the largest n that is not refused.
     """
     for n_records in (MANY, 10**6, 10**3):
         try:

@@ -294,7 +294,7 @@ def _signals(found: Forecast) -> Sequence[float]:
 def _ranges(
     found: Forecast, name: str, values: Iterable[float], at: Callable[[float], tuple[Job, int]]
 ) -> list[charts.Curve]:
-    """Return three curves per signal: low, high, and the best linear model. Points at which planning fails are left out."""
+    """Return three curves per signal strength: low, high, and the best linear model. Points without plan are left out."""
     curves: list[charts.Curve] = []
     values = list(values)
     for colour, signal in enumerate(_signals(found)):

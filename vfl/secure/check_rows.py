@@ -2,7 +2,7 @@
 
 Guarantee. The dealer deals n + S rows for n records and does not know which S of them are opened. A random coin chooses these S
 rows. The label party draws the coin once per session and seals it for the other parties. An opened row masks no record. If a
-fraction f of all rows is wrong, the S opened rows are all right with probability at most (1 − f)^S.
+fraction f of all rows is wrong, all S opened rows are correct with probability at most (1 − f)^S.
 
 Opened rows reveal nothing about records: they are independent of the rows that mask records.
 """

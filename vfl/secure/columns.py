@@ -59,7 +59,7 @@ class OwnAngles:
         self._parts = np.zeros(columns.units.shape[1], dtype=np.int64)
 
     def at(self, w: Vector, period: float, clamp: float | None) -> Angles:
-        """Return the party's part of the margins, Σ_j (x_ij − c_j)·w_j, clamped to ±clamp, in 2^−16 `period`: (n,) uint16."""
+        """Return the party's part of the margins, Σ_j (x_ij − c_j)·w_j within ±clamp, in units of period/2^16: (n,) uint16."""
         columns, w = self._columns, np.asarray(w, dtype=np.float64)
         if w.shape != columns.bounds.shape or not np.isfinite(w).all():
             raise SpecificationError("training on shares needs one finite coefficient per column")

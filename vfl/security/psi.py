@@ -337,7 +337,7 @@ def bucketed(points: Points, owner: str) -> Buckets:
 def joined(sets: Mapping[str, Buckets]) -> dict[str, Integers]:
     """Return the result of `intersect` for sets in buckets, joined bucket by bucket.
 
-    Needs memory for a few buckets, each about 1/64 of the sets. The returned positions of large sets are on disk, too.
+    Keeps a few buckets in memory, each about 1/64 of the sets. Buckets and positions of large sets are on disk.
     """
     most, count = min(map(len, sets.values())), 0
     found = {party: scratch((most,), np.int64) for party in sets}

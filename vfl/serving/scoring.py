@@ -659,7 +659,7 @@ class Scoring:
     ) -> Scores:
         """Ask the missing parties and add their margins to the given ones. Raises Refusal.
 
-        logs : receives the log lines of all replies before a reply is refused; neither score nor refusal may leave before them.
+        logs : receives the log lines of all replies. Only after these lines are written may a score or a refusal be sent.
         """
         version, ids, n = wanted.version, wanted.ids, wanted.n
         # Ask this party first: it counts the caller's records, and the other parties must not learn ids that are unknown here.

@@ -157,7 +157,7 @@ def evaluate_command(run: Path, threshold: float | None, where: Where, *, as_jso
             )
         for option in ("engine", "address", "shards", "cores"):
             if getattr(where, option):
-                raise click.UsageError(f"--{option} needs --data: it says where other records are measured")
+                raise click.UsageError(f"--{option} needs --data, which names the records to measure on")
         if found:
             result.require_unaltered(f"the measures in {str(run)!r} cannot be relied on")
     else:

@@ -84,7 +84,7 @@ def options_of(asked: Asked) -> dict[str, Any]:
 
 
 def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> None:
-    """Wait until some node could hold each actor, and until the resources of all actors together are free.
+    """Wait until every actor fits on at least one node, and until the resources of all actors together are free.
 
     Raises PlacementError after `seconds`.
     """

@@ -121,7 +121,7 @@ class Budget:
 
     @cached_property
     def _early(self) -> float:
-        """Number of early passes, after which other releases are due; inf without such releases."""
+        """Number of passes before the first release between passes; inf if the run has no such release."""
         if not any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem)):
             return math.inf
         return record_defaults.early_passes(Walk(self.solver, self.problem, Curvature.flat(self.problem)).n_passes)

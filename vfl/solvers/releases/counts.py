@@ -206,7 +206,7 @@ def typical_cap(ρ: float) -> float:
 
 
 def time(ρ: float) -> float:
-    """Return τ, the number of whole steps per coordinate: 0.15 ρ, at most 39; and 0.004 ρ² if ρ < 37.
+    """Return τ, the number of whole steps per coordinate: 0.004 ρ² if ρ < 37, else 0.15 ρ, at most 39.
 
     Below ρ = 37 the error from noise grows as τ², and the gain of the steps as τ. As ρ falls to 0, τ falls to 0, and the run
     stays at its start, the constant model.

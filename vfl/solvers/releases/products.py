@@ -101,10 +101,10 @@ class ProductClip(GramClip):
 class Products:
     """Weights t_i, then t_i z_ij for every scaled column j that the margins actor (in the coordinator) holds.
 
-    t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. m_i ≥ 0 is ρ_i², with ρ_i the residual
-    under the record cap, or the derivative of ρ_i along the margin. This derivative is the record's share of the slope of the
-    released gradients, so it is also right for a misspecified model. The margins actor multiplies t_i by the weight s_i of
-    the record, as in every sum; for ρ_i² it multiplies t_i by s_i once more.
+    t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. ρ_i is the residual under the
+    record cap. m_i ≥ 0 is either ρ_i² or the derivative of ρ_i along the margin. The derivative is the record's share of the
+    slope of the released gradients, so it holds for a misspecified model, too. The margins actor multiplies t_i by the weight
+    s_i of the record, as in every sum; for ρ_i² it multiplies t_i by s_i once more.
 
     cap : C; inf for no cap. bound : R > 0. half : half the step of the difference quotient.
     of_curvature : True for the derivative, False for ρ_i².

@@ -55,7 +55,7 @@ BOUNDED, CENTRED = (90.0, 10.0, 1.35), (12.0, 6.0, 1.6)
 """Constants (noise factor, a, b) of noise·c²/ρ² + a·ρ^−b: for a bounded derivative, and for other losses with an intercept."""
 OFF_CENTRE = (0.25, 0.85)
 GRAM = (20.0, 1.35)
-"""Constants (a, b) of a·ρ^−b for NoisyGram."""
+"""Constants (a, b) of the expected error a·ρ^−b of NoisyGram."""
 GREEDY = (70.0, 1.7)
 ENOUGH = 7.0
 """Value of ρ from which no solver beats SkGD in any measured row."""
