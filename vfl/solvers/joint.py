@@ -68,15 +68,15 @@ class JointSolver(Solver):
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def _begun(
-        self, problem: Problem, charges: tuple[Charge, ...], *clips: Clip, margins: bool = True
+        self, problem: Problem, charges: tuple[Charge, ...], *, margins: bool = True
     ) -> Exchange[tuple[Vector, Loss, float]]:
         """Make the queries before the first step. Return the first iterate, (p,), the training loss, and L·mean‖x‖².
 
-        clips : clips of the releases. A finite clip needs the norms of the records. margins : True computes Xw.
+        margins : True computes Xw.
         """
         square = yield from mean_square(self.name, problem)
         w, loss = yield from self._start(problem).found(charges)
-        if any(clip.finite for clip in clips):
+        if self.asks_norms(problem):
             yield record_norms(problem)
         if margins and begins(problem, self.label_share or 0.0):
             yield forward(problem, w, "reset")
@@ -89,7 +89,7 @@ class JointSolver(Solver):
     def _round_trips(self, problem: Problem, steps: int) -> int:
         """Return the number of messages: those of `_begun`, and two per step, without the update of Xw after the last step."""
         share = self.label_share or 0.0
-        begun = asks_mean_square(problem) + bool(share) + self._clip(problem).finite + begins(problem, share)
+        begun = asks_mean_square(problem) + bool(share) + self.asks_norms(problem) + begins(problem, share)
         return begun + 2 * steps - 1
 
 

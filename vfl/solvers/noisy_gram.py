@@ -272,7 +272,7 @@ class NoisyGram(Solver):
         p, n = problem.layout.n_coordinates, problem.n_records
         t, c = self.label_scale or 1.0, _label_centre(problem)
         event, M = self._event(problem), np.zeros((p + 1, p + 1))
-        if self._geometry(problem).finite:
+        if self.asks_norms(problem):
             yield joint.record_norms(problem)
         for query in asked(self.pieces(problem), joint.unscaled(problem)):
             released = yield query
@@ -290,7 +290,7 @@ class NoisyGram(Solver):
         """Return the number of messages: one for the norms, one per piece, and one more per piece that sends columns."""
         if self.constant:
             return 1
-        return sum(1 for _ in asked(self.pieces(problem), joint.unscaled(problem))) + self._geometry(problem).finite
+        return sum(1 for _ in asked(self.pieces(problem), joint.unscaled(problem))) + self.asks_norms(problem)
 
     def asks_norms(self, problem: Problem) -> bool:
         """Return True if rows are shrunk to a finite clip, which needs their norms."""

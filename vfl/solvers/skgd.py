@@ -195,7 +195,7 @@ class SkGD(Solver):
         Importance sampling depends on M, which is not known yet, so visits are counted as if all M were equal. For a run
         without privacy the number is an upper bound. For long runs the number is extrapolated from the first COUNTED draws.
         """
-        before = self.by_pass + self._begins(problem) + sum(row.messages for row in table(self, problem))
+        before = self.asks_norms(problem) + self._begins(problem) + sum(row.messages for row in table(self, problem))
         before += MESSAGES * self._extrapolations(problem)
         return before + (self.outer_rounds or 1) - 1 + self.visits(problem)[0]
 

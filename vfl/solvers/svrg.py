@@ -136,7 +136,7 @@ class SVRG(BatchSolver):
         snapshot_clip, difference_clip = self._clips(problem)
         drawn, n, charges = self._batches(problem), problem.n_records, self.releases(problem)
         snapshot_event, step_event = (charges[-2][0], charges[-1][0]) if charges else (None, None)
-        w, loss, curvature = yield from self._begun(problem, charges, snapshot_clip, difference_clip, margins=False)
+        w, loss, curvature = yield from self._begun(problem, charges, margins=False)
         snapshot = joint.backward(problem, SnapshotDerivative(loss, snapshot_clip.cap), snapshot_clip, snapshot_event)
         difference = ClippedDifference(loss, difference_clip.cap)
         step = (self.step_size or 1.0) / curvature
@@ -163,7 +163,7 @@ class SVRG(BatchSolver):
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per step, two per pass for the snapshot, and those before the first pass."""
         drawn = self._batches(problem)
-        asked = any(clip.finite for clip in self._clips(problem)) + joint.asks_mean_square(problem)
+        asked = self.asks_norms(problem) + joint.asks_mean_square(problem)
         asked += bool(self.label_share)
         return 2 * (drawn.steps + drawn.passes) + asked
 
