@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.job.environment import Ledger
     from vfl.launch.engines.place import Arrangement, At, Place
-    from vfl.privacy.ledger import Statement
+    from vfl.privacy.ledger import Reservation, Statement
     from vfl.security.signatures import SigningKey
     from vfl.tuning.candidates import Change
 
@@ -252,7 +252,13 @@ class Book:
         self._tuning = tuning
         self.budget = budget
         self.charged = False
-        self._reservation: Any = None
+        self._reservation: Reservation | None = None
+
+    @property
+    def _held(self) -> Reservation:
+        if self._reservation is None:
+            raise BudgetError("the tuning run has reserved nothing")
+        return self._reservation
 
     @property
     def account(self) -> str:
@@ -289,7 +295,7 @@ class Book:
     def charge(self) -> None:
         """Charge the whole tuning run. A repeated call changes nothing."""
         self.charged = True
-        self._reservation.charge([(key, event) for key, (event, _) in zip(KEYS, self._tuning.events, strict=True)])
+        self._held.charge([(key, event) for key, (event, _) in zip(KEYS, self._tuning.events, strict=True)])
 
     def refund(self) -> None:
         """Cancel the reservation if nothing was charged."""
@@ -299,7 +305,7 @@ class Book:
 
     def settle(self) -> Statement:
         """Close the reservation. A repeated call returns the same statement."""
-        return self.budget.settle(self._tuning.jobs[0], self._reservation, stopped_early=False)
+        return self.budget.settle(self._tuning.jobs[0], self._held, stopped_early=False)
 
 
 @dataclass(slots=True, eq=False, repr=False)
