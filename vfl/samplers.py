@@ -5,6 +5,7 @@ A sampler turns the list of blocks into the draws of one pass. A draw is a set o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Draw = tuple[int, ...]
 
 
-class Sampler:
+class Sampler(ABC):
     """Rule by which blocks are drawn: one block per draw, unless a subclass draws several."""
 
     __slots__ = ()
@@ -31,9 +32,9 @@ class Sampler:
         """Return the largest number of blocks in one draw."""
         return min(1, n_blocks)
 
+    @abstractmethod
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
         """Return the draws of one pass, as indices into `blocks`. smoothness : (p,) M."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

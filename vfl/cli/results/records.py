@@ -15,9 +15,15 @@ from vfl.cli.options.site import Where, site_options, watched
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from vfl.launch.predict import Predictions
+
+
+def _threshold(decides: str) -> Callable[[Any], Any]:
+    said = f"{decides} T: a probability with logistic loss, else a margin (default: the model's own)."
+    return click.option("--threshold", type=float, metavar="T", help=said)
 
 
 @click.command("predict")
@@ -37,12 +43,7 @@ if TYPE_CHECKING:
     "Instead of RUN: a party's own part of the model (vfl export), once per party.",
     type=click.Path(),
 )
-@click.option(
-    "--threshold",
-    type=float,
-    metavar="T",
-    help="Predict the positive class above T: a probability with logistic loss, else a margin (default: the model's own).",
-)
+@_threshold("Predict the positive class above")
 @site_options("inprocess")
 @POLICIES
 @new_file("A new CSV file (default: print).")
@@ -128,12 +129,7 @@ def _summary(found: Predictions, output: Path | None) -> dict[str, Any]:
 )
 @CSV
 @POLICIES
-@click.option(
-    "--threshold",
-    type=float,
-    metavar="T",
-    help="With --data, measure decisions at T: a probability with logistic loss, else a margin (default: the model's own).",
-)
+@_threshold("With --data, measure decisions at")
 @site_options("inprocess")
 @JSON
 def evaluate_command(run: Path, threshold: float | None, where: Where, *, as_json: bool) -> None:
