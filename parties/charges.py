@@ -90,14 +90,13 @@ class Charges:
         self._passes.add(paid.key)
 
     def _placed(self, event: Event, query: Query) -> Event:
-        """Return the event of a release. If the query has a subsample, return an event on the rows of the subsample only.
+        """Return the event of a release. In a job with subsamples, return an event on the rows of the query's subsample only.
 
         The party then answers on these rows alone. A hold-out does not restrict the event, which is charged as if it used all
         records: the party releases nothing about held-out records.
         """
-        if query.subsample is None or self._plan is None:
-            return event
-        return on_part(event, self._plan.split, query.charged_on)
+        subsamples = None if self._plan is None else self._plan.subsamples
+        return event if subsamples is None else on_part(event, subsamples.name, query.charged_on)
 
     def charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
         """Charge releases in one transaction; ConsentRefused for a repeated or unplanned release.

@@ -383,7 +383,8 @@ class Holder:
         if not isinstance(event, Gaussian):
             raise self._refusal("was asked to contribute to a sum without noise")
         loss = getattr(query.weighting, "loss", None)
-        if getattr(loss, "name", "") != LOSS or type(query.clip) is not Clip or query.batch is not None:
+        divided = query.batch is not None or query.subsample is not None
+        if getattr(loss, "name", "") != LOSS or type(query.clip) is not Clip or divided:
             raise self._refusal("was asked for a sum that its job does not plan")
         check(query)
         self._logistic.require_planned(event)

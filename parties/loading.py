@@ -131,13 +131,22 @@ def over(
             raise SpecificationError(IN_ONE_PROCESS)
         (rows,) = shards.members
         holder = Holder(job, task.party, rows.columns, noise, rows.y, book, own)
-    products = False
+    products, n_records = False, sum(f.n_trained + f.n_held_out for f in facts)
     if job.shows_columns:
         from vfl.planning import plan as make_plan  # imported here, so that parties of other jobs start faster
 
-        products = make_plan(job, sum(f.n_trained + f.n_held_out for f in facts)).has_products
+        products = make_plan(job, n_records).has_products
     return Party(
-        task.party, shards, facts, noise, book, unnoised(job), products=products, alignment=alignment, holder=holder
+        task.party,
+        shards,
+        facts,
+        noise,
+        book,
+        unnoised(job),
+        products=products,
+        alignment=alignment,
+        holder=holder,
+        subsamples=job.subsamples(n_records),
     )
 
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from parties.charges import Charges
     from parties.holder import Holder
     from parties.rows import RowFacts, Rows, Sums
+    from vfl.holdout import Subsamples
     from vfl.messages import BookHeads, Notice, Query, Step
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
@@ -80,6 +81,8 @@ class Party:
     alignment : hash of the ids of the party's records in their order, '' without an alignment.
     holder : the party's role in a run on secret shares, in which the party answers no query about margins; None for
         trust='trusted'.
+    subsamples : the disjoint subsamples of the job's plan; None if the job has none. Charges count the dearest subsample alone
+        (vfl.holdout), so the party refuses every query on other records, whether or not it keeps a book.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Party:
         products: bool = False,
         alignment: str = "",
         holder: Holder | None = None,
+        subsamples: Subsamples | None = None,
     ) -> None:
         self.name = name
         self._holder = holder
@@ -104,6 +108,7 @@ class Party:
         self._charges: Charges | None = book if holder is None else holder.charges
         self._unnoised, self._products = unnoised, products
         self._alignment = alignment
+        self._numbers: Sequence[int | None] = (None,) if subsamples is None else range(subsamples.count)
         self._cap = OwnCap(name, self.n_coordinates, repeats=not noise.private)
 
     @property
@@ -174,6 +179,11 @@ class Party:
         records : per-record vectors of the query; `Each` with one entry per shard if the rows are in shards.
         """
         start = time.perf_counter()
+        if query.subsample not in self._numbers:
+            raise PrivacyError(
+                f"party {self.name!r} was sent a query on records that its job does not plan: a query names one of the job's "
+                "subsamples if the job has subsamples, and only then"
+            )
         if isinstance(query, Columns | Gram) and not self._products:
             raise PrivacyError(
                 f"party {self.name!r} was asked for {type(query).__name__}, which shows columns before noise: the plan of its "
