@@ -157,15 +157,19 @@ class Link:
                 raise PartyLost(f"{self.party!r} was lost: {self.ended}", self.party)
             if self._waiting is not None:
                 raise FederationError(f"party {self.party!r} is still working on the last call")
-            self._calls += 1
+            plain = to_plain(messages[0]) if len(messages) == 1 else tuple(map(to_plain, messages))
             sent = self._sent(vectors or {})
+            following = frames(
+                self._calls + 1, plain, sent
+            )  # raises for a message that cannot be sent; nothing has changed yet
+            self._calls += 1
+            self._held |= {name: given.digest for name, given in sent.items() if isinstance(given, Constant)}
             size = sum(memoryview(given).nbytes for given in sent.values() if not isinstance(given, Constant))
             size += sum(
                 given.vector.nbytes for given in sent.values() if isinstance(given, Constant) and not given.held
             )
             answer = self._waiting = Answer(self, self._calls, limits, size, progress, steps)
-            plain = to_plain(messages[0]) if len(messages) == 1 else tuple(map(to_plain, messages))
-            self._out.put(frames(answer.call, plain, sent))
+            self._out.put(following)
         return answer
 
     def _sent(self, vectors: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +178,6 @@ class Link:
         for name, given in vectors.items():
             if isinstance(given, Constant):
                 sent[name] = Constant(given.vector, given.digest, held=self._held.get(name) == given.digest)
-                self._held[name] = given.digest
         return sent
 
     def outgoing(self) -> Iterator[bytes]:

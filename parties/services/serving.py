@@ -120,8 +120,7 @@ class AnswerLog:
                     "part": part,
                     "answered": answered,
                     "records": [hmac.digest(self._key, own, "sha256").hex()[:DIGITS] for own in ids],
-                },
-                ensure_ascii=False,
+                }
             )
             for caller, purpose, part, ids, answered in requests
         ]

@@ -66,6 +66,7 @@ class Setting:
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30.0), repr=False)
     events: list[Any] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
+    service: Service | None = None
 
     @property
     def url(self) -> str:

@@ -6,14 +6,18 @@ import contextlib
 import json
 import logging
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
+from prometheus_client import generate_latest
 
-from tests.serving.setting import TOKEN, Setting, code, train
+from tests.serving.setting import OTHER, TOKEN, Setting, code, train
 from vfl.serving import application, run, scoring
 
 if TYPE_CHECKING:
@@ -27,7 +31,7 @@ KNOWN = PREDICT + f"authorization: Bearer {TOKEN}\r\n".encode()
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
     made = Setting(tmp_path_factory.mktemp("hostile"))
     made.prepare(train())
-    with made.joined(), made.serving():
+    with made.joined(), made.serving() as made.service:
         yield made
 
 
@@ -104,6 +108,93 @@ def test_bodies_have_a_limit_together(running: Setting, monkeypatch: pytest.Monk
         second.sendall(head + b" " * 59_000)
         assert second.recv(1 << 16).startswith(b"HTTP/1.1 503 ")
     running.until(lambda: running.ask(ids=["secret-1"]).status_code == 200)
+
+
+def drained(made: socket.socket) -> bytes:
+    """Return all bytes until the service ends the connection."""
+    made.settimeout(15.0)
+    pieces = []
+    with contextlib.suppress(ConnectionError):
+        while piece := made.recv(1 << 20):
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def test_many_requests_at_once_on_one_connection_are_not_kept(running: Setting) -> None:
+    with connected(running) as many, contextlib.suppress(ConnectionError):
+        many.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 400)
+        assert drained(many).count(b"HTTP/1.1 200") <= run.MOST_PIPELINED + 1
+    assert running.ask(ids=["secret-1"]).status_code == 200
+
+
+def test_answers_that_nobody_reads_end_their_connection(running: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "ANSWER_SECONDS", 0.5)
+    body = json.dumps({"ids": ["secret-1"] * 20_000}).encode()
+    with connected(running) as silent:
+        for _ in range(6):
+            silent.sendall(KNOWN + b"content-length: %d\r\n\r\n" % len(body) + body)
+        time.sleep(4.0)
+        assert drained(silent).count(b"HTTP/1.1 200") < 6
+    assert running.ask(ids=["secret-1"]).status_code == 200
+
+
+def test_strangers_who_never_read_do_not_keep_callers_out(running: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MOST_CONNECTIONS", 20)
+    request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 8
+    assert running.ask(ids=["secret-1"]).status_code == 200  # the client's connection has shown its token
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            with contextlib.suppress(OSError):
+                stack.enter_context(connected(running)).sendall(request * 100)
+        for _ in range(20):
+            assert running.ask(ids=["secret-1"]).status_code == 200
+
+
+def test_names_of_unknown_models_are_no_labels(running: Setting) -> None:
+    for token in ("nobody's", TOKEN):
+        running.ask(f"/v1/models/never-heard-of-{token[0]}/predict", token=token, ids=["secret-1"])
+    text = generate_latest(running.service.application.registry).decode()
+    assert "never-heard-of" not in text
+    assert 'vfl_serve_requests_total{code="unknown_caller",model=""}' in text
+
+
+@pytest.mark.parametrize("purpose", ["\\ud800", "a\\nb", "\\u0000"])
+def test_a_purpose_that_is_no_text_is_refused_to_its_sender_alone(running: Setting, purpose: str) -> None:
+    body = b'{"ids": ["secret-1"], "purpose": "%s"}' % purpose.encode()
+    with ThreadPoolExecutor(8) as pool:
+        bad = [pool.submit(running.ask, content=body) for _ in range(20)]
+        good = [pool.submit(running.ask, token=OTHER, ids=["secret-1"]) for _ in range(60)]
+    assert {code(one.result()) for one in bad} == {(422, "bad_request")}
+    assert {one.result().status_code for one in good} <= {200, 403}
+    assert running.ask(ids=["secret-1"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        (b'{"columns": {%s}}' % b",".join(b'"%d": [1]' % k for k in range(300_000)), (413, "bad_size")),
+        (b'{"columns": {%s}}' % b",".join(b'"%d": [1]' % k for k in range(100_000)), (422, "bad_columns")),
+        (b'{"ids": [' + b"1," * 2_000_000 + b"1]}", (413, "bad_size")),
+    ],
+    ids=["columns", "fewer columns", "ids"],
+)
+def test_large_bodies_do_not_hold_other_requests(running: Setting, body: bytes, refusal: tuple[int, str]) -> None:
+    longest, done = 0.0, threading.Event()
+
+    def others() -> None:
+        nonlocal longest
+        with httpx.Client() as client:
+            while not done.is_set():
+                began = time.monotonic()
+                client.get(f"{running.url}/healthz")
+                longest = max(longest, time.monotonic() - began)
+
+    asking = threading.Thread(target=others)
+    asking.start()
+    assert code(running.ask(content=body)) == refusal
+    done.set()
+    asking.join()
+    assert longest < 1.0
 
 
 BAD = [

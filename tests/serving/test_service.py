@@ -163,7 +163,7 @@ BAD = [
     ({"ids": ["a"], "columns": {"income": [3]}}, (422, "bad_columns")),
     ({"ids": ["a"], "columns": {"secret": [3]}}, (422, "bad_columns")),
     ({"ids": ["a"], "columns": {"income": ["secret"], "age": [1]}}, (422, "bad_columns")),
-    ({"ids": ["a"], "columns": {"income": [1, "secret"], "age": [1, 2]}}, (422, "bad_columns")),
+    ({"ids": ["a", "b"], "columns": {"income": [1, "secret"], "age": [1, 2]}}, (422, "bad_columns")),
     ({"columns": {"income": [3], "age": [2]}}, (422, "no_ids")),
     ({"path": "/v1/models/other/predict", "ids": ["a"]}, (404, "unknown_model")),
     ({"path": "/v1/models/credit/versions/7/predict", "ids": ["a"]}, (404, "unknown_version")),

@@ -8,9 +8,10 @@ import json
 import logging
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from vfl.documents import parse_json
 from vfl.errors import ConsentRefused
 from vfl.launch.run.result import labels_of, probabilities_of
 from vfl.losses import loss_of
-from vfl.serving.scoring import MOST_RECORDS, Refusal, Wanted
+from vfl.serving.scoring import MOST_RECORDS, Refusal
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from vfl.serving.callers import Callers
     from vfl.serving.file import Caller
-    from vfl.serving.scoring import Scores, Scoring
+    from vfl.serving.scoring import Scores, Scoring, Version
 
 ARROW = "application/vnd.apache.arrow.stream"
 LARGEST_BODY = 1 << 23
@@ -41,10 +42,11 @@ MOST_WAITING = 256
 """Largest number of requests that are answered at the same time; further requests are refused at once."""
 MOST_HELD = 8 * LARGEST_BODY
 """Largest total size, in bytes, of the request bodies that are received or answered at the same time."""
+LARGEST_AT_ONCE = 1 << 14
+"""Largest body, in bytes, that is read and answered in the thread of the connections. A second thread does larger ones."""
 LONGEST_PURPOSE = 200
-STATE = "certificate"
-"""Key in a connection's state for the fingerprint of the client certificate."""
 log = logging.getLogger("vfl.serving")
+A = TypeVar("A")
 
 
 class Application:
@@ -53,6 +55,7 @@ class Application:
     def __init__(self, scoring: Scoring, callers: Callers) -> None:
         self._scoring, self._callers = scoring, callers
         self._waiting = self._held = 0
+        self._large = ThreadPoolExecutor(1, "vfl large bodies")
         self._loop: asyncio.AbstractEventLoop | None = None
         self.registry = CollectorRegistry()
         own: dict[str, Any] = {"registry": self.registry}
@@ -87,6 +90,7 @@ class Application:
             yield
         finally:
             tending.cancel()
+            self._large.shutdown(wait=False, cancel_futures=True)
             self._scoring.end()
 
     def soon(self, work: Callable[[], None]) -> None:
@@ -121,9 +125,9 @@ class Application:
     async def _answered(self, answer: Callable[[Request, Caller], Awaitable[Response]], request: Request) -> Response:
         """Answer a known caller, and refuse others with 401. All errors have one form, and quote nothing of the request."""
         model, began, code = request.path_params.get("model", ""), time.monotonic(), "ok"
+        model = model if self._scoring.known(model) else ""  # a stranger's text never becomes a label
         try:
             caller = self._caller(request)
-            model = model if self._scoring.known(model) else ""
             self._require_room()
             self._waiting += 1
             try:
@@ -152,17 +156,19 @@ class Application:
     def _caller(self, request: Request) -> Caller:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
-        caller = self._callers.identified(token, getattr(request.state, STATE, ""))
+        caller = self._callers.identified(token, request.state.connection.certificate)
         if caller is None:
             raise Refusal(401, "unknown_caller", "show a bearer token or a client certificate of this service")
+        request.state.connection.known = True
         return caller
 
     async def _scored(self, request: Request, caller: Caller) -> Response:
         model = request.path_params["model"]
         if caller.models is not None and model not in caller.models:
             raise Refusal(403, "model_not_allowed", "this caller may not ask for this model")
+        version = self._scoring.version(model, request.path_params.get("version"))
         with contextlib.ExitStack() as stack:
-            return await self._of_body(request, caller, model, await self._body(request, stack))
+            return await self._of_body(request, caller, version, await self._body(request, stack))
 
     async def _body(self, request: Request, stack: contextlib.ExitStack) -> bytes:
         """Return the body; refuse it as soon as it, or all bodies together, are too large. stack : ends with the request."""
@@ -181,27 +187,34 @@ class Application:
             pieces.append(piece)
         return b"".join(pieces)
 
-    async def _of_body(self, request: Request, caller: Caller, model: str, body: bytes) -> Response:
+    async def _of_body(self, request: Request, caller: Caller, version: Version, body: bytes) -> Response:
         kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind == ARROW:
-            asked = of_arrow(body, request.headers.get("vfl-purpose", ""), request.headers.get("vfl-model"))
+            headers = request.headers.get("vfl-purpose", ""), request.headers.get("vfl-model")
+            asked = await self._apart(len(body), of_arrow, body, *headers)
         elif kind == "application/json":
-            asked = of_json(body)
+            n_columns = sum(map(len, version.made_of.values()))
+            asked = await self._apart(len(body), of_json, body, 2 * MOST_RECORDS * (1 + n_columns))
         else:
             raise Refusal(415, "bad_type", f"send application/json or {ARROW}")
-        version = self._scoring.version(model, request.path_params.get("version"), asked.model)
-        ids = None if asked.ids is None else self._scoring.ids(version, asked.ids)
-        scores = await self._scoring.score(Wanted(version, caller, asked.purpose, ids, asked.n), asked.columns)
+        version.require(asked.model)
+        scores = await self._scoring.score(version, caller, asked)
         self._records.labels(version.model, version.name).inc(asked.n)
         for party in scores.filled:
             self._fills.labels(party).inc(asked.n)
         accepted = request.headers.get("accept", "")
         arrow = ARROW in accepted or (kind == ARROW and "application/json" not in accepted)
-        return _arrow_answer(asked, scores) if arrow else _json_answer(asked, scores)
+        return await self._apart(len(body), _arrow_answer if arrow else _json_answer, asked, scores)
+
+    async def _apart(self, size: int, work: Callable[..., A], *arguments: Any) -> A:
+        """Do the work of one request: at once if its body is small, else in the thread that serves large bodies."""
+        if size <= LARGEST_AT_ONCE:
+            return work(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._large, partial(work, *arguments))
 
 
 class Asked:
-    """Request. ids : as written; None without ids. columns : {name: Arrow array}. model : expected digest of the model."""
+    """Request. ids : as written; None without ids. columns : {name: cells}. model : expected digest of the model."""
 
     def __init__(self, ids: Sequence[Any] | None, columns: Mapping[str, Any], purpose: Any, model: Any) -> None:
         self.ids, self.columns, self.purpose, self.model = ids, columns, purpose, model
@@ -212,15 +225,22 @@ class Asked:
             raise Refusal(422, "bad_request", "ids and columns have different lengths")
         (self.n,) = lengths
         if not 0 < self.n <= MOST_RECORDS:
-            raise Refusal(413 if self.n else 422, "bad_size", f"send 1 to {MOST_RECORDS:,} records")
-        if not isinstance(purpose, str) or len(purpose) > LONGEST_PURPOSE:
-            raise Refusal(422, "bad_request", f"purpose must be text of at most {LONGEST_PURPOSE} characters")
+            raise _too_many() if self.n else Refusal(422, "bad_size", f"send 1 to {MOST_RECORDS:,} records")
+        # Text that UTF-8 cannot encode is not printable, and would reach logs and other parties.
+        if not isinstance(purpose, str) or len(purpose) > LONGEST_PURPOSE or not purpose.isprintable():
+            raise Refusal(422, "bad_request", f"purpose must be printable text of at most {LONGEST_PURPOSE} characters")
         if model is not None and not isinstance(model, str):
             raise Refusal(422, "bad_request", "model must be the digest of a model, as text")
 
 
-def of_json(body: bytes) -> Asked:
-    """Return the request in a JSON body. Raises Refusal."""
+def _too_many() -> Refusal:
+    return Refusal(413, "bad_size", f"send 1 to {MOST_RECORDS:,} records")
+
+
+def of_json(body: bytes, most: int) -> Asked:
+    """Return the request in a JSON body. Raises Refusal. most : largest number of commas, which bounds the time to parse."""
+    if body.count(b",") > most:
+        raise _too_many()
     try:
         plain = parse_json(body)
     except ValueError:
@@ -232,22 +252,7 @@ def of_json(body: bytes) -> Asked:
         raise Refusal(422, "bad_ids", "ids must be a list of text or whole numbers")
     if not isinstance(columns, dict) or not all(isinstance(own, list) for own in columns.values()):
         raise Refusal(422, "bad_columns", "columns must be an object with a list for each column")
-    return Asked(
-        ids, {name: _array(own) for name, own in columns.items()}, plain.get("purpose", ""), plain.get("model")
-    )
-
-
-def _array(cells: list[Any]) -> Any:
-    if {type(cell) for cell in cells} <= {int, float, type(None)}:
-        kind: Any = pa.float64()  # the caller may mix 1 and 1.5 in a column
-        if all(type(cell) is int or cell is None for cell in cells) and any(cell is not None for cell in cells):
-            kind = pa.int64()
-    else:
-        kind = None
-    try:
-        return pa.array(cells, kind)
-    except (pa.ArrowException, TypeError, OverflowError, ValueError):
-        raise Refusal(422, "bad_columns", "the cells of a column are of different types") from None
+    return Asked(ids, columns, plain.get("purpose", ""), plain.get("model"))
 
 
 def of_arrow(body: bytes, purpose: str = "", model: str | None = None) -> Asked:

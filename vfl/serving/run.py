@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from coordinator.federation.gathering import Gathering
 from vfl.errors import PlacementError, SpecificationError, VflError
 from vfl.federation.file import identity_for, read_federation
-from vfl.serving.application import LARGEST_BODY, STATE, Application
+from vfl.serving.application import LARGEST_BODY, Application
 from vfl.serving.callers import Callers
 from vfl.serving.file import read_service
 from vfl.serving.scoring import Scoring
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 STOPPING_SECONDS = 5
-MESSAGE_SECONDS = 20.0
+MESSAGE_SECONDS = ANSWER_SECONDS = 20.0
+MOST_PIPELINED = 8
 MOST_HEAD, MOST_BYTES = 1 << 16, 2 * LARGEST_BODY
 MOST_CONNECTIONS = 1000
 SWITCH_SECONDS = 5e-4
@@ -42,29 +43,50 @@ log = logging.getLogger("vfl.serving")
 
 
 class _Protocol(HttpToolsProtocol):
-    """HTTP protocol with limits on incoming requests. It passes the fingerprint of a client certificate to the application.
+    """HTTP protocol with limits on requests and on unread answers.
 
-    A connection is closed if a request is not complete MESSAGE_SECONDS after its first byte (the first request: after the
-    connection began). A connection is also closed if a request's head has more than MOST_HEAD bytes, or the whole request
-    more than MOST_BYTES. Beyond MOST_CONNECTIONS, the connection that has waited longest without a complete request is
-    closed.
+    A connection is closed
+
+    - if a request is not complete MESSAGE_SECONDS after its first byte (the first request: after the connection began),
+    - if a request's head has more than MOST_HEAD bytes, or the whole request more than MOST_BYTES,
+    - if more than MOST_PIPELINED requests wait for the answer to an earlier one,
+    - if its answers are not read within ANSWER_SECONDS.
+
+    Beyond MOST_CONNECTIONS, one connection is closed that waits for a request or whose answer is unread: first one that has
+    not shown a token or certificate of a caller, then the one that has waited longest.
+
+    certificate : fingerprint of the client certificate, or ''. known : True once a request has named a caller.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         connection = transport.get_extra_info("ssl_object")
         der = None if connection is None else connection.getpeercert(binary_form=True)
-        self.app_state = {**self.app_state, STATE: hashlib.sha256(der).hexdigest() if der else ""}
+        self.certificate, self.known = hashlib.sha256(der).hexdigest() if der else "", False
+        self.app_state = {**self.app_state, "connection": self}
         self._late: asyncio.TimerHandle | None = None
+        self._unread_since: float | None = None
         self._await()
+        self._watch()
         if len(self.connections) > MOST_CONNECTIONS:
-            waiting = [each for each in self.connections if isinstance(each, _Protocol) and each.waiting]
-            min(waiting, key=lambda each: each.since, default=self).transport.abort()
+            idle = [each for each in self.connections if isinstance(each, _Protocol) and each.idle]
+            min(idle, key=lambda each: (each.known, each.since), default=self).transport.abort()
 
     @property
-    def waiting(self) -> bool:
-        """True unless a complete request is being answered."""
-        return self._late is not None or self.cycle is None or self.cycle.response_complete
+    def idle(self) -> bool:
+        """True unless a complete request is being answered to a client that reads."""
+        waits = self._late is not None or self.cycle is None or self.cycle.response_complete
+        return waits or self.transport.get_write_buffer_size() > 0
+
+    def _watch(self) -> None:
+        """Close the connection if bytes of answers stay unread for ANSWER_SECONDS; look again later."""
+        now = self.loop.time()
+        unread = self.transport.get_write_buffer_size() > 0
+        if unread and self._unread_since is not None and now - self._unread_since >= ANSWER_SECONDS:
+            self.transport.abort()
+            return
+        self._unread_since = (self._unread_since or now) if unread else None
+        self._watching = self.loop.call_later(ANSWER_SECONDS / 4, self._watch)
 
     def _await(self) -> None:
         self.since, self._received, self._in_head = self.loop.time(), 0, True
@@ -77,6 +99,8 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._complete()
+        self._watching.cancel()
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -87,6 +111,9 @@ class _Protocol(HttpToolsProtocol):
                 self.transport.abort()
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MOST_PIPELINED:
+            self.transport.abort()
+            raise ValueError("too many requests wait for an answer")  # ends the parsing of these bytes
         self._await()
         super().on_message_begin()
 
@@ -123,6 +150,7 @@ class Service:
             int(port),
             http=_Protocol,
             log_config=None,
+            log_level="error",  # a stranger can cause warnings without end
             access_log=False,
             server_header=False,
             proxy_headers=False,

@@ -9,7 +9,7 @@ import uuid
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +60,15 @@ LOST = "is away"
 A = TypeVar("A")
 
 
+class Request(Protocol):
+    """Request of a caller. n : number of records. ids : as written; None without ids. columns : {name: list or Arrow array}."""
+
+    n: int
+    ids: Sequence[Any] | None
+    columns: Mapping[str, Any]
+    purpose: str
+
+
 class Refusal(Exception):
     """Raised for a request that is refused. status : HTTP status. code : reason in one word, for programs."""
 
@@ -108,6 +117,15 @@ class Version:
         digest = parts[party].model
         made_of = {own: job.made_of(own) for own in parts if columns(own)}
         return cls(model.name, name, job, digest, result.intercept_on_scaled, parts, fills, result.threshold, made_of)
+
+    def require(self, digest: str | None) -> None:
+        """Raise Refusal unless this version has the digest that a caller expects; None expects any."""
+        if digest is not None and digest != self.digest:
+            raise Refusal(
+                409,
+                "stale_model",
+                "the model in use is not the one that `model` states: see /v1/models, or leave `model` out",
+            )
 
     def same(self, other: Version) -> bool:
         """Return True if another version of this model has the same name and model parts, so that one of them suffices."""
@@ -590,12 +608,8 @@ class Scoring:
             for name, model in self._models.items()
         }
 
-    def version(self, model: str, name: str | None, digest: str | None) -> Version:
-        """Return the version that answers a request. Raises Refusal.
-
-        name : name of the version; None takes the active version. digest : digest of the model that the caller expects, if
-            stated.
-        """
+    def version(self, model: str, name: str | None) -> Version:
+        """Return the version that answers a request. Raises Refusal. name : of the version; None takes the active version."""
         known = self._models.get(model)
         if known is None:
             raise Refusal(404, "unknown_model", "this service has no model of this name")
@@ -604,18 +618,11 @@ class Scoring:
             raise Refusal(404, "unknown_version", "this model has no version of this name: see /v1/models")
         if found is None:
             raise Refusal(503, "not_served", "the active version of this model cannot be served: see the service's log")
-        if digest is not None and digest != found.digest:
-            raise Refusal(
-                409,
-                "stale_model",
-                "the model in use is not the one that `model` states: see /v1/models, or leave `model` out",
-            )
         return found
 
-    def ids(self, version: Version, given: Sequence[Any]) -> list[bytes]:
+    @staticmethod
+    def _ids(version: Version, given: Sequence[Any]) -> list[bytes]:
         """Return the ids of a request in normal form. Raises Refusal for an id that no data can hold."""
-        if not version.job.ids:
-            raise Refusal(422, "no_ids", "the model's job names no id column: send all columns of the records")
         try:
             return normal_forms(list(given), kind=None if version.job.id_kind is None else IdKind(version.job.id_kind))
         except DataError:
@@ -623,24 +630,31 @@ class Scoring:
                 422, "bad_ids", "an id is empty or not valid Unicode, or ids are not all text, or all whole numbers"
             ) from None
 
-    async def score(self, wanted: Wanted, columns: Mapping[str, Any]) -> Scores:
+    async def score(self, version: Version, caller: Caller, request: Request) -> Scores:
         """Return the scores of a request. Raises Refusal, and counts the records durably before any party is asked.
 
-        This process writes its log while the other parties are asked; scores and refusals wait for it.
-
-        columns : {column: Arrow array} that the caller gives: all or none of each party's.
+        Names, counts and the caller's rate are checked before any cell is converted. This process writes its log while the
+        other parties are asked; scores and refusals wait for it.
         """
-        until, version, n = time.monotonic() + self._seconds, wanted.version, wanted.n
-        given = self._given(version, columns)
+        until, n = time.monotonic() + self._seconds, request.n
+        given = self._given(version, request.columns)
         missing = [party for party in version.made_of if party not in given]
-        if missing and wanted.ids is None:
+        if missing and request.ids is None:
             raise Refusal(422, "no_ids", "send the ids of the records, or all columns of all parties")
-        if not self._callers.in_time(wanted.caller, n):
+        if request.ids is not None and not version.job.ids:
+            raise Refusal(422, "no_ids", "the model's job names no id column: send all columns of the records")
+        if not self._callers.in_time(caller, n):
             raise Refusal(429, "rate", "this caller asks for more records per second than it may", retry=1.0)
+        at_once = n <= MOST_INLINE
+        ids: list[bytes] | None = None
+        if request.ids is not None:
+            asked = version, request.ids
+            ids = self._ids(*asked) if at_once else await asyncio.to_thread(self._ids, *asked)
+        wanted = Wanted(version, caller, request.purpose, ids, n)
         margins: dict[str, Vector] = {}
         for party, table in given.items():
             made = version.parts[party], table
-            margins[party] = self._applied(*made) if n <= MOST_INLINE else await asyncio.to_thread(self._applied, *made)
+            margins[party] = self._applied(*made) if at_once else await asyncio.to_thread(self._applied, *made)
         logs: list[asyncio.Future[None]] = []
         try:
             return await self._summed(wanted, missing, margins, until, logs)
@@ -733,7 +747,7 @@ class Scoring:
         raise Refusal(403, "refused", outcome.why)
 
     def _given(self, version: Version, columns: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return {party: its columns} for the parties whose columns the caller gives. Raises Refusal."""
+        """Return {party: its columns} for the parties whose columns the caller gives, all or none of each. Raises Refusal."""
         found: dict[str, dict[str, Any]] = {}
         left = set(columns)
         for party, made_of in version.made_of.items() if columns else ():
@@ -753,6 +767,19 @@ class Scoring:
     @staticmethod
     def _applied(part: ModelPart, table: Mapping[str, Any]) -> Vector:
         try:
-            return part.applied(_columns(part.job.for_party(part.party).features, table))
+            arrays = {name: _array(own) if isinstance(own, list) else own for name, own in table.items()}
+            return part.applied(_columns(part.job.for_party(part.party).features, arrays))
         except DataError as error:
             raise Refusal(422, "bad_columns", str(error)) from None
+
+
+def _array(cells: list[Any]) -> Any:
+    """Return the cells of a column in JSON as an Arrow array. Raises Refusal."""
+    kinds = {type(cell) for cell in cells} - {type(None)}
+    kind = None
+    if kinds <= {int, float}:  # the caller may mix 1 and 1.5 in a column
+        kind = pa.int64() if kinds == {int} else pa.float64()
+    try:
+        return pa.array(cells, kind)
+    except (pa.ArrowException, TypeError, OverflowError, ValueError):
+        raise Refusal(422, "bad_columns", "the cells of a column are of different types") from None

@@ -3,7 +3,7 @@
 Guarantee. A receiver learns all sizes from the head, and compares them with its current limits before it allocates memory.
 It accepts no byte beyond these sizes.
 
-    sending     frames(way, call, body, vectors)   → bytes of each frame, one after another
+    sending     frames(call, plain, vectors)       → bytes of each frame, one after another
     receiving   parsed(way, data), Incoming(head, content, limits, held), feed(...) until complete, then plain and vectors
 """
 
@@ -130,11 +130,17 @@ def _content(data: bytes) -> _Cut | None:
 
 
 def frames(call: int, plain: Plain, vectors: Mapping[str, Buffer | Constant] | None = None) -> Iterator[bytes]:
-    """Yield the frames of a call or an answer. Vectors are read only while they are sent."""
-    body = serialise(plain)
+    """Return the frames of a call or an answer, as an iterator. Vectors are read only while they are sent.
+
+    Raises WireError at once for a message that cannot be sent, so that the stream never fails because of a message.
+    """
+    return _frames(call, serialise(plain), vectors or {})
+
+
+def _frames(call: int, body: bytes, vectors: Mapping[str, Buffer | Constant]) -> Iterator[bytes]:
     head = Head(call=call, body=len(body))
     content: list[memoryview] = [memoryview(body)]
-    for name, given in (vectors or {}).items():
+    for name, given in vectors.items():
         digest, held, vector = b"", False, given
         if isinstance(given, Constant):
             vector, digest, held = given.vector, given.digest, given.held
