@@ -328,7 +328,7 @@ def _question(job: Job, party: str) -> str:
     threats = "" if job.secure is None else f" ({job.secure.describe()})"
     return (
         f"Job {job.name!r}, digest {job.digest}\nwants {_listing(job.wanted(party))} of party {party!r}: "
-        f"{asked}, trust {job.trust!r}{threats}. {_not_private(job)}\nDo you agree? [y/N] "
+        f"{asked}, trust {job.trust!r}{threats}. {' '.join(flags_of(job))}\nDo you agree? [y/N] "
     )
 
 

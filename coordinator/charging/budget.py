@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vfl.errors import LedgerError, PrivacyError, SpecificationError
-from vfl.job.flags import flags_of
+from vfl.job.flags import flags_of, voids
 from vfl.privacy.ledger import DatasetBook, FitBook, Head, SqliteLedger
 
 if TYPE_CHECKING:
@@ -87,10 +87,11 @@ class Budget:
                 "(ledger=..., or --ledger), or leave dataset out to cover this one fit only"
             )
 
-        if job.dataset is not None and job.privacy is not None and (flags := flags_of(job)):
+        void = [flag for flag in flags_of(job) if voids((flag,))]
+        if job.dataset is not None and job.privacy is not None and void:
             raise PrivacyError(
                 f"the ledger of data set {job.dataset!r} gives a guarantee for all jobs on it, but the certificate of this "
-                f"job would say {flags[0]}. Declare what is missing, or leave dataset out for an experiment"
+                f"job would say {void[0]}. Declare what is missing, or leave dataset out for an experiment"
             )
 
     def reserve(self, plan: Plan) -> Reservation | None:

@@ -40,6 +40,7 @@ from vfl.errors import (
 from vfl.federation import events
 from vfl.job.environment import path_of
 from vfl.job.file import decode
+from vfl.job.flags import flags_of
 from vfl.kinds import from_plain_call
 from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, SERVE, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
 from vfl.secure.requests import Contribute, ContributeProducts, DealProducts, DealSum
@@ -423,6 +424,7 @@ def _requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Reque
         delta=None if privacy is None else privacy.delta,
         source=offer.source,
         threats="" if job.secure is None else job.secure.describe(),
+        flags=flags_of(job) if offer.purpose == TRAIN else (),
     )
 
 

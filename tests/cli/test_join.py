@@ -216,6 +216,11 @@ COURSE = (
 
 
 class TestScreen:
+    def test_the_flags_of_a_job_are_shown(self, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
+        screen(dataclasses.replace(REQUEST, flags=("training starts from a model",)))
+        assert "flag: training starts from a model" in capsys.readouterr().out
+
     def test_a_course(self, capsys: pytest.CaptureFixture[str], folder: Path, port: int) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
         screen.begin()

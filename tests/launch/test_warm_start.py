@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +15,18 @@ from click.testing import CliRunner
 
 import vfl
 from vfl import cli
+from vfl.certificate import Certificate
 from vfl.errors import OutputError, SpecificationError
 from vfl.job import file as jobfile
+from vfl.job.flags import flags_of, voids
 from vfl.job.start import Start
 from vfl.launch.run.result import Result
+from vfl.launch.run.verification import verify_run
 from vfl.launch.train import starting_from
 from vfl.planning import plan as make_plan
+from vfl.privacy import gaussian_dp
+from vfl.privacy.events import bare
+from vfl.privacy.ledger import SqliteLedger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +82,7 @@ def test_the_start_costs_nothing_and_is_used(first: Result, solver: Any) -> None
     job = job_of(privacy=private(), solver=solver)
     warm = fitted(job, table(1), warm_start=first)
     assert warm.certificate.epsilon <= 1.0
-    assert warm.certificate.start == first.certificate.model_digest
+    assert warm.certificate.start == {"model": first.certificate.model_digest}
     plan = make_plan(warm.job, N)
     begin = np.linalg.norm(plan.problem.start - warm.w)
     assert begin < np.linalg.norm(plan.problem.start)  # steps are short at this ε
@@ -98,7 +106,7 @@ def test_the_plan_the_certificate_and_the_folder_say_where_it_starts(first: Resu
     digest = first.certificate.model_digest
     assert f"from the released model {digest[:12]}" in str(make_plan(warm.job, N))
     assert f"started from the released model {digest[:16]}" in str(warm.certificate)
-    assert json.loads((tmp_path / "second" / "certificate.json").read_text())["start"] == digest
+    assert json.loads((tmp_path / "second" / "certificate.json").read_text())["start"] == {"model": digest}
     assert "start" not in json.loads((before / "certificate.json").read_text())
     kept, _ = jobfile.read(tmp_path / "second" / "job.toml")
     assert kept == warm.job
@@ -128,9 +136,127 @@ def test_an_interrupted_run_goes_on_from_the_same_start(first: Result, tmp_path:
 def test_a_start_without_a_guarantee_leaves_none(first: Result) -> None:
     job = starting_from(job_of(privacy=vfl.Privacy(epsilon=1.0)), first)
     (flag,) = make_plan(job, N).flags
-    assert "gives no guarantee" in flag
+    assert voids((flag,))
     assert job.start is not None
-    assert make_plan(replace(job, start=replace(job.start, private=True)), N).flags == ()
+    (known,) = make_plan(replace(job, start=replace(job.start, mu=0.5)), N).flags
+    assert not voids((known,))
+    zeros = dict.fromkeys(job.start.coefficients, 0.0)
+    assert make_plan(replace(job, start=Start(model="0" * 64, coefficients=zeros)), N).flags == ()
+
+
+def unseeded(epsilon: float, **options: Any) -> vfl.Job:
+    """Return a job whose certificate may claim privacy: its noise is not seeded."""
+    return job_of(privacy=vfl.Privacy(epsilon=epsilon, delta=1e-6), **options)
+
+
+@pytest.fixture(scope="module")
+def laundered() -> tuple[Result, Result, Result]:
+    """Return a run at ε = 1000, a run at ε = .01 that starts from it, and a third run that starts from the second."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loud = fitted(unseeded(1000.0), table())
+        quiet = fitted(unseeded(0.01, solver=vfl.SkGD(passes=1)), table(), warm_start=loud)
+        third = fitted(unseeded(0.01, solver=vfl.GD(passes=1)), table(), warm_start=quiet)
+    return loud, quiet, third
+
+
+def mu_of_run(result: Result) -> float:
+    """Return √Σ(Δ/σ)² over the charges of a run."""
+    return math.sqrt(sum(n * (bare(e).sensitivity / bare(e).sigma) ** 2 for e, n in result.certificate.events))  # type: ignore[attr-defined]
+
+
+def test_a_start_launders_no_epsilon(laundered: tuple[Result, Result, Result], tmp_path: Path, call: Any) -> None:
+    loud, quiet, third = laundered
+    for number, result in enumerate((quiet, third), 2):
+        certificate = result.certificate
+        assert certificate.private
+        assert certificate.epsilon <= 0.01  # of this run alone
+        μ = math.hypot(*map(mu_of_run, laundered[:number]))
+        expected = gaussian_dp.epsilon_of(μ, 1e-6)
+        assert certificate.guaranteed == (pytest.approx(expected, rel=1e-9), 1e-6)
+        assert expected > loud.certificate.epsilon
+        assert certificate.flags
+        stated, alone = str(certificate).splitlines()[0], f"{certificate.epsilon:.4g}"
+        assert f"{expected:.4g}" in stated
+        assert alone not in stated
+        run = result.save(tmp_path / str(number))
+        said = call("verify", str(run))
+        assert said.code == 0, said.err
+        (sentence, *_) = said.out.splitlines()
+        assert f"ε = {expected:.4g}" in sentence
+        assert sentence.index(f"{expected:.4g}") < sentence.index(alone)
+        assert "was not trained" in sentence
+        shown = json.loads(call("verify", str(run), "--json").out)
+        assert shown["epsilon"] == pytest.approx(expected, rel=1e-9)
+        assert shown["flags"]
+        assert Certificate.load(run / "certificate.json").guaranteed == certificate.guaranteed
+
+
+def test_a_ledger_with_both_runs_changes_no_claim(tmp_path: Path) -> None:
+    SqliteLedger(tmp_path / "l.db").set_cap("d", epsilon=60.0, delta=1e-6)
+    one = fitted(unseeded(50.0, dataset="d"), table(), ledger=tmp_path / "l.db")
+    two = fitted(unseeded(0.5, dataset="d"), table(), ledger=tmp_path / "l.db", warm_start=one)
+    assert two.certificate.guaranteed[0] > one.certificate.epsilon > 40.0
+    assert two.certificate.start["dataset"] == "d"
+    assert any("of the same data set" in flag for flag in two.certificate.flags)
+    assert verify_run(two.save(tmp_path / "two"), ledger=tmp_path / "l.db").ok
+
+
+def test_costs_of_other_mechanisms_add_up_as_sums() -> None:
+    """Without an exact μ of both runs, ε and δ add up."""
+    job = unseeded(0.5, start=Start(model="0" * 64, coefficients=COEFFICIENTS, epsilon=2.0, delta=1e-5))
+    certificate = fitted(job, table()).certificate
+    assert certificate.total["rule"] == "sum"
+    assert certificate.guaranteed == pytest.approx((2.0 + certificate.epsilon, 1e-5 + 1e-6))
+    exact = replace(job, start=Start(model="0" * 64, coefficients=COEFFICIENTS, mu=0.4))
+    assert "with its cost, ε" in str(make_plan(exact, N))
+
+
+COEFFICIENTS = {"income": 0.2, "age": 0.0, "calls": 0.1, "(intercept)": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("lie", "check"),
+    [
+        ({"total": {}}, "start"),
+        ({"start": {}, "total": {}}, "plan"),
+        ({"start": {"model": "0" * 64, "mu": 0.001}}, "start"),
+        ({"flags": ()}, "start"),
+        ({"total": {"rule": "sum", "epsilon": 0.1, "delta": 1e-6}}, "start"),
+    ],
+    ids=str,
+)
+def test_a_certificate_that_hides_its_start_does_not_hold(
+    laundered: tuple[Result, Result, Result], lie: dict[str, Any], check: str
+) -> None:
+    quiet = laundered[1]
+    liar = replace(quiet, certificate=replace(quiet.certificate, **lie))
+    with pytest.raises(OutputError, match=rf"\b{check}: "):
+        liar.verify()
+    with pytest.raises(OutputError, match="certificate"):
+        starting_from(unseeded(1.0), liar)  # nor can a third run start from it
+
+
+def test_a_lying_caller_is_flagged_and_found_out(laundered: tuple[Result, Result, Result], tmp_path: Path) -> None:
+    """A job that states a small cost, edits coefficients or names another model keeps the flag; the real certificate differs."""
+    loud, quiet, _ = laundered
+    honest = quiet.job
+    assert honest.start is not None
+    edited = {name: value + 1.0 for name, value in honest.start.coefficients.items()}
+    runs = {"loud": loud.save(tmp_path / "loud"), "quiet": quiet.save(tmp_path / "quiet")}
+    for number, changes in enumerate(({"mu": 0.001}, {"coefficients": edited}, {"model": "ab" * 32}, {"mu": None})):
+        lying = replace(honest, start=replace(honest.start, **changes))
+        assert flags_of(lying)
+        result = fitted(lying, table())
+        assert result.certificate.flags
+        assert result.certificate.private is ("mu" not in changes or changes["mu"] is not None)
+        if "coefficients" not in changes:
+            report = verify_run(result.save(tmp_path / str(number)), start=runs["loud"])
+            assert "start" in {check.name for check in report.failed}
+    report = verify_run(runs["quiet"], start=runs["loud"])
+    assert next(check.holds for check in report.checks if check.name == "start")
+    assert report.ok
+    assert not verify_run(runs["loud"], start=runs["quiet"]).ok
 
 
 def test_a_multinomial_model_starts_from_one(first: Result) -> None:
@@ -167,6 +293,11 @@ def test_bad_starts_are_refused(first: Result, tmp_path: Path) -> None:
     for wrong, said in (
         ({"model": "abc", "coefficients": {}}, "64 hexadecimal digits"),
         ({"model": "0" * 64, "coefficients": {"age": float("nan")}}, "is not finite"),
+        ({"model": "0" * 64, "coefficients": {}, "epsilon": 1.0}, "both epsilon and delta"),
+        ({"model": "0" * 64, "coefficients": {}, "epsilon": 1.0, "delta": 0.0, "mu": 1.0}, "give mu, or both"),
+        ({"model": "0" * 64, "coefficients": {}, "mu": -1.0}, "mu is the cost"),
+        ({"model": "0" * 64, "coefficients": {}, "epsilon": float("inf"), "delta": 0.0}, "epsilon is the cost"),
+        ({"model": "0" * 64, "coefficients": {}, "epsilon": 1.0, "delta": 1.0}, "delta is the cost"),
     ):
         with pytest.raises(SpecificationError, match=said):
             Start(**wrong)

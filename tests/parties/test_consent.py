@@ -156,7 +156,7 @@ class TestThreatModel:
         {"privacy": None},
         {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9, noise=vfl.SeededNoise(1))},
         {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9, smoothness="data")},
-        {"start": Start(model="0" * 64, coefficients=dict.fromkeys((*BOUNDS, "(intercept)"), 0.5), private=False)},
+        {"start": Start(model="0" * 64, coefficients=dict.fromkeys((*BOUNDS, "(intercept)"), 0.5))},
     ],
     ids=["none", "seeded", "smoothness from data", "a start without a guarantee"],
 )

@@ -19,6 +19,8 @@ from vfl import markup
 from vfl.documents import LARGEST as LARGEST_FILE
 from vfl.documents import parse_json, read_bytes
 from vfl.errors import LedgerError, OutputError
+from vfl.job.flags import voids
+from vfl.job.start import EXACT
 from vfl.privacy.events import Event
 from vfl.privacy.ledger.codec import as_json, canonical, from_json
 from vfl.security.signatures import ALGORITHM
@@ -86,7 +88,10 @@ class Certificate:
     selection : facts of a private choice among candidate jobs, {candidates, winner, score, inclusion, withheld}; {} for a run.
         `candidates` and `winner` are SHA-256 digests of jobs, and `withheld` is a sentence.
     knots : {column: released knots} of the curves whose knots the run found; {} if there are none.
-    start : SHA-256 of the released model from which training started; '' if there is none.
+    start : released model from which training started and the cost of the releases behind it, as the job states them
+        (`vfl.job.start.Start.stated`); {} if there is none.
+    total : cost for every record of this run and the releases behind its start (`vfl.job.start.total_of`); {} without a start,
+        and if the start has no guarantee.
     federation : federation of organisations that made the run, {name, digest}; for training on shares also {dealer}, the
         organisation that was the dealer; {} for runs of one operator. The digest is over all names and pinned certificates.
     signature : None if the certificate is not signed. dataclasses.replace returns an unsigned copy.
@@ -122,7 +127,8 @@ class Certificate:
     selection: Mapping[str, Any] = field(default_factory=dict)
     trust: Mapping[str, Any] = field(default_factory=dict)
     knots: Mapping[str, list[float]] = field(default_factory=dict)
-    start: str = ""
+    start: Mapping[str, Any] = field(default_factory=dict)
+    total: Mapping[str, Any] = field(default_factory=dict)
     federation: Mapping[str, str] = field(default_factory=dict)
     code_version: str = __version__
     signature: Signature | None = field(default=None, init=False)
@@ -140,6 +146,11 @@ class Certificate:
 
     def _title(self) -> str:
         return f"Certificate of job {self.job!r}: {self.n_records:,} records, {self.releases:,} releases"
+
+    @property
+    def guaranteed(self) -> tuple[float, float]:
+        """(ε, δ) for every record: `total` if training started from a released model, else `epsilon` and `delta`."""
+        return (self.total["epsilon"], self.total["delta"]) if self.total else (self.epsilon, self.delta)
 
     def signed(self, key: SigningKey) -> Certificate:
         """Return a copy of the certificate, signed with a key."""
@@ -241,7 +252,7 @@ def _is_count(value: Any) -> bool:
 
 
 PARTICIPANTS = ("outsider", "party", "coordinator", "dealer")
-OPTIONAL = ("selection", "knots", "start", "trust", "federation")
+OPTIONAL = ("selection", "knots", "start", "total", "trust", "federation")
 """Fields that a file omits if they are empty."""
 
 
@@ -302,9 +313,8 @@ def described(certificate: Certificate) -> str:
     """Return the certificate's guarantee, scope, exceptions (flags) and signer, one per line."""
     lines = ["NOT PRIVATE: trained without noise"]
     if math.isfinite(certificate.epsilon):
-        guarantee = (
-            f"(ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g})-differentially private for every record"
-        )
+        epsilon, delta = certificate.guaranteed
+        guarantee = f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differentially private for every record"
         said = f"{guarantee} ({certificate.adjacency})"
         stated = said if certificate.private else f"NOT PRIVATE (the accounting alone would give: {said})"
         lines = [stated, certificate.scope]
@@ -335,13 +345,23 @@ def described(certificate: Certificate) -> str:
         )
     if certificate.start:
         lines.append(
-            f"training started from the released model {certificate.start[:_SHOWN]}…, whose own certificate covers the records "
-            "that it was trained on"
+            f"training started from the released model {certificate.start['model'][:_SHOWN]}…{_added(certificate)}"
         )
     lines += [f"flag: {flag}" for flag in certificate.flags]
     if certificate.signature is not None:
         lines.append(f"signed {certificate.signature.signed} with key {certificate.signature.public_key[:_SHOWN]}…")
     return "\n".join(lines)
+
+
+def _added(certificate: Certificate) -> str:
+    """Return the cost of the run alone, and the rule by which the cost of its start was added; '' if it was not added."""
+    if not certificate.total:
+        return ""
+    rule = "μ² of both added up exactly" if certificate.total["rule"] == EXACT else "the sum of both ε, and of both δ"
+    return (
+        f", whose cost the stated ε includes ({rule}); for records on which that model was not trained, ε = "
+        f"{certificate.epsilon:.4g} and δ = {certificate.delta:.3g}"
+    )
 
 
 def sentences(certificate: Certificate) -> tuple[str, str]:
@@ -351,14 +371,19 @@ def sentences(certificate: Certificate) -> tuple[str, str]:
     conclusion changes by at most a factor e^ε, plus δ (Dwork & Roth 2014, Def. 2.4).
     """
     if not certificate.private:
-        reason = certificate.flags[0] if certificate.flags else "no flag states the reason"
+        reason = next((flag for flag in certificate.flags if voids((flag,))), "no flag states the reason")
         return f"This model carries no privacy guarantee: {reason.removeprefix('NOT PRIVATE: ')}.", UNPROTECTED
-    δ = certificate.delta
-    chance = f"1 in {math.floor(1.0 / δ * (1.0 + 1e-12)):,}" if δ > _RAREST else "less than 1 in 10^15"
+    start = certificate.start.get("model", "")[:_SHOWN]
     holds = (
-        "Whatever anyone concludes from this model, replacing the data of any one record (one row over all parties, with "
-        "its label) by any other data changes the probability of that conclusion by at most a factor of "
-        f"{_factor(certificate.epsilon)}, plus a chance of {chance} (ε = {certificate.epsilon:.4g}, δ = {δ:.3g})."
+        f"Whatever anyone concludes from this model{f' and from the model {start}… that it started from' if start else ''}, "
+        "replacing the data of any one record (one row over all parties, with its label) by any other data changes the "
+        f"probability of that conclusion by at most {_change(*certificate.guaranteed)}"
+        + (
+            f"; for records on which the model {start}… was not trained, by at most "
+            f"{_change(certificate.epsilon, certificate.delta)}."
+            if start
+            else "."
+        )
     )
     between = (
         "during training it protects the participants' data from one another within the threat model that it states"
@@ -372,6 +397,11 @@ def sentences(certificate: Certificate) -> tuple[str, str]:
         f"{total if certificate.dataset else alone}; {between}, and it relies on all participants running this software "
         "unchanged."
     )
+
+
+def _change(epsilon: float, delta: float) -> str:
+    chance = f"1 in {math.floor(1.0 / delta * (1.0 + 1e-12)):,}" if delta > _RAREST else "less than 1 in 10^15"
+    return f"a factor of {_factor(epsilon)}, plus a chance of {chance} (ε = {epsilon:.4g}, δ = {delta:.3g})"
 
 
 def _factor(epsilon: float) -> str:

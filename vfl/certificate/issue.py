@@ -12,10 +12,11 @@ from vfl.alignment import reveals
 from vfl.certificate.document import Certificate
 from vfl.evaluation.fairness import GroupFairness
 from vfl.job.flags import flags_of, voids
+from vfl.job.start import total_of
 from vfl.messages import Moments
 from vfl.privacy.events import Gaussian, bare
 from vfl.privacy.ledger.codec import canonical
-from vfl.privacy.ledger.composition import Accounting, epsilon_of, plan_cost
+from vfl.privacy.ledger.composition import Accounting, epsilon_of, exact_mu, plan_cost
 from vfl.privacy.noise import CryptographicNoise
 from vfl.solvers.protocol import options_of
 from vfl.solvers.releases import alone
@@ -58,10 +59,9 @@ AMPLIFIED = (
     "participants see the batches"
 )
 
-PARTED = "; a public split keeps training and held-out records apart, so ε is the larger of their two costs"
-SUBSAMPLED = (
-    "; each release is on one of the disjoint public subsamples, so ε is the largest of their costs and not their sum"
-)
+KEPT = ", for a record that is replaced by one with the same id (without ids: in the same row)"
+PARTED = f"; a public split keeps training and held-out records apart, so ε is the larger of their two costs{KEPT}"
+SUBSAMPLED = f"; each release is on one of the disjoint public subsamples, so ε is the largest of their costs and not their sum{KEPT}"
 
 SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
 ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"
@@ -169,7 +169,7 @@ def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
         "job": job.name,
         "job_digest": job.digest,
         "dataset": job.dataset or "",
-        "start": "" if job.start is None else job.start.model,
+        "start": {} if job.start is None else job.start.stated(),
     }
 
 
@@ -220,9 +220,9 @@ def certify(
     place = {"run": run, "account": account, "entries": statement.entries, "head": statement.head}
     facts["flags"] += statement.flags
     epsilon, delta, accounting = statement.epsilon, statement.delta, statement.accounting
+    counted = facts["reserved"] if statement.stopped_early else common["events"]
     if is_exact(facts["reserved"]) and plan.problem.delta is not None:
         delta, accounting = plan.problem.delta, str(Accounting.GDP)
-        counted = facts["reserved"] if statement.stopped_early else common["events"]
         epsilon = epsilon_of(Accounting.GDP, plan_cost(counted, Accounting.GDP), delta)
     parted = SUBSAMPLED if plan.subsamples is not None else PARTED if plan.split else ""
     return Certificate(
@@ -234,14 +234,23 @@ def certify(
         basis="reserved" if statement.stopped_early else "charged",
         accounting=accounting,
         scope=statement.scope + (AMPLIFIED if plan.committed else "") + parted,
+        total=total_of(facts["start"], epsilon, delta, exact_mu(counted)),
         releases=statement.releases,
         ledger=place if statement.head else {},
     )
 
 
+def cost_behind(certificate: Certificate) -> dict[str, float]:
+    """Return the cost of all releases behind a certified model, computed again from its events, as fields of a `Start`."""
+    mu = exact_mu(certificate.reserved if certificate.basis == "reserved" else certificate.events)
+    own = {"epsilon": certificate.epsilon, "delta": certificate.delta} | ({} if mu is None else {"mu": mu})
+    found = total_of(certificate.start, certificate.epsilon, certificate.delta, mu) if certificate.start else own
+    return {name: found[name] for name in (("mu",) if "mu" in found else ("epsilon", "delta"))}
+
+
 def is_exact(reserved: Events) -> bool:
     """Return True if all planned releases are Gaussian. Then a run is exactly μ-GDP, however many releases it makes."""
-    return all(type(bare(event)) is Gaussian for event, _ in reserved)
+    return exact_mu(reserved) is not None
 
 
 def model_digest(model: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.certificate.document import Certificate
 from vfl.certificate.issue import PARTED, findings_digest, model_digest, planned
+from vfl.job.start import total_of
 from vfl.privacy.events import OnPart, Selection, bare
 from vfl.privacy.ledger.codec import canonical
 from vfl.privacy.spending import UNIT_BITS, mu_squared, units
@@ -88,6 +89,7 @@ def certify_selection(
         basis="charged",
         accounting=ACCOUNTING,
         scope=statement.scope + PARTED,
+        total=total_of(facts["start"], epsilon, float(plan.problem.delta or 0.0), None),
         releases=len(releases),
         ledger=place if statement.head else {},
         selection={

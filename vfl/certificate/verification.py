@@ -14,14 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from vfl import markup
 from vfl.certificate.document import sentences
-from vfl.certificate.issue import findings_digest, is_exact, model_digest, moments_among, moments_digest, planned
+from vfl.certificate.issue import (
+    cost_behind,
+    findings_digest,
+    is_exact,
+    model_digest,
+    moments_among,
+    moments_digest,
+    planned,
+)
 from vfl.certificate.selection import digest_of, fault_of, is_selection, seen
 from vfl.errors import LedgerError, OutputError, SpecificationError, VflError
 from vfl.job.flags import flags_of, voids
+from vfl.job.start import total_of
 from vfl.privacy.events import Event, ReleaseKey
 from vfl.privacy.ledger import Accounting, SqliteLedger
 from vfl.privacy.ledger.codec import as_json, from_json
-from vfl.privacy.ledger.composition import epsilon_of, plan_cost
+from vfl.privacy.ledger.composition import epsilon_of, exact_mu, plan_cost
 from vfl.privacy.ledger.fit import FIXED
 from vfl.privacy.noise import CryptographicNoise
 from vfl.secure.ring import LARGEST_TOTAL, SMALLEST_TOTAL
@@ -116,6 +125,7 @@ def verify(
     ledger: str | Path | None = None,
     key: str | Path | None = None,
     federation: Mapping[str, str] | None = None,
+    start: Certificate | None = None,
 ) -> Report:
     """Check the signature, compute ε again from the events, and compare the certificate with everything given.
 
@@ -127,6 +137,7 @@ def verify(
     ledger : path of the ledger in which the run was charged.
     key : public key of the expected signer, as 64 hexadecimal digits or as the path of a PEM file.
     federation : `vfl.federation.file.Federation.stated` of the federation that the reader expects.
+    start : certificate of the model from which training started.
 
     Raises SpecificationError for an invalid `key`.
     """
@@ -139,6 +150,7 @@ def verify(
         ("claims", lambda: _claims(certificate)),
         *((("trust", lambda: _trust(certificate)),) if certificate.trust else ()),
         *((("federation", lambda: _federation(certificate, federation)),) if stated else ()),
+        *((("start", lambda: _start(certificate, start)),) if certificate.start or start is not None else ()),
         ("model", lambda: _model(certificate, model)),
         ("findings", lambda: _findings(certificate, findings)),
         ("job", lambda: _job(certificate, plan)),
@@ -322,6 +334,38 @@ def _federation(certificate: Certificate, expected: Mapping[str, str] | None) ->
         )
         raise _Mismatch(f"the certificate names {dealt} as the dealer, and the federation file {deals}")
     return f"{stated['name']!r}, digest {stated['digest'][:16]}…: the expected members and certificates"
+
+
+def _start(certificate: Certificate, start: Certificate | None) -> str:
+    """Compute the total with the cost of the start again. Compare the stated cost with the certificate of the start."""
+    stated = certificate.start
+    if not stated:
+        raise _Mismatch("training did not start from a model, as the certificate states")
+    counted = certificate.reserved if certificate.basis == "reserved" else certificate.events
+    if not any(stated["model"][:12] in flag for flag in certificate.flags) and certificate.basis != "none":
+        raise _Mismatch("the certificate lacks a flag that names the model from which training started")
+    total = total_of(stated, certificate.epsilon, certificate.delta, exact_mu(counted))
+    if not alike(dict(certificate.total), total):
+        raise _Mismatch(f"with the cost of its start, its releases cost {total}, not {dict(certificate.total)}")
+    if certificate.private and not total:
+        raise _Mismatch("it claims to be private, but the model that it started from has no stated cost")
+    said = f"model {stated['model'][:16]}…"
+    if start is None:
+        raise _Unsettled(
+            f"{said}, with the cost that the job states; not checked: give its certificate with --start FILE"
+        )
+    if start.model_digest != stated["model"]:
+        raise _Mismatch(
+            f"training started from model {stated['model']}, and the given certificate is for another model"
+        )
+    if wrong := "; ".join(map(str, verify(start).failed)):
+        raise _Mismatch(f"the certificate of the start does not hold: {wrong}")
+    cost = cost_behind(start) if start.private else {}
+    if not alike(cost, {name: stated[name] for name in ("mu", "epsilon", "delta") if name in stated}):
+        raise _Mismatch(
+            "the job states another cost of the model that it starts from than the certificate of that model"
+        )
+    return f"{said}, at the cost that its certificate states" + (", with its own start" if start.start else "")
 
 
 def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str:

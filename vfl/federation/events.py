@@ -46,7 +46,7 @@ class Requested:
         model.
     columns : the requested columns. epsilon, delta : the job's budget; None without privacy, or if no release has noise.
     source : name that the owner gave the source; '' for the source without a name.
-    threats : the threat model of trust='secure', in words; '' for other jobs.
+    threats : the threat model of trust='secure', in words; '' for other jobs. flags : flags of the job's certificate.
     """
 
     purpose: str
@@ -59,6 +59,7 @@ class Requested:
     delta: float | None = None
     source: str = ""
     threats: str = ""
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,14 +35,24 @@ def flags_of(job: Job) -> tuple[str, ...]:
             f"{NOT_PRIVATE} as a whole: the job rests on {job.read_from_data}, read from the records and not charged: one "
             "record can change them, and with them what every other record contributes"
         )
-    if job.start is not None and not job.start.private:
+    if job.start is not None and job.start.informed:
+        known = job.start.dataset is not None and job.start.dataset == job.dataset
+        start = f"training starts from the model {job.start.model[:12]}" + (", of the same data set" if known else "")
         flags.append(
-            f"{NOT_PRIVATE} as a whole: training starts from the model {job.start.model[:12]}, whose own certificate gives no "
-            "guarantee; ε would hold only if that model were public knowledge"
+            f"{start}: the ε of this run alone holds only for records on which that model was not trained; for all others the "
+            "cost of that model adds to it, as the job states that cost"
+            if job.start.private
+            else f"{NOT_PRIVATE} as a whole: {start}, whose cost is not stated or which has no guarantee; ε would hold only for "
+            "records on which that model was not trained"
         )
     if not getattr(job.solver, "private", True):
         flags.append(
             f"{NOT_PRIVATE} as a whole: the job carries the coefficients of a model whose own certificate gives no guarantee"
+        )
+    elif any(getattr(job.solver, "w", {}).values()):
+        flags.append(
+            "the job carries the coefficients of a released model: for records on which that model was trained, its own cost "
+            "adds to ε"
         )
     return tuple(flags)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.arguments import require
+from vfl.certificate import verify
+from vfl.certificate.issue import cost_behind
 from vfl.errors import LedgerError, OutputError, PartyLost, PlacementError, SpecificationError, VflError
 from vfl.job import file as jobfile
 from vfl.job.job import require_job
@@ -113,7 +115,8 @@ def train(
 def starting_from(job: Job, model: Result | str | Path | None) -> Job:
     """Return the job with a start from a result, or from the run in a folder; if `model` is None, return the job itself.
 
-    A released model is public, so a start costs no budget. Its coefficients are in original units, so bounds may differ.
+    A start costs no budget of this run, but its own cost adds to it for the records that both use (`Start`). Its coefficients
+    are in original units, so bounds may differ.
 
     Raises SpecificationError if the model has other columns or another loss, and OutputError if the model's certificate does
     not fit the model.
@@ -132,8 +135,21 @@ def starting_from(job: Job, model: Result | str | Path | None) -> Job:
             "start from a model of the job's loss"
         )
     certificate = result.certificate
-    start = Start(model=certificate.model_digest, coefficients=result.original, private=certificate.private)
-    return replace(job, start=start)
+    report = verify(certificate, model=result.document(), findings=result.told())
+    wrong = "; ".join(str(check) for check in report.failed if check.name != "signature")  # a result may be unsigned
+    if certificate.start != ({} if result.job.start is None else result.job.start.stated()):
+        wrong = wrong or "its certificate and its job differ in the model that it started from"
+    if wrong:
+        raise OutputError(f"training cannot start from this model, since its certificate does not hold: {wrong}")
+    return replace(
+        job,
+        start=Start(
+            model=certificate.model_digest,
+            coefficients=result.original,
+            dataset=certificate.dataset or None,
+            **(cost_behind(certificate) if certificate.private else {}),
+        ),
+    )
 
 
 def kept_of(settings: Settings, at: At) -> dict[str, Any]:

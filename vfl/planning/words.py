@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from vfl import markup
 from vfl.alignment import reveals
+from vfl.job.start import total_of
 from vfl.planning.forecast import forecast
 from vfl.privacy.events import OnPart, bare
+from vfl.privacy.ledger.composition import exact_mu
 from vfl.solvers.rules.recommend import recommendation
 from vfl.solvers.rules.record_defaults import standing_still
 
@@ -109,10 +111,20 @@ def described(event: Event) -> str:
     return f"{type(event).__name__} ({', '.join(f'{name} {value:.6g}' for name, value in numbers.items())})"
 
 
+def _with_start(plan: Plan) -> str:
+    """Return the cost of the run together with its start; '' if there is none, and if it is not known."""
+    start, delta = plan.job.start, plan.problem.delta
+    if start is None or delta is None:
+        return ""
+    total = total_of(start.stated(), plan.epsilon, delta, exact_mu(plan.releases))
+    said = ": with its cost, ε = {epsilon:.4g} at δ = {delta:.3g} for records on which it was trained"
+    return said.format(**total) if total else ""
+
+
 def _privacy(plan: Plan) -> Lines:
     privacy = plan.job.privacy
     start = plan.job.start
-    last = [] if start is None else [("start", f"from the released model {start.model[:12]}, which costs no budget")]
+    last = [] if start is None else [("start", f"from the released model {start.model[:12]}{_with_start(plan)}")]
     if privacy is None:
         return (("privacy", "NONE: the model is not differentially private"), *last)
     stated = f"ε = {plan.epsilon:.4g} at δ = {plan.problem.delta:.3g} for every record (replace one)"

@@ -128,7 +128,8 @@ def _require_positive(event: Event, *names: str) -> None:
 class OnPart(Event):
     """Release computed from the records of one part of a public split, and from values released before.
 
-    The parts of a split are disjoint, so a split costs the maximum over its parts and not their sum (proof in vfl.holdout).
+    The parts of a split are disjoint, so a split costs the maximum over its parts and not their sum, for a record that is
+    replaced by one with the same id (proof in vfl.holdout).
     The costs of different splits add up.
 
     event : event of the release for records of the part. split : name of the split. part : name of the part.

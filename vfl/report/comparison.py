@@ -67,10 +67,11 @@ def compared(run: str | Path) -> Compared:
     held = 0 if job.split is None else job.split.sizes(certificate.n_records)[1]
     options: Any = job.solver
     changed = [f.name for f in fields(options) if getattr(options, f.name) != getattr(type(options)(), f.name)]
+    epsilon, delta = certificate.guaranteed
     facts = {
         "job": job.name,
-        "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else None,
-        "delta": certificate.delta,
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "delta": delta,
         "private": certificate.private,
         "loss": loss_of(job.loss).name,
         "solver": job.solver.name,

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from vfl.certificate.document import WHOLE
+from vfl.certificate.issue import KEPT
 from vfl.certificate.verification import recomputed
 from vfl.planning.words import described
 from vfl.privacy.events import OnPart
@@ -38,18 +39,20 @@ def verdict(facts: Facts) -> Markup:
         return element(
             "div", said, f"This model carries no guarantee, as its certificate states. {checked}", class_="verdict warn"
         )
-    guarantee = f"(ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g})-differentially private for every record"
+    epsilon, delta = certificate.guaranteed
+    guarantee = f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differentially private for every record"
     return element("div", element("b", guarantee), checked, class_="verdict good")
 
 
 def tiles(facts: Facts) -> Markup:
     """Return the key numbers of the run, as tiles."""
     certificate, result = facts.certificate, facts.result
+    epsilon, delta = certificate.guaranteed
     claimed, split = "" if facts.report.ok else " claimed", result.job.split
     records = "records" if split is None else f"records, {split.sizes(certificate.n_records)[1]:,} of them held out"
     shown = (
-        (f"ε{claimed}", f"{certificate.epsilon:.4g}" if certificate.private else "none"),
-        (f"δ{claimed}", f"{certificate.delta:.3g}" if certificate.private else "none"),
+        (f"ε{claimed}", f"{epsilon:.4g}" if certificate.private else "none"),
+        (f"δ{claimed}", f"{delta:.3g}" if certificate.private else "none"),
         (records, f"{certificate.n_records:,}"),
         ("parties", str(len(facts.parties))),
         ("coordinates", f"{len(result.coordinates):,}"),
@@ -204,7 +207,7 @@ def _releases(certificate: Certificate) -> Markup:
         (described(event) + (f", of the {part} records" if part else ""), f"{count:,}", share)
         for (event, count), part, share in zip(certificate.events, parts, shares, strict=True)
     ]
-    said = "No record is in two parts of the split, so ε is the largest of their costs."
+    said = f"No record is in two parts of the split, so ε is the largest of their costs{KEPT}."
     return join(
         table(("release", "times", "of its part's budget" if any(parts) else "of the budget"), rows, numbers=(1, 2)),
         remark(said) if any(parts) else None,

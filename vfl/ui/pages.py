@@ -97,7 +97,7 @@ def state_of(base: str, name: str, folder: Path, progress: Progress) -> tuple[Ch
         certificate = Certificate.load(folder / CERTIFICATE, SHOWN, follow=False)
     except VflError as error:
         return ("finished", "", str(error))
-    epsilon = f"{certificate.epsilon:.4g}" if certificate.private else "not private"
+    epsilon = f"{certificate.guaranteed[0]:.4g}" if certificate.private else "not private"
     return ("finished", epsilon, _measures(folder))
 
 

@@ -271,7 +271,7 @@ def _request(event: Requested) -> str:
         said.append(f"ε = {event.epsilon:g}" + (f" at δ = {event.delta:.3g}" if event.delta is not None else ""))
     elif event.purpose == "train":
         said.append("WITHOUT PRIVACY")
-    return ", ".join(said)
+    return ", ".join([*said, *(f"flag: {flag}" for flag in event.flags if event.epsilon is not None)])
 
 
 def _outcome(event: Ended) -> str:

@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 @CHARGED
 @SIGNER
 @path_option("--federation", "Federation file: the run has to be made by these organisations.")
+@path_option("--start", "Run or certificate of the model that training started from.")
 @JSON
-def verify_command(run: Path, ledger: Path | None, key: str | None, federation: Path | None, *, as_json: bool) -> None:
+def verify_command(
+    run: Path, ledger: Path | None, key: str | None, federation: Path | None, start: Path | None, *, as_json: bool
+) -> None:
     """Check the certificate of RUN, a run's folder or a certificate's file, and recompute its ε.
 
     Prints the guarantee in two sentences, the outcome of each check, and the checks that were skipped for lack of input.
     """
     from vfl.launch.run.verification import verify_run
 
-    report = verify_run(run, ledger=ledger, key=key, federation=federation)
+    report = verify_run(run, ledger=ledger, key=key, federation=federation, start=start)
     if as_json:
         print_json(_plain(report))
     elif report.ok:
@@ -52,11 +55,12 @@ def verify_command(run: Path, ledger: Path | None, key: str | None, federation: 
 
 def _plain(report: Report) -> dict[str, Any]:
     certificate = report.certificate
+    epsilon, delta = certificate.guaranteed
     return {
         "verified": report.ok,
         "private": report.ok and certificate.private,
-        "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else None,
-        "delta": certificate.delta,
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "delta": delta,
         "guarantee": list(report.guarantee) if report.ok else [],
         "flags": list(certificate.flags),
         "checks": [dataclasses.asdict(check) for check in report.checks],

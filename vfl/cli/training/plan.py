@@ -177,6 +177,7 @@ def _to_dict(
 ) -> dict[str, Any]:
     """Return the plan as plain values, for --json. records : n, including held-out records."""
     from vfl.alignment import reveals
+    from vfl.job.flags import voids
     from vfl.planning.cost import Machine, advice, sizes_of
     from vfl.privacy.events import OnPart, bare
 
@@ -185,7 +186,7 @@ def _to_dict(
     return {
         "n_records": problem.n_records * planned.n_fits,
         "held_out": 0 if job.split is None else records - problem.n_records,
-        "private": private and not planned.flags,
+        "private": private and not voids(planned.flags),
         "flags": list(planned.flags),
         "warnings": [*planned.warnings, *warnings],
         "epsilon": planned.epsilon if private else None,

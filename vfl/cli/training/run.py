@@ -175,16 +175,16 @@ def summary(result: Result, folder: Path, warnings: Sequence[str]) -> dict[str, 
     from vfl.planning import warnings_of
 
     certificate = result.certificate
-    private = certificate.noise != "none"
+    private, (epsilon, delta) = certificate.noise != "none", certificate.guaranteed
     return {
         "output": str(folder),
         "private": certificate.private,
-        "epsilon": certificate.epsilon if private else None,
-        "delta": certificate.delta if private else None,
+        "epsilon": epsilon if private else None,
+        "delta": delta if private else None,
         "adjacency": certificate.adjacency,
         "flags": list(certificate.flags),
         "warnings": [
-            *(warnings_of(certificate.epsilon, certificate.delta, certificate.n_records) if private else ()),
+            *(warnings_of(epsilon, delta, certificate.n_records) if private else ()),
             *warnings,
         ],
         **result.in_original_units(),

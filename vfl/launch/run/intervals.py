@@ -59,7 +59,7 @@ def summary_of(result: Result, level: float) -> Summary:
     facts = {
         "records": f"{n:,}",
         "loss": job.loss if isinstance(job.loss, str) else loss.name,
-        "privacy": f"ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g}, for every record (replace one)",
+        "privacy": "ε = {:.4g}, δ = {:.3g}, for every record (replace one)".format(*certificate.guaranteed),
         "units": "original",
     }
     if job.privacy is None:

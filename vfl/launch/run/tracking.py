@@ -63,7 +63,7 @@ def tracked(result: Result) -> Tracked:
         "n_held_out": 0 if job.split is None else job.split.sizes(certificate.n_records)[1],
         "trust": job.trust,
     }
-    metrics = {"epsilon": certificate.epsilon, "delta": certificate.delta} if certificate.private else {}
+    metrics = dict(zip(("epsilon", "delta"), certificate.guaranteed, strict=True)) if certificate.private else {}
     for kind, findings in result.findings.items():
         if kind in UNCHARGED:
             continue

@@ -35,6 +35,7 @@ def verify_run(
     ledger: str | Path | None = None,
     key: str | Path | None = None,
     federation: str | Path | None = None,
+    start: str | Path | None = None,
 ) -> Report:
     """Check the certificate of a run and return all findings. `Report.ok` is True if the certificate holds.
 
@@ -43,6 +44,7 @@ def verify_run(
     ledger : ledger in which the run was charged; None takes the run's own ledger if there is one in the run's folder.
     key : public key of the expected signer, 64 hexadecimal digits or the path of a PEM file.
     federation : path of the file of the federation in which the run must have been made; None skips this check.
+    start : run, or file of the certificate, whose model training started from; None does not check the stated cost of the start.
 
     Raises OutputError for files that cannot be read, SpecificationError for a malformed `key`.
     """
@@ -52,9 +54,12 @@ def verify_run(
     def expected_of(certificate: Certificate) -> dict[str, str] | None:
         return None if read is None else read.stated(certificate.trust.get("dealer", ""))
 
+    begun = None
+    if start is not None:
+        begun = Certificate.load(Path(start) / CERTIFICATE if Path(start).is_dir() else Path(start))
     if run.is_file():
         certificate = Certificate.load(run)
-        return verify(certificate, ledger=ledger, key=key, federation=expected_of(certificate))
+        return verify(certificate, ledger=ledger, key=key, federation=expected_of(certificate), start=begun)
     check_finished(run)
     certificate = Certificate.load(run / CERTIFICATE, follow=False)
     expected = expected_of(certificate)
@@ -64,7 +69,7 @@ def verify_run(
     if ledger is None and not certificate.dataset and certificate.ledger and (run / LEDGER).exists():
         ledger = run / LEDGER
     facts: dict[str, Any] = {"model": model, "findings": result.told(), "plan": plan, "released": released}
-    report = verify(certificate, **facts, ledger=ledger, key=key, federation=expected)
+    report = verify(certificate, **facts, ledger=ledger, key=key, federation=expected, start=begun)
     found = {check.name: check for check in report.checks} | {check.name: check for check in (job, log) if check}
     if found["model"].holds:
         found["units"] = _units(result, model)

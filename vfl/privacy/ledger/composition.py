@@ -95,6 +95,16 @@ def plan_cost(plan: Plan, accounting: Accounting) -> int:
     return total.units
 
 
+def exact_mu(plan: Plan) -> float | None:
+    """Return μ of a plan whose releases are all Gaussian, rounded up; None for any other plan.
+
+    Such a plan is μ-GDP exactly. Of the parts of a public split, only the most expensive one counts.
+    """
+    if any(type(bare(event)) is not Gaussian for event, _ in plan):
+        return None
+    return spending.root_above(plan_cost(plan, Accounting.GDP))
+
+
 @lru_cache(maxsize=256)
 def capacity(accounting: Accounting, epsilon: float, delta: float) -> int:
     """Return the largest sum in units, rounded down, at which all releases together are (ε, δ)-DP."""
