@@ -238,7 +238,7 @@ def test_a_certificate_that_hides_its_start_does_not_hold(
 
 
 def test_a_lying_caller_is_flagged_and_found_out(laundered: tuple[Result, Result, Result], tmp_path: Path) -> None:
-    """A job that states a small cost, edits coefficients or names another model keeps the flag; the real certificate differs."""
+    """A job that states a small cost, edits coefficients or names another model keeps the flag; certificates differ."""
     loud, quiet, _ = laundered
     honest = quiet.job
     assert honest.start is not None

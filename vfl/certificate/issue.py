@@ -14,7 +14,6 @@ from vfl.evaluation.fairness import GroupFairness
 from vfl.job.flags import flags_of, voids
 from vfl.job.start import total_of
 from vfl.messages import Moments
-from vfl.privacy.events import Gaussian, bare
 from vfl.privacy.ledger.codec import canonical
 from vfl.privacy.ledger.composition import Accounting, epsilon_of, exact_mu, plan_cost
 from vfl.privacy.noise import CryptographicNoise
@@ -61,7 +60,8 @@ AMPLIFIED = (
 
 KEPT = ", for a record that is replaced by one with the same id (without ids: in the same row)"
 PARTED = f"; a public split keeps training and held-out records apart, so ε is the larger of their two costs{KEPT}"
-SUBSAMPLED = f"; each release is on one of the disjoint public subsamples, so ε is the largest of their costs and not their sum{KEPT}"
+    "; each release is on one of the disjoint public subsamples, so ε is the largest of their costs and not their sum"
+    f"{KEPT}"
 
 SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
 ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"

@@ -42,8 +42,8 @@ def flags_of(job: Job) -> tuple[str, ...]:
             f"{start}: the ε of this run alone holds only for records on which that model was not trained; for all others the "
             "cost of that model adds to it, as the job states that cost"
             if job.start.private
-            else f"{NOT_PRIVATE} as a whole: {start}, whose cost is not stated or which has no guarantee; ε would hold only for "
-            "records on which that model was not trained"
+            else f"{NOT_PRIVATE} as a whole: {start}, whose cost is not stated or which has no guarantee; ε would hold only "
+            "for records on which that model was not trained"
         )
     if not getattr(job.solver, "private", True):
         flags.append(

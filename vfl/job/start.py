@@ -107,7 +107,7 @@ class Start:
 def total_of(start: Mapping[str, Any], epsilon: float, delta: float, mu: float | None) -> dict[str, Any]:
     """Return the cost for every record of a run and of the model that it starts from; {} if there is no start of known cost.
 
-    start : `Start.stated`. epsilon, delta : cost of the run alone. mu : μ of the run; None if not all its releases are Gaussian.
+    start : `Start.stated`. epsilon, delta : cost of the run alone. mu : μ of the run if all its releases are Gaussian.
 
     The result is {rule, epsilon, delta}, and also mu under the rule 'gdp'. The rule is 'gdp' if μ² of both could be added up
     exactly, and 'sum' if their ε and δ were. All values are rounded up.
