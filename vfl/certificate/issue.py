@@ -60,8 +60,7 @@ AMPLIFIED = (
 
 KEPT = ", for a record that is replaced by one with the same id (without ids: in the same row)"
 PARTED = f"; a public split keeps training and held-out records apart, so ε is the larger of their two costs{KEPT}"
-    "; each release is on one of the disjoint public subsamples, so ε is the largest of their costs and not their sum"
-    f"{KEPT}"
+SUBSAMPLED = f"; each release is on one of the disjoint public subsamples, so ε is the largest of their costs and not their sum{KEPT}"
 
 SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
 ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"

@@ -44,7 +44,7 @@ def verify_run(
     ledger : ledger in which the run was charged; None takes the run's own ledger if there is one in the run's folder.
     key : public key of the expected signer, 64 hexadecimal digits or the path of a PEM file.
     federation : path of the file of the federation in which the run must have been made; None skips this check.
-    start : run, or file of the certificate, whose model training started from. None leaves the cost that the job states unchecked.
+    start : run, or file of the certificate, whose model training started from. None checks no cost of a start.
 
     Raises OutputError for files that cannot be read, SpecificationError for a malformed `key`.
     """
