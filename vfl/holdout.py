@@ -2,7 +2,7 @@
 
 Guarantee of the split. A record's part follows from the record's position among the aligned records and from public facts.
 Replacing a record by one with the same id (without ids: in the same row) does not change its position, so the parts are
-the same in two adjacent data sets. An alignment orders records by ids, so another id could move other records, too. Suppose that
+the same in two adjacent data sets. An alignment orders records by ids, so another id could move other records. Suppose that
 the training releases are functions of the training part and μ_T-GDP. Suppose that the evaluation releases are functions of the
 held-out part and of earlier released values, and μ_E-GDP. If the replaced record is in the training part, the evaluation is
 post-processing of the training releases. If the replaced record is held out, the training releases do not depend on it, and
