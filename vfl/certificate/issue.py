@@ -60,7 +60,9 @@ AMPLIFIED = (
 
 KEPT = ", if the replaced record keeps its id (without ids: its row)"
 PARTED = f"; a public split keeps training and held-out records apart, so ε is the larger of their two costs{KEPT}"
-SUBSAMPLED = f"; each release is on one of disjoint public subsamples, so ε is the largest of their costs and not their sum{KEPT}"
+SUBSAMPLED = (
+    f"; each release is on one of disjoint public subsamples, so ε is the largest of their costs, not their sum{KEPT}"
+)
 
 SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
 ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"
