@@ -23,6 +23,7 @@ from vfl.holdout import Side
 from vfl.messages import (
     Backward,
     Columns,
+    Counts,
     Descend,
     Forward,
     Gram,
@@ -221,6 +222,10 @@ class Party:
                 reply = Reply((self._release(sums, query.clip, query.event, replace(key, part=query.part), Δ),))
             case Moments():
                 reply = Reply((self._moments(query, replace(key, part=query.part)),))
+            case Counts():
+                (counts,) = self._sums(query, records)
+                Δ = magnitudes.sensitivity(query.most[self.name])
+                reply = Reply((self._noised(counts, 1.0, query.event, replace(key, part=query.part), Δ),))
             case Ranges():
                 reply = Reply((self._ranges(query, replace(key, part=query.part)),))
             case Select(coordinates={self.name: (block, w)}):

@@ -23,6 +23,7 @@ from vfl.messages import (
     OFF_DIAGONAL,
     Backward,
     Columns,
+    Counts,
     Descend,
     Forward,
     Gram,
@@ -176,6 +177,8 @@ class Rows:
                 return [self._sum(block, centre, scale, query.clip, r, bounds)]
             case Moments():
                 return [self._moments(query)]
+            case Counts(columns={self._party: own}, most={self._party: most}):
+                return [self._counts(own, most, _required(records.weights))]
             case Ranges(of_curves=True):
                 own = query.columns[self._party]
                 return [np.concatenate([self._dense(self.columns).curves.histogram(k, query.cells) for k in own])]
@@ -318,6 +321,15 @@ class Rows:
             return sums
         plain: Vector = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
         return plain
+
+    def _counts(self, columns: tuple[int, ...], most: int, r: Vector) -> Integers:
+        """Return the numbers of records per coordinate with r_i > 0, then with r_i < 0, (2s,); see `Counts` for the bound."""
+        left, sums = np.full(self.columns.n_records, most), np.zeros((2, len(columns)), dtype=np.int64)
+        for k, j in enumerate(columns):
+            counted = (self.columns.column(j) > 0.5) & (left > 0)
+            left -= counted
+            sums[:, k] = np.count_nonzero(counted & (r > 0.0)), np.count_nonzero(counted & (r < 0.0))
+        return sums.ravel()
 
     def _products(self, query: Gram, weights: Vector) -> Sums:
         """Return products of own columns: first with the received vectors, then with one another. One column is made at a time.

@@ -233,7 +233,7 @@ _ranges = mapping(sequence(row(WHOLE, WHOLE)))
 register("message", "begin_session", requests.Begin)
 register("message", "set_up", requests.SetUp, rows=_rows, blocks=_ranges)
 register("message", "mask_products", requests.MaskProducts, rows=_rows)
-_register("message", messages, "ranges backward gram sample tally unnoised reweigh greeting book_heads")
+_register("message", messages, "ranges counts backward gram sample tally unnoised reweigh greeting book_heads")
 _register("message", events, "release_key")
 _register(
     "message",

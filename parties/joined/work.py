@@ -16,6 +16,7 @@ from vfl.errors import ConsentRefused, FederationError, PrivacyError
 from vfl.messages import (
     Backward,
     Columns,
+    Counts,
     Descend,
     Forward,
     Moments,
@@ -414,7 +415,7 @@ def check_addressed(query: Query, party: str, n_coordinates: int) -> None:
     fits = not given or (given[0] == {party} and all(names <= {party} for names in given))
     if fits and isinstance(query, Moments):
         fits = 0 <= query.widths[party] <= n_coordinates
-    elif fits and isinstance(query, Ranges):
+    elif fits and isinstance(query, Ranges | Counts):
         fits = all(0 <= j < n_coordinates for j in query.columns[party])
     elif fits and isinstance(query, Descend):
         fits = party in query.start and len(query.start[party]) <= n_coordinates

@@ -8,6 +8,7 @@ from vfl.messages.queries import MOST_HELD_BYTES as MOST_HELD_BYTES
 from vfl.messages.queries import OFF_DIAGONAL as OFF_DIAGONAL
 from vfl.messages.queries import Backward as Backward
 from vfl.messages.queries import Columns as Columns
+from vfl.messages.queries import Counts as Counts
 from vfl.messages.queries import Descend as Descend
 from vfl.messages.queries import Forward as Forward
 from vfl.messages.queries import Gram as Gram

@@ -183,6 +183,32 @@ class Ranges(Joint, Query):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Counts(Joint, Weighted):
+    """Counts of records per coordinate, separately for records with r_i > 0 and with r_i < 0, released under one event.
+
+    A record counts for a coordinate if its cell there exceeds ½. Each share releases (2s,): the counts of its s coordinates for
+    r_i > 0, then those for r_i < 0. The party counts each record for the first `most` of these coordinates at most.
+
+    Sensitivity under replace-one: Δ = √(2·Σ most), for any cells and any weights r. Proof: the party itself turns a record into
+    a vector of zeros and at most m = `most` ones. Two such vectors a, b differ in at most 2m entries, each by 1, so
+    ‖a − b‖² ≤ 2m. This is ‖a‖² + ‖b‖², without the term −2aᵀb ≤ 2‖a‖‖b‖ that vectors of either sign can have. Two records
+    with m ones in different bins attain it. Several parties add up their squares.
+
+    columns : {party: positions of the coordinates}. most : {party: m}, its number of columns with bins.
+    event : its sensitivity is that of all counts together. part : number of the party's noise stream.
+    """
+
+    columns: Mapping[str, tuple[int, ...]]
+    most: Mapping[str, int]
+    event: Gaussian | None
+    part: int = 0
+
+    def sizes(self) -> tuple[int, ...]:
+        """Return the length of each party's released vector."""
+        return tuple(2 * len(positions) for positions in self.columns.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Backward(Joint, Weighted):
     """Release of Σ_i clip(scale ∘ r_i x_{i,S}) over one block per party, under one event for all blocks.
 

@@ -17,6 +17,7 @@ from vfl.errors import PrivacyError
 from vfl.messages import (
     Backward,
     Columns,
+    Counts,
     Descend,
     Forward,
     Gram,
@@ -81,6 +82,10 @@ def required(query: Query) -> float | None:
             if any(len(set(indices)) < len(indices) for indices in query.columns.values()):
                 raise PrivacyError("a query of histograms names a column twice")
             return magnitudes.sensitivity(sum(map(len, query.columns.values())))
+        case Counts():
+            if any(len(set(own)) < len(own) or query.most.get(party, 0) < 1 for party, own in query.columns.items()):
+                raise PrivacyError("a query of counts names a coordinate twice, or counts no column of a party")
+            return magnitudes.sensitivity(sum(query.most.values()))
         case Tally():
             return query.statistic.sensitivity
         case Select():

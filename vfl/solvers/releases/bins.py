@@ -11,18 +11,18 @@ import numpy as np
 
 from vfl.evaluation.statistics import Scores
 from vfl.losses import loss_of
-from vfl.messages import Backward, Tally, Unnoised, Weighting
+from vfl.messages import Counts, Tally, Unnoised, Weighting
+from vfl.privacy import magnitudes
 from vfl.privacy.calibration import noise_multiplier
-from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
 from vfl.solvers.protocol import Derivative, Solver
 from vfl.solvers.releases.labels import noised
-from vfl.solvers.releases.smoothness import require_bearable
+from vfl.solvers.releases.smoothness import bearable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from vfl.messages import Block, Query
+    from vfl.messages import Query
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
@@ -51,20 +51,37 @@ class Release(Solver):
 
 @dataclass(frozen=True, slots=True)
 class Ones(Weighting):
-    """Weights r_i = 1, for plain sums of columns."""
+    """Weights r_i = 1, to count records of every label."""
 
     def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), without reading labels or replacing state."""
         return np.ones(len(margins)), {}
 
 
-def _sum(weighting: Weighting, block: Block, scales: Vector, norm: float, z: float | None) -> Backward:
-    """Return the query for Σ_i r_i·scales ∘ x_i, with contributions clipped to `norm`, and noise zΔ; None for no noise."""
-    clip = Clip(math.nextafter(norm, math.inf), block.size)
-    if z is not None:
-        require_bearable(z * clip.sensitivity / clip.cap)
-    event = None if z is None else clip.event(z)
-    return Backward(weighting, (block,), (np.zeros(block.size),), (scales,), clip, event)
+def _counts(
+    weighting: Weighting,
+    problem: Problem,
+    bins: Mapping[str, Collection[str]],
+    most: Mapping[str, int],
+    z: float | None,
+) -> list[Counts]:
+    """Return one query per party with bins, {party: coordinates}, each with noise zΔ; None for no noise."""
+    found = []
+    for party, own in problem.layout.columns.items():
+        if positions := tuple(j for j, name in enumerate(own) if name in bins.get(party, ())):
+            Δ = magnitudes.sensitivity(most[party])
+            event = None if z is None else bearable(Δ, z, 2 * len(positions))
+            found.append(Counts(weighting, {party: positions}, {party: most[party]}, event))
+    return found
+
+
+def _placed(problem: Problem, query: Counts, values: float | Vector) -> Vector:
+    """Return (2, p) with these values at the query's coordinates and 0 elsewhere; the row of r_i > 0 comes first."""
+    ((party, positions),) = query.columns.items()
+    placed = np.zeros((2, problem.layout.n_coordinates))
+    at = problem.layout.whole()[party].offset + np.array(positions)
+    placed[:, at] = np.reshape(values, (2, -1)) if np.ndim(values) else values
+    return placed
 
 
 def _sigma(query: Query) -> float:
@@ -74,50 +91,42 @@ def _sigma(query: Query) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LabelledCounts(Release):
-    """Two releases per party. For each bin they hold the sum S of y_i/2 and the number C of records. Jointly μ-GDP.
+    """Counts of positive and of negative records per bin, one release per party. Jointly μ-GDP.
 
-    A record is in one bin of each of a party's columns, so its row x_i has ‖x_i‖ ≤ R with R² = `squares[party]`, and
-    ‖y_i x_i/2‖ ≤ R/2. Replacing one record moves S by at most 2·R/2, attained if the label changes and the bins do not. The
-    replacement moves C by at most 2R. Rows are clipped at these norms (`Clip`), so both bounds hold for any data of the
-    party. Q parties make 2Q Gaussian releases, each with noise z·Δ and z = √(2Q)/μ, for μ the whole budget. The count of
-    positives is C/2 + S, the count of negatives C/2 − S, and their noise is independent.
+    A record is in one bin of each of a party's m columns, with its own label, so Δ = √(2m), attained if all bins change, or the
+    label (`Counts` has the proof; the party enforces it). Q parties make Q Gaussian releases, each with noise z·Δ and
+    z = √Q/μ, for μ the whole budget.
 
-    S is the negative gradient of logistic loss at w = 0. The owner of a column therefore receives −y_i/2 for each record, and
-    so learns every label.
+    The weights are the residuals −y_i/2 of logistic loss at w = 0. The owner of a column receives them, and so learns every
+    label.
 
     The schedule returns (2p,): the counts of positives, then the counts of negatives, in the order of the coordinates.
 
-    squares : {party: largest ‖x_i‖² of the declared columns}.
+    squares : {party: m}, largest number of bins that a record enters.
     """
 
     squares: Mapping[str, int]
 
     name: ClassVar[str] = "LabelledCounts"
 
-    def queries(self, problem: Problem) -> list[Backward]:
-        """Return two queries per party: S, then C."""
-        blocks = problem.layout.whole()
-        z = None if problem.mu is None else noise_multiplier(problem.mu, 2 * len(blocks))
-        return [
-            _sum(weighting, block, np.ones(block.size), math.sqrt(self.squares[party]) * share, z)
-            for party, block in blocks.items()
-            for weighting, share in ((Derivative(loss_of("logistic")), 0.5), (Ones(), 1.0))
-        ]
+    def queries(self, problem: Problem) -> list[Counts]:
+        """Return one query per party."""
+        bins = problem.layout.columns
+        z = None if problem.mu is None else noise_multiplier(problem.mu, sum(bool(own) for own in bins.values()))
+        return _counts(Derivative(loss_of("logistic")), problem, bins, self.squares, z)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Release the sums at w = 0. The counts follow by post-processing."""
+        """Release the counts at w = 0."""
         found = np.zeros((2, problem.layout.n_coordinates))
-        for number, query in enumerate(self.queries(problem)):
-            (found[number % 2, query.blocks[0].coordinates],) = yield query
-        half, count = -found[0], found[1]
-        return np.concatenate([count / 2.0 + half, count / 2.0 - half])
+        for query in self.queries(problem):
+            (counts,) = yield query
+            found += _placed(problem, query, counts)
+        return found[::-1].ravel()  # positives have negative residuals
 
     def noise(self, problem: Problem) -> Vector:
         """Return the standard deviation of the noise in a count of positives (or of negatives), for each coordinate, (p,)."""
-        squares = np.zeros(problem.layout.n_coordinates)
-        for number, query in enumerate(self.queries(problem)):
-            squares[query.blocks[0].coordinates] += ((0.5 if number % 2 else 1.0) * _sigma(query)) ** 2
-        return np.sqrt(squares)
+        sigmas: Vector = sum(_placed(problem, query, _sigma(query))[0] for query in self.queries(problem))
+        return sigmas
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence about the noise of the counts."""
@@ -130,10 +139,9 @@ class LabelledCounts(Release):
 class DriftCounts(Release):
     """Counts per bin of each party's columns, and histograms of the margins by class. Together μ-GDP with the whole budget.
 
-    A record is in one bin of each of a party's m columns. The record's contribution therefore has norm at most √m, and `Clip`
-    enforces this norm. Replacing a record moves the counts by at most 2√m, and the histograms by at most √2 (`Scores`). Each
-    of the Q parties with columns makes one Gaussian release, and so does the coordinator. Each release has noise z·Δ,
-    z = √(Q + 1)/μ.
+    A record is in one bin of each of a party's m columns. Replacing a record moves the counts by at most √(2m) (`Counts`), and
+    the histograms by at most √2 (`Scores`). Each of the Q parties with columns makes one Gaussian release, and so does the
+    coordinator. Each release has noise z·Δ, z = √(Q + 1)/μ.
 
     The schedule returns the counts (p,), with 0 for coordinates that are not counted, then the histograms, the negative class
     first.
@@ -154,14 +162,13 @@ class DriftCounts(Release):
 
     def queries(self, problem: Problem) -> list[Query]:
         """Return the sums of columns at margins of 0, the query for the margins, and the histograms."""
-        layout, counted = problem.layout, {party: own for party, own in self.counted.items() if own}
-        z = None if problem.mu is None else noise_multiplier(problem.mu, len(counted) + 1)
-        asked: list[Query] = []
-        for party, block in layout.whole().items():
-            if own := counted.get(party):
-                scales = np.array([own.get(name, 0.0) for name in layout.names[block.coordinates]])
-                asked.append(_sum(Ones(), block, scales, math.sqrt(self.squares[party]), z))
-        scores, w = Scores(np.array(self.edges)), np.array([self.w.get(name, 0.0) for name in layout.names])
+        z = (
+            None
+            if problem.mu is None
+            else noise_multiplier(problem.mu, sum(bool(own) for own in self.counted.values()) + 1)
+        )
+        asked = _counts(Ones(), problem, self.counted, self.squares, z)
+        scores, w = Scores(np.array(self.edges)), np.array([self.w.get(name, 0.0) for name in problem.layout.names])
         of_scores = Unnoised(scores, None) if z is None else Tally(scores, noised(scores, z))
         return [*asked, joint.forward(problem, w, "reset"), of_scores]
 
@@ -170,16 +177,16 @@ class DriftCounts(Release):
         counts = np.zeros(problem.layout.n_coordinates)
         for query in self.queries(problem):
             released = yield query
-            if isinstance(query, Backward):
-                counts[query.blocks[0].coordinates] = released[0] * (query.scales[0] > 0.0)
+            if isinstance(query, Counts):
+                counts += _placed(problem, query, released[0])[0]
         return np.concatenate([counts, *released])
 
     def noise(self, problem: Problem) -> tuple[Vector, float]:
         """Return the standard deviation of the noise in each column's count, (p,), and in each count of margins."""
         sigma, queries = np.zeros(problem.layout.n_coordinates), self.queries(problem)
         for query in queries:
-            if isinstance(query, Backward):
-                sigma[query.blocks[0].coordinates] = _sigma(query)
+            if isinstance(query, Counts):
+                sigma += _placed(problem, query, _sigma(query))[0]
         return sigma, _sigma(queries[-1])
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
