@@ -20,9 +20,10 @@ from parties.daily_count import DailyCount
 from parties.loading import digests_of, load_range, new_records, require_content
 from parties.storage.classes import ClassColumns
 from vfl.documents import is_format, parse_json, read_bytes
-from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
+from vfl.errors import DataError, OutputError, PrivacyError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode
 from vfl.job.plain import encode
+from vfl.messages import HELD_OFFSETS
 from vfl.problem import coordinates_of
 from vfl.version import __version__
 
@@ -357,7 +358,10 @@ class NewRows:
         margins = self._total if K == 1 else self._total.T.ravel()  # one class after the other, as in a run
         if self._offsets is not None:
             margins = margins + self._offsets
-        return statistic(margins, self._labels)
+        needs = getattr(statistic, "needs", ())
+        if needs not in ((), (HELD_OFFSETS,)) or (needs and self._offsets is None):
+            raise PrivacyError("the statistic asks for vectors that new records do not have")
+        return statistic(margins, self._labels, *(self._offsets for _ in needs))
 
 
 def task_of(part: ModelPart, *, labelled: bool) -> PartyTask:

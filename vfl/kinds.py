@@ -165,7 +165,7 @@ register("statistic", "class_outcomes", classes.ClassOutcomes, steps=sequence(WH
 register("statistic", "residuals", statistics.Residuals, steps=sequence(WHOLE))
 register("statistic", "unclamped", exact.Unclamped)
 _register("statistic", labels, "label_counts class_counts")
-_register("statistic", statistics, "scores positives losses group_cells group_scores label_mean")
+_register("statistic", statistics, "scores positives losses group_cells group_scores label_mean label_rate")
 
 _by_block = mapping(row(BLOCK, RELEASED))
 _rows = mapping(row(BLOCK, VECTOR, VECTOR))

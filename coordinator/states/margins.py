@@ -16,6 +16,7 @@ from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import (
     HELD_GROUPS,
     HELD_NORMS,
+    HELD_OFFSETS,
     HELD_OUT,
     HELD_POSITIONS,
     Backward,
@@ -124,7 +125,7 @@ class Margins:
     def _of_held_out(self, name: str) -> Vector:
         if name == HELD_POSITIONS:
             return self._place.first_held_out + np.arange(float(len(self._held_labels)))
-        known = self._held.get(name)
+        known = self._held_offsets if name == HELD_OFFSETS else self._held.get(name)
         wanted = self._held_labels.size * (self._n_margins if name == HELD_OUT else 1)
         if known is None or known.shape != (wanted,):
             what = "margins" if name == HELD_OUT else name.removeprefix(f"{HELD_OUT}: ")

@@ -78,13 +78,16 @@ class Set:
 
 def names() -> list[str]:
     """Return the names of all problems, real ones first."""
-    return [*REAL, *(f"simulated {k}" for k in (*range(20), *range(KEPT_SIMULATED, KEPT_SIMULATED + 20)))]
+    kinds = (f"kind {name}, {loss}" for name in KINDS for loss in ("logistic", "squared"))
+    return [*REAL, *(f"simulated {k}" for k in (*range(20), *range(KEPT_SIMULATED, KEPT_SIMULATED + 20))), *kinds]
 
 
 def made(name: str, folder: Path | None) -> Set | None:
     """Return a problem; None if its data are not in the folder."""
     if name.startswith("simulated"):
         return simulated(int(name.split()[1]))
+    if name.startswith("kind "):
+        return of_kind(*name.removeprefix("kind ").split(", "))
     build, kept = REAL[name]
     found = build(folder)
     if found is None:
@@ -115,6 +118,44 @@ def simulated(seed: int) -> Set:
     name = f"simulated {seed}"
     job = _job(list(columns), "y", bounds, "logistic" if logistic else "squared")
     return Set(name, job, pa.table(columns | {"y": label}), seed >= KEPT_SIMULATED)
+
+
+KINDS = ("one-hot", "dependent", "lognormal", "integer", "wide bounds", "heavy tails")
+"""Kinds of columns of the problems `kind NAME, LOSS`, all kept aside: made and seeded before any run."""
+
+
+def of_kind(name: str, loss: str) -> Set:
+    """Return a problem whose columns are of one kind; labels of classes have a share of 0.3, numbers an R² of 0.4."""
+    rng = np.random.default_rng((12, KINDS.index(name), loss == "logistic"))
+    X, bounds = _of_kind(name, rng)
+    signal = X @ (rng.normal(size=X.shape[1]) / np.maximum(X.std(axis=0), 1e-9))
+    signal = (signal - signal.mean()) / signal.std()
+    if loss == "logistic":
+        label = (rng.random(RECORDS) < expit(1.5 * signal + _shift(1.5 * signal, 0.3))).astype(float)
+    else:
+        label = np.clip(50 + 8 * (signal + math.sqrt(1.5) * rng.normal(size=RECORDS)), 0, 100)
+        bounds |= {"y": (0.0, 100.0)}
+    columns = {f"x{j}": X[:, j] for j in range(X.shape[1])}
+    job = _job(list(columns), "y", bounds, loss)
+    return Set(f"kind {name}, {loss}", job, pa.table(columns | {"y": label}), kept=True)
+
+
+def _of_kind(name: str, rng: np.random.Generator) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
+    p, Z = 10, rng.normal(size=(RECORDS, 10))
+    if name == "one-hot":
+        shares = np.array([0.5, 0.3, 0.15, 0.03, 0.015, 0.004, 0.001, 0.0])
+        levels = rng.choice(len(shares), size=RECORDS, p=shares / shares.sum())
+        X = np.column_stack([np.eye(len(shares))[levels], np.clip(Z[:, :4] / 4, -1, 1)])
+        return X, {f"x{j}": (0.0, 1.0) if j < len(shares) else (-1.0, 1.0) for j in range(X.shape[1])}
+    if name == "dependent":
+        return np.clip((Z[:, :1] + 0.05 * Z) / 4, -1, 1), {"*": (-1.0, 1.0)}
+    if name == "lognormal":
+        return np.clip(np.exp(Z), 0, 50), {f"x{j}": (0.0, 50.0) for j in range(p)}
+    if name == "integer":
+        return np.floor(10 * norm.cdf(Z)), {f"x{j}": (0.0, 10.0) for j in range(p)}
+    if name == "wide bounds":
+        return Z, {f"x{j}": (-1000.0, 1000.0) for j in range(p)}
+    return np.clip(rng.standard_t(2, size=(RECORDS, p)), -100, 100), {f"x{j}": (-100.0, 100.0) for j in range(p)}
 
 
 def _columns(rng: np.random.Generator, p: int) -> Draw:

@@ -32,7 +32,7 @@ from vfl.errors import BudgetExceeded, ConsentRefused, PrivacyError, Specificati
 from vfl.evaluation import estimates
 from vfl.evaluation.confusion import loss_of_outcomes, of_outcomes
 from vfl.evaluation.inquiries import EDGES, HeldOut
-from vfl.evaluation.statistics import GRID, Losses, Outcomes, Positives, Residuals, Scores
+from vfl.evaluation.statistics import GRID, LabelRate, Losses, Outcomes, Positives, Residuals, Scores
 from vfl.holdout import Side
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
@@ -96,6 +96,18 @@ def changed(i: int, **cells: Any) -> dict[str, np.ndarray]:
     return data
 
 
+class Exposed:
+    """A statistic that takes offsets, here those of exposures from 1e-15 to 5."""
+
+    def __init__(self, statistic: Any) -> None:
+        self.statistic, self.dimension = statistic, statistic.dimension
+        self.sensitivity, self.grid = statistic.sensitivity, statistic.grid
+
+    def __call__(self, margins: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        offsets = np.clip(margins, np.log(1e-15), np.log(5.0))
+        return np.asarray(self.statistic(margins, labels, np.where(np.isnan(offsets), 0.0, offsets)))
+
+
 # Sensitivity: every pair of these records, as margin and label.
 EXTREMES = (-math.inf, -1e300, -9.0, -1.0, -1e-9, 0.0, 1e-9, 0.3, 1.0, 9.0, 1e300, math.inf, math.nan)
 STATISTICS = {
@@ -118,6 +130,12 @@ STATISTICS = {
         (0.0, 1.0, 1e300, math.nan),
     ),
     "deviances from a constant of zero": (Residuals(loss_of("poisson"), 4.0, (9,) * 6, 0.0, 8.0), (0.0, 9.0)),
+    "rates": (Exposed(LabelRate(9.0, 1e-15, 5.0, 1.0)), (0.0, 9.0, -1.0, 1e300, math.nan)),
+    "rates of costs": (Exposed(LabelRate(9.0, 1e-15, 5.0, 1.5)), (0.0, 9.0, math.inf)),
+    "deviances from a rate": (
+        Exposed(Residuals(loss_of("poisson"), 4.0, (300_000,) * 6, 4.0, 8.0, 5.0)),
+        (-2.0, 0.0, 4.0, 100.0),
+    ),
     "positives": (Positives(), (-1.0, 1.0)),
     "class counts": (ClassCounts(3), (0.0, 2.0, -5.0, 9.0, math.inf, -math.inf, math.nan)),
 }

@@ -11,12 +11,12 @@ import pytest
 from scipy import sparse
 from scipy.optimize import minimize
 from sklearn.linear_model import PoissonRegressor
-from sklearn.metrics import mean_poisson_deviance
+from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
 
 import vfl
 from parties.prediction import NewRows
-from vfl.errors import DataError, PartitionError, SpecificationError
-from vfl.evaluation.statistics import Residuals
+from vfl.errors import DataError, PartitionError, PrivacyError, SpecificationError
+from vfl.evaluation.statistics import GroupCells, LabelRate, Residuals
 from vfl.losses import Poisson
 from vfl.planning import plan
 
@@ -211,3 +211,61 @@ def test_the_job_file_names_it() -> None:
 
     assert decode(spec.to_dict()) == spec
     assert decode(spec.to_dict()).partition.exposure == "years"
+
+
+def _signalless(loss: str) -> tuple[vfl.Job, pd.DataFrame, float]:
+    """Return a job, labels whose rates depend on no column, and the power of the loss."""
+    rng, n = np.random.default_rng(0), 6000
+    e = rng.uniform(0.05, 5, n)
+    counts = {
+        "poisson": rng.poisson(e),
+        "gamma": rng.gamma(2.0, e / 2),
+        "tweedie": rng.gamma(2.0, e) * (rng.random(n) < 0.5),
+    }
+    table = pd.DataFrame({"a": rng.uniform(-1, 1, n), "b": rng.uniform(-1, 1, n), "y": counts[loss] + 0.0, "e": e})
+    table["y"] = table["y"].clip(1e-3 if loss == "gamma" else 0.0, 40.0)
+    partition = vfl.FeaturePartition({"one": ["a"], "two": ["b"]}, ("one", "y"), exposure="e")
+    bounds = {"*": (-1, 1), "y": (0, 40), "e": (0.05, 5)}
+    spec = vfl.Job(partition=partition, bounds=bounds, loss=loss, privacy=None, penalty=vfl.L2(1e-4))
+    return spec, table, {"poisson": 1.0, "tweedie": 1.5, "gamma": 2.0}[loss]
+
+
+@pytest.mark.parametrize("loss", ["poisson", "tweedie", "gamma"])
+def test_a_constant_rate_explains_what_the_exposure_explains(loss: str) -> None:
+    """D² is scikit-learn's for rates; R² of a model without signal is 0. A mean without exposures gives 0.15 to 0.4."""
+    spec, table, power = _signalless(loss)
+    found = vfl.train(spec, table)
+    rates, weights = table.y / table.e, table.e ** (2.0 - power)
+    d2 = d2_tweedie_score(rates, found.predict(table), sample_weight=weights, power=power)
+    held = replace(spec, holdout=0.5, evaluation=vfl.Evaluation(public=True))
+    public = vfl.train(held, table).findings["held out"]
+    for measures in [vfl.evaluate(found, table, at=vfl.InProcess(shards=k)).measures for k in (1, 3)]:
+        assert measures["d2"].value == pytest.approx(d2, abs=1e-4)
+        assert measures["r2"].value == pytest.approx(0.0, abs=0.01)
+        assert measures["mae"].baseline == pytest.approx(measures["mae"].value, rel=0.02)
+    assert abs(public.measures["d2"].value) < 0.01
+
+
+@pytest.mark.parametrize("loss", ["poisson", "tweedie", "gamma"])
+def test_noisy_r2_and_d2_of_a_model_without_signal_cover_zero(loss: str) -> None:
+    """A constant without exposures puts the whole interval of Poisson's D² above 0.25."""
+    spec, table, _ = _signalless(loss)
+    for seed in range(3):
+        privacy = vfl.Privacy(epsilon=5.0, noise=vfl.SeededNoise(seed))
+        spec = replace(spec, privacy=privacy, solver=vfl.SkGD(passes=2), holdout=0.4)
+        for name, measure in vfl.train(spec, table, at="inprocess").findings["held out"].measures.items():
+            if name in ("r2", "d2"):
+                assert measure.interval[0] <= 0.02
+                assert measure.interval[1] >= -0.02
+
+
+def test_new_records_refuse_a_statistic_that_asks_for_what_they_lack(table: dict[str, np.ndarray]) -> None:
+    rows = NewRows(fitted(job(), table).part("insurer"), labelled=True)
+    rows.load({name: table[name] for name in ("c", "y", "years")}, None, None)
+    rows.keep(rows.margins())
+    for asked in (GroupCells((2,), 1.0), GroupCells((2,), None)):
+        with pytest.raises(PrivacyError, match="do not have"):
+            rows.sum_of(asked)
+    for lie in ((10.0, 0.0, 1.0), (10.0, 2.0, 1.0), (10.0, 0.1, np.inf), (10.0, np.nan, 1.0), (0.0, 0.1, 1.0)):
+        with pytest.raises(ValueError, match="bounds above 0"):
+            LabelRate(*lie, power=1.0)

@@ -354,7 +354,7 @@ def _area_sampling(A: float, P: float, N: float) -> float:
 
 
 def residuals(
-    released: Vector, statistic: Residuals, n_records: int, sigma: float, apart: float = 0.0
+    released: Vector, statistic: Residuals, n_records: int, sigma: float, apart: float = 0.0, exposures: float = 1.0
 ) -> dict[str, Estimate]:
     """Return mean absolute error, root mean squared error and R² of clamped errors; with deviances, their clamped mean and D².
 
@@ -367,7 +367,7 @@ def residuals(
 
     apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant's mean
         error exceeds that of the labels' mean by exactly the deviance between both (a Bregman divergence). The lower ends of R²
-        and D² are lowered to allow for this excess.
+        and D² are lowered to allow for this excess. exposures : bound on the mean of e^(2−p) for exposures e, else 1.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records
@@ -381,18 +381,30 @@ def residuals(
         found[name] = replace(found[name], baseline=None if hidden else bases[name].value, best=0.0)
         if name != "mae" and not hidden:
             of_model, of_constant = ((float(shares[at]), float(noise[at])) for at in (k, each + k))
-            explained = _explained(of_model, of_constant, n_records, _excess(statistic, apart, name))
+            explained = _explained(
+                of_model, of_constant, n_records, _excess(statistic, apart, exposures, name, of_constant[0])
+            )
             found |= {} if explained is None else {"r2" if name == "rmse" else "d2": explained}
     return found
 
 
-def _excess(statistic: Residuals, apart: float, name: str) -> float:
-    """Return an upper bound on the constant's average u² (or q, as in `Residuals`) minus that of the labels' mean."""
+def _excess(statistic: Residuals, apart: float, exposures: float, name: str, base: float) -> float:
+    """Return an upper bound on the constant's average u² (or q, as in `Residuals`) minus that of the labels' mean.
+
+    With exposures e and rates k for that mean and k̃ for the constant, the average of q exceeds the mean's by E e^(2−p) times
+    the deviance between k and k̃. The roots of the averages of u² differ by at most a = |k̃ − k|·√(E e²)/C (Minkowski), where
+    E e² is at most h^p·E e^(2−p) with the largest exposure h.
+
+    base : the constant's average.
+    """
     power = statistic.loss.power
+    if name == "rmse" and statistic.exposure and power is not None:
+        a, root = apart / statistic.cap * math.sqrt(statistic.exposure**power * exposures), math.sqrt(base)
+        return base if a >= root else (2.0 * root - a) * a
     if name == "rmse" or power is None or statistic.constant is None or statistic.deviance_cap is None:
         return (apart / statistic.cap) ** 2
     ends = np.array([statistic.constant - apart, statistic.constant + apart])
-    most = float(unit_deviance(ends, np.full(2, statistic.constant), power).max()) / statistic.deviance_cap
+    most = exposures * float(unit_deviance(ends, np.full(2, statistic.constant), power).max()) / statistic.deviance_cap
     return most if math.isfinite(most) else 1.0
 
 

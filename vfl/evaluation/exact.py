@@ -15,6 +15,7 @@ import numpy as np
 
 from vfl.evaluation.estimates import WIDTH, Estimate, root_of
 from vfl.evaluation.statistics import errors_of
+from vfl.messages import HELD_OFFSETS
 
 if TYPE_CHECKING:
     from vfl.losses import Loss
@@ -38,16 +39,23 @@ class Unclamped:
     has one, and the same numbers for a constant model.
 
     loss : loss of the model. cap : unit of losses and errors. deviance_cap : unit of deviances.
-    constant : prediction of the constant model; None leaves that model out.
+    constant : prediction of the constant model; None leaves that model out. exposed : True if the constant is a rate, by which
+        the exposure of each record is multiplied.
     """
 
     loss: Loss
     cap: float
     constant: float | None = None
     deviance_cap: float = 1.0
+    exposed: bool = False
 
     grid: ClassVar[float] = 1.0
     sensitivity: ClassVar[float] = math.inf
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the vectors that the statistic takes in addition to margins and labels."""
+        return (HELD_OFFSETS,) if self.exposed else ()
 
     @property
     def each(self) -> int:
@@ -64,14 +72,14 @@ class Unclamped:
         """Return k + k²."""
         return self.quantities + self.quantities**2
 
-    def __call__(self, margins: Vector, labels: Vector) -> Vector:
+    def __call__(self, margins: Vector, labels: Vector, offsets: Vector | None = None) -> Vector:
         """Return Σ q, then Σ qqᵀ row by row, in units of the caps."""
         with np.errstate(all="ignore"):
             if self.loss.classification:
                 found = [self.loss.value(margins, labels) / self.cap]
             else:
                 deviance_cap = None if self.loss.power is None else self.deviance_cap
-                found = errors_of(self.loss, margins, labels, self.cap, self.constant, deviance_cap)
+                found = errors_of(self.loss, margins, labels, self.cap, self.constant, deviance_cap, offsets)
             products = [a * b for a in found for b in found]
             return np.array([float((np.rint(q / STEP) * STEP).sum()) for q in (*found, *products)])
 

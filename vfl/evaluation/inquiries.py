@@ -18,7 +18,17 @@ from vfl.evaluation import estimates
 from vfl.evaluation.confusion import Confusion, cheapest, loss_of_outcomes, of_outcomes, width_of
 from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.exact import Unclamped, finer, measures
-from vfl.evaluation.statistics import GRID, LabelMean, Losses, Outcomes, Positives, Residuals, Scores, weight
+from vfl.evaluation.statistics import (
+    GRID,
+    LabelMean,
+    LabelRate,
+    Losses,
+    Outcomes,
+    Positives,
+    Residuals,
+    Scores,
+    weight,
+)
 from vfl.evaluation.thresholds import ALL, Histogram, margin_of
 from vfl.holdout import Side
 from vfl.losses.counts import unit_deviance
@@ -133,9 +143,12 @@ def spread_of(problem: Problem, w: Vector) -> float:
     return spread if math.isfinite(spread) and spread > 0 else 1.0
 
 
-def label_mean(problem: Problem) -> LabelMean:
-    """Return the statistic for the labels' mean within the declared bounds."""
-    return LabelMean(problem.label_low, problem.label_low + problem.label_range)
+def label_mean(problem: Problem) -> LabelMean | LabelRate:
+    """Return the statistic for the labels' mean within the declared bounds; with exposures, for the mean per exposure."""
+    high, power = problem.label_low + problem.label_range, problem.loss.power
+    if problem.exposure is None or power is None:
+        return LabelMean(problem.label_low, high)
+    return LabelRate(high, *problem.exposure, power)
 
 
 def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
@@ -152,8 +165,8 @@ class HeldOut(Inquiry):
     second holds histograms of scores. The histograms are centred at the margin that a calibrated logistic model has at the
     released base rate. The edges depend on released values only. Without classes, the first release is the mean of the labels
     within their declared bounds. The second holds the clamped errors of the model and of a constant model, which predicts the
-    released mean. For losses of counts and amounts, the second also holds the clamped deviances of both models. Without
-    bounds for the label there is neither a constant model nor a deviance.
+    released mean, times the exposure of a record if there are exposures. For losses of counts and amounts, the second also
+    holds the clamped deviances of both models. Without bounds for the label there is neither a constant model nor a deviance.
 
     Decisions are measured at one threshold: the given one, or the one that costs least according to the released histograms.
 
@@ -222,7 +235,7 @@ class HeldOut(Inquiry):
         return self.problem.loss.classification or math.isfinite(self.problem.label_range)
 
     @property
-    def _first(self) -> Outcomes | LabelMean | Residuals:
+    def _first(self) -> Outcomes | LabelMean | LabelRate | Residuals:
         if not self.problem.loss.classification:
             return label_mean(self.problem) if self._in_two else self._errors(None)
         cells, loss = self._parts["cells"], self._parts["loss"]
@@ -238,7 +251,8 @@ class HeldOut(Inquiry):
         if cap is not None:
             shares = [2.0 / 3.0 * share for share in (*shares[:2], shares[1], *shares[2:], shares[3])]
         steps = tuple(weight(share, 1.0) for share in shares)
-        return Residuals(self.problem.loss, self.error_cap(), steps, constant, cap)
+        exposure = 0.0 if constant is None or self.problem.exposure is None else self.problem.exposure[1]
+        return Residuals(self.problem.loss, self.error_cap(), steps, constant, cap, exposure)
 
     def loss_cap(self) -> float:
         """Return the cap on a record's loss."""
@@ -364,21 +378,14 @@ class HeldOut(Inquiry):
             found |= estimates.residuals(released, first, self.n_records, sigma)
             return
         event = self._second_event()
-        if isinstance(first, LabelMean):
-            place = min(max(float(released[0]) / self.n_records, 0.0), 1.0)
-            width = first.high - first.low
+        if isinstance(first, LabelMean | LabelRate):
+            constant, *apart = first.constant(released, self.n_records, estimates.WIDTH * sigma)
             if event is None:
-                found |= yield from self._exact(first.low + place * width)
+                found |= yield from self._exact(constant)
                 return
-            errors = self._errors(first.low + place * width)
+            errors = self._errors(constant)
             (released,) = yield tally(errors, event, Side.HELD_OUT)
-            found |= estimates.residuals(
-                released,
-                errors,
-                self.n_records,
-                event.sigma,
-                apart=estimates.WIDTH * sigma / self.n_records * width,
-            )
+            found |= estimates.residuals(released, errors, self.n_records, event.sigma, *apart)
             return
         confusion = of_outcomes(released, first, self.n_records, sigma)
         found |= self._decided(confusion)
@@ -423,7 +430,8 @@ class HeldOut(Inquiry):
     def _exact(self, constant: float | None) -> Exchange[dict[str, Estimate]]:
         classes = self.problem.loss.classification
         cap = self.loss_cap() if classes else self.error_cap()
-        statistic = Unclamped(self.problem.loss, cap, constant, self.deviance_cap() or 1.0)
+        exposed = constant is not None and self.problem.exposure is not None
+        statistic = Unclamped(self.problem.loss, cap, constant, self.deviance_cap() or 1.0, exposed)
         (sums,) = yield tally(statistic, None, Side.HELD_OUT)
         return measures(sums, statistic, self.n_records)
 

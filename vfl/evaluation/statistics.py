@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.losses.counts import unit_deviance
-from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_POSITIONS
+from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OFFSETS, HELD_POSITIONS
 from vfl.targets import weighed
 
 if TYPE_CHECKING:
@@ -67,17 +67,19 @@ def errors_of(
     cap: float,
     constant: float | None = None,
     deviance_cap: float | None = None,
+    offsets: Vector | None = None,
 ) -> list[Vector]:
     """Return |e|/C and e²/C², (n,) each, unclamped, for the model's errors e = response − label; then for those of a constant.
 
     With a cap D on deviances d, also return d/D for each model, after the model's errors.
 
     cap : C. constant : prediction of the constant model; None leaves that model out. deviance_cap : D; None leaves deviances
-        out.
+        out. offsets : log(exposure) of each record, which multiplies the constant by the exposure; None without exposures.
     """
     found: list[Vector] = []
     with np.errstate(all="ignore"):
-        constants = [] if constant is None else [np.full(labels.size, constant)]
+        exposures = np.ones(labels.size) if offsets is None else np.exp(offsets)
+        constants = [] if constant is None else [constant * exposures]
         for mean in (loss.response(margins), *constants):
             t = abs(mean - labels) / cap
             found += [t, t * t]
@@ -187,6 +189,8 @@ class Residuals:
     cap : C. steps : weights in units of GRID: a, b; with a constant also c, d; with deviances a, b, e, c, d, f.
     constant : k; None leaves the constant model out. deviance_cap : D, for losses of counts and amounts; None leaves deviances
         out.
+    exposure : largest exposure. The constant is then a rate, and a record's constant prediction is k times its exposure, which
+        changes no bound above. 0 without exposures.
     """
 
     loss: Loss
@@ -194,6 +198,7 @@ class Residuals:
     steps: tuple[int, ...]
     constant: float | None = None
     deviance_cap: float | None = None
+    exposure: float = 0.0
 
     grid: ClassVar[float] = GRID
 
@@ -218,9 +223,14 @@ class Residuals:
         """Return Δ."""
         return root(sum(step * step for step in self.steps))
 
-    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the vectors that the statistic takes in addition to margins and labels."""
+        return (HELD_OFFSETS,) if self.exposure else ()
+
+    def __call__(self, margins: Vector, labels: Vector, offsets: Vector | None = None) -> Integers:
         """Return (Σ a·t, Σ b·t², Σ c·u, Σ d·u²) in GRID steps; with deviances (Σ a·t, Σ b·t², Σ e·s, Σ c·u, Σ d·u², Σ f·q)."""
-        sums = errors_of(self.loss, margins, labels, self.cap, self.constant, self.deviance_cap)
+        sums = errors_of(self.loss, margins, labels, self.cap, self.constant, self.deviance_cap, offsets)
         return np.array([steps_of(part, step) for part, step in zip(sums, self.steps, strict=True)], dtype=np.int64)
 
 
@@ -301,6 +311,64 @@ class LabelMean:
         with np.errstate(all="ignore"):
             place = np.clip((labels - self.low) / (self.high - self.low), 0.0, 1.0)
         return np.array([np.rint(np.nan_to_num(place) / GRID).sum()]).astype(np.int64)
+
+    def constant(self, released: Vector, n_records: int, noise: float) -> tuple[float, float, float]:
+        """Return the labels' mean, a bound on its error, and 1; see `LabelRate.constant`."""
+        width = self.high - self.low
+        place = min(max(float(released[0]) / n_records, 0.0), 1.0)
+        return self.low + place * width, noise / n_records * width, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRate:
+    """Sums Σ y·e^(1−p) and Σ e^(2−p) over labels y with exposures e. Their quotient is the rate of the best constant model.
+
+    The deviance of y for the mean e·k is e^(2−p) times that of y/e for k, so this quotient minimises the sum of deviances.
+    Each term is divided by its bound, high·l^(1−p) or h^(2−p), and clamped to [0, 1]; NaN counts as 1. Replacing a record
+    moves each sum by at most 1: Δ = √2, which small l and a record with both terms near 0 attain.
+
+    high : largest declared label. least, most : declared bounds l and h of the exposures. power : p, between 1 and 2.
+    """
+
+    high: float
+    least: float
+    most: float
+    power: float
+
+    needs: ClassVar[tuple[str, ...]] = (HELD_OFFSETS,)
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = 2
+    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.least <= self.most < math.inf and self.high > 0.0 and 1.0 <= self.power <= 2.0):
+            raise ValueError("exposures and labels have bounds above 0, and the power lies between 1 and 2")
+
+    def __call__(self, margins: Vector, labels: Vector, offsets: Vector | None = None) -> Integers:
+        """Return both sums in steps of GRID. offsets : log(exposure) of each record; None for exposures of 1."""
+        offsets = np.zeros(labels.size) if offsets is None else offsets
+        with np.errstate(all="ignore"):
+            amounts = labels / self.high * np.exp((1.0 - self.power) * (offsets - math.log(self.least)))
+            exposures = np.exp((2.0 - self.power) * (offsets - math.log(self.most)))
+        steps = round(1.0 / GRID)
+        return np.array([steps_of(amounts, steps), steps_of(exposures, steps)], dtype=np.int64)
+
+    def constant(self, released: Vector, n_records: int, noise: float) -> tuple[float, float, float]:
+        """Return the rate, a bound on its error, and a bound on the mean of e^(2−p).
+
+        noise : bound on the noise of each sum. The error's bound holds wherever the two sums lie within theirs.
+        """
+        unit, most = self.high * self.least ** (1.0 - self.power), self.most ** (2.0 - self.power)
+        least = (self.least / self.most) ** (2.0 - self.power)
+
+        def rate(amounts: float, exposures: float) -> float:
+            mean = min(max(amounts / n_records, 0.0), 1.0)
+            return float(unit / most * mean / min(max(exposures / n_records, least), 1.0))
+
+        amounts, exposures = map(float, released)
+        k = rate(amounts, exposures)
+        ends = rate(amounts - noise, exposures + noise), rate(amounts + noise, exposures - noise)
+        return k, max(k - ends[0], ends[1] - k), min((exposures + noise) / n_records, 1.0) * most
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from vfl.messages.queries import held_at_once as held_at_once
 from vfl.messages.query import COLUMNS as COLUMNS
 from vfl.messages.query import HELD_GROUPS as HELD_GROUPS
 from vfl.messages.query import HELD_NORMS as HELD_NORMS
+from vfl.messages.query import HELD_OFFSETS as HELD_OFFSETS
 from vfl.messages.query import HELD_OUT as HELD_OUT
 from vfl.messages.query import HELD_POSITIONS as HELD_POSITIONS
 from vfl.messages.query import Block as Block

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 HELD_OUT, HELD_NORMS, HELD_GROUPS = "held out", "held out: norms", "held out: groups"
+HELD_OFFSETS = "held out: offsets"
+"""Offsets log(exposure) of the held-out records."""
 """Names under which the coordinator's `Margins` (coordinator.states) keeps Xw, norms and groups of the held-out part. A
 weighting cannot read these vectors."""
 COLUMNS = "columns"
