@@ -16,7 +16,7 @@ from tests.faults import test_ray_faults
 from tests.faults.test_ray_faults import PARTITION, N, job, killing, parent, pids, processes, sources, table
 from vfl.errors import PartyLost, PlacementError
 from vfl.job.site import Faults
-from vfl.launch.engines.readiness import bundles_of
+from vfl.launch.engines.bundles import layout_of
 from vfl.launch.train import resume
 
 if TYPE_CHECKING:
@@ -108,18 +108,19 @@ def test_aligned_records_are_divided_after_their_alignment(local_ray: Any, tmp_p
 
 
 def test_shards_that_no_node_can_hold(local_ray: Any) -> None:
-    with pytest.raises(PlacementError, match=r"9 shards of 2 CPU .*shards or party_cpus"):
+    with pytest.raises(PlacementError, match=r"asks for 18 CPU in all, of which there are 8.*shards or party_cpus"):
         vfl.train(job(passes=2), table(), at=vfl.Ray(shards=9, party_cpus=1, ready_seconds=0.5))
 
 
 def test_the_margins_are_beside_the_data_of_their_owner() -> None:
     never, always = (vfl.Ray(shards=4, party_cpus=2, pin=pin) for pin in ("never", "always"))
-    parties, both = ["bank", "telco"], {"coordinator": 1.0, "party:telco": 1.0}
-    unpinned = bundles_of(never, parties, "telco", offers=[])
-    assert unpinned == {"": {"CPU": 4.0}}  # shard k of all parties and of the margins on one node
-    apart = bundles_of(always, parties, "telco", offers=[{"party:telco": 1.0}, {"coordinator": 1.0}])
-    assert apart[""] == {"coordinator": 0.001}
-    assert apart["telco"] == {"CPU": 2, "party:telco": 0.001}
-    beside = bundles_of(always, parties, "telco", offers=[both])
-    assert beside["telco"] == {"CPU": 2, "party:telco": 0.001, "coordinator": 0.001}
-    assert "" not in beside
+    parties, both = [("bank",), ("telco",)], {"coordinator": 1.0, "party:telco": 1.0}
+    unpinned = layout_of(never, parties, "telco")
+    assert unpinned.asked() == [{"CPU": 4.0}] * 4  # shard k of all parties and of the margins on one node
+    assert {unpinned.index(who, 2) for who in ("", "bank", "telco")} == {2}
+    apart = layout_of(always, parties, "telco", offers=[{"party:telco": 1.0}, {"coordinator": 1.0}])
+    assert apart.bundles[""] == {"coordinator": 0.001}
+    assert apart.bundles["telco"] == {"CPU": 2, "party:telco": 0.001}
+    beside = layout_of(always, parties, "telco", offers=[both])
+    assert beside.bundles["telco"] == {"CPU": 2, "party:telco": 0.001, "coordinator": 0.001}
+    assert beside.index("", 3) == beside.index("telco", 3) == 7

@@ -20,7 +20,6 @@ from coordinator.rounds import Lost, Round
 from vfl.errors import PartyLost, PlacementError
 from vfl.job import file as jobfile
 from vfl.job.site import Faults, plain_site, site_of_log
-from vfl.launch.engines.readiness import require_offered
 from vfl.launch.train import resume
 from vfl.privacy.ledger import SqliteLedger
 
@@ -246,20 +245,6 @@ class TestPlacement:
         assert "telco" not in said.partition("It offers")[0]
         assert "CPU 8, coordinator 1, party:bank 1" in said
         assert f"party 'bank': ray start --address={address} --num-cpus=1 --resources='{{\"vault\": 1}}'" in said
-
-    def test_nodes_that_share_an_address(self) -> None:
-        """Several nodes on one machine: each is seen, whatever their order."""
-
-        class Machine:
-            def nodes(self) -> list[dict[str, Any]]:
-                offers = ({"party:bank": 1.0, "CPU": 1.0}, {"party:telco": 1.0, "CPU": 1.0})
-                return [{"NodeManagerAddress": "10.0.0.7", "Alive": True, "Resources": offer} for offer in offers]
-
-            def available_resources(self) -> dict[str, float]:
-                return {"party:bank": 1.0, "party:telco": 1.0, "CPU": 2.0}
-
-        asked = {party: {f"party:{party}": 0.001, "CPU": 1.0} for party in PARTITION.parties}
-        require_offered(Machine(), asked, 0.0)
 
     def test_a_place_that_other_actors_hold(self, local_ray: Any) -> None:
         @local_ray.remote(num_cpus=8)

@@ -20,8 +20,8 @@ from vfl.errors import PlacementError, SpecificationError
 from vfl.job.site import Faults, plain_site, site_of_log
 from vfl.launch import stream
 from vfl.launch.engines import inprocess
+from vfl.launch.engines.bundles import layout_of
 from vfl.launch.engines.place import located
-from vfl.launch.engines.readiness import CENTRE, asked_of
 from vfl.tuning import run as tuning
 
 PARTIES = ("bank", "telco")
@@ -118,11 +118,13 @@ def test_a_run_is_resumed_at_its_own_site(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_parties_of_one_machine_ask_for_a_fraction_of_a_cpu() -> None:
-    here = asked_of(vfl.Ray(), PARTIES, here=False)
-    assert here[CENTRE]["CPU"] == 0.0
-    assert 0 < sum(asked["CPU"] for asked in here.values()) < 0.1
-    assert asked_of(vfl.Ray(party_cpus=2.0), PARTIES, here=False)["bank"]["CPU"] == 2.0
-    assert asked_of(vfl.Ray("auto"), PARTIES, here=False)["bank"]["CPU"] == 1.0
+    processes = [(party,) for party in PARTIES]
+    here = layout_of(vfl.Ray(), processes)
+    assert set(here.homes) == set(PARTIES)  # the coordinator takes nothing
+    assert 0 < sum(bundle["CPU"] for bundle in here.asked()) < 0.1
+    assert layout_of(vfl.Ray(party_cpus=2.0), processes).bundles["bank"]["CPU"] == 2.0
+    assert layout_of(vfl.Ray("auto"), processes).bundles["bank"]["CPU"] == 1.0
+    assert layout_of(vfl.Ray(party_cpus=0), processes).asked() == []
 
 
 def test_every_command_refuses_what_cannot_run_there() -> None:

@@ -133,8 +133,8 @@ def _noted(job: Job, environment: Environment, federation: Path | None, across: 
 
 
 def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
+    from vfl.launch.engines.bundles import cpus_of
     from vfl.launch.engines.place import usable_cores
-    from vfl.launch.engines.readiness import cpus_of
     from vfl.planning.cost import APART, CLUSTER, RAY, TRANSPORTS, Machine, cost_of, sizes_of
 
     declared, job = environment.site, planned.job

@@ -9,6 +9,7 @@ cluster that may write vectors to disk unencrypted. On a cluster with an address
 from __future__ import annotations
 
 import contextlib
+import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,9 @@ from coordinator.charging.budget import Reserved
 from coordinator.rounds import LOSSES_A_QUERY
 from vfl.errors import PlacementError
 from vfl.job.site import ALONE, Ray
+from vfl.launch.engines.bundles import CENTRE, cpus_of, layout_of, require_version, reserved
 from vfl.launch.engines.connection import connected, connected_elsewhere
 from vfl.launch.engines.place import Arrangement, cores_each, usable_cores
-from vfl.launch.engines.readiness import CENTRE, asked_of, cpus_of, options_of, require_offered, require_ready, reserved
 from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
 from vfl.secure.roles import DEALER
 from vfl.security.psi import new_salt
@@ -130,8 +131,6 @@ ONE_CLUSTER = (
     "trust='secure' on one Ray cluster, whose operator can run code at every participant: the shares protect the participants "
     "from one another as far as they trust that operator"
 )
-START_SECONDS = 180.0
-"""Time limit for an actor to start on its node. The limit is long because imports are slow on a busy node."""
 ROUNDS_AHEAD = 16
 """Largest number of rounds by which the coordinator may be ahead of the driver, which logs the rounds."""
 
@@ -221,17 +220,21 @@ def _federation(
         nodes = sum(node["Alive"] for node in ray.nodes())
         place = replace(place, party_cpus=cpus_of(place, apart=nodes > 1))
         datasets = {name: _blocks_of(name, source) for name, source in sources.items() if is_dataset(source)}
-        asked = asked_of(place, sources, here=here, secure=secure)
-        # A shared process answers for one party at a time, so it needs the resources of one party.
-        heads = {CENTRE, DEALER, *(parties[0] for parties in processes)}
-        require_offered(ray, {name: what for name, what in asked.items() if name in heads}, place.ready_seconds)
-        this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        pinned = {"scheduling_strategy": this_node} if here else {}
-        once = {"max_restarts": 0, "max_task_retries": 0}
-        restarts = 0 if place.faults.on_party_lost == "abort" else -1
-        again = once | {"max_restarts": restarts}
         label_party = None if job is None else job.partition.label_party
-        shards = groups.enter_context(reserved(ray, place, list(sources), label_party, restarts=restarts))
+        offers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        layout = layout_of(place, processes, label_party, here=here, secure=secure, offers=offers)
+        name = "prediction" if job is None else job.name
+        title = " ".join(filter(None, (name, run, secrets.token_hex(3))))
+        spot = groups.enter_context(reserved(ray, layout, place.ready_seconds, title))
+        this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        central = {"num_cpus": 0, **({"scheduling_strategy": this_node} if here else spot(CENTRE, 0))}
+        once: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0}
+        again = once | {"max_restarts": 0 if place.faults.on_party_lost == "abort" else -1}
+        takes: dict[str, Any] = {"num_cpus": place.party_cpus}
+
+        def shards(who: str, taken: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            return tuple(again | taken | spot(who, k) for k in range(place.shards)) if place.shards > 1 else ()
+
         # Keep tables in memory for the whole run: a restarted party asks for its table again.
         handed = {
             name: source if isinstance(source, str | Path | Blocks) else InMemory(ray.put(source))
@@ -240,37 +243,32 @@ def _federation(
         alone = job is not None and not job.secure and job.solver.sequential
         threads = cores_of(place, 1 if alone else len(processes))
         given = {
-            name: (job, name, arrangement.policies.get(name), arrangement.keeping(name), threads, shards.parties[name])
+            name: (job, name, arrangement.policies.get(name), arrangement.keeping(name), threads, shards(name, takes))
             for name in sources
         }
         actors: dict[str, Any] = {}
         for number, hosted in enumerate(processes):
-            options = again | options_of(asked[hosted[0]])
+            options = again | (takes if place.shards == 1 else {"num_cpus": 0}) | spot(hosted[0], 0)
             actors |= _started(ray, number, {name: given[name] for name in hosted}, options)
         dealing = {}
         if secure is not None:
             from parties.actor import DealerActor
 
-            beside = pinned if secure.dealer == AT_COORDINATOR else {}
-            dealing[DEALER] = (
-                ray.remote(DealerActor).options(**again, **options_of(asked[DEALER]), **beside).remote(job)
+            beside = (
+                central
+                if secure.dealer == AT_COORDINATOR
+                else {"num_cpus": 0 if place.pinned else takes["num_cpus"], **spot(DEALER, 0)}
             )
+            dealing[DEALER] = ray.remote(DealerActor).options(**again, **beside).remote(job)
+        margins = () if label_party is None else shards(CENTRE, {"num_cpus": 0})
         coordinator = (
             ray.remote(CoordinatorActor)
-            .options(**once, **options_of(asked[CENTRE]), **pinned)
-            .remote(
-                actors,
-                handed,
-                place.faults,
-                "prediction" if job is None else job.name,
-                run,
-                dealing.get(DEALER),
-                shards.margins,
-            )
+            .options(**once, **central)
+            .remote(actors, handed, place.faults, name, run, dealing.get(DEALER), margins)
         )
         apart = {CENTRE: coordinator, **dealing}
         try:
-            require_ready(ray, actors | apart, asked, max(place.ready_seconds, START_SECONDS))
+            require_version(actors | apart)
             yield actors, handed, coordinator
         finally:
             for actor in (*apart.values(), *(process_of(actors[head]) for head, *_ in processes)):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import FederationError, PlacementError
 from vfl.job.site import COORDINATOR
+from vfl.launch.engines.bundles import PIN
 from vfl.launch.engines.connection import environment, import_ray, require_answer, unreachable
-from vfl.launch.engines.readiness import PIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
