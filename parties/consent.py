@@ -36,6 +36,9 @@ callers = ["branch"]            callers that a resident service (vfl serve) may 
 purposes = ["credit decision"]  purposes that a caller may state; left out: any
 rate = 50.0                     records per second that a service may answer; left out: any number
 secure = true                   a service may also apply models trained under trust = "secure"
+unusable = true                 a service tells callers that a record's cells cannot be used; left out: they get the answer for
+                                an unknown record
+fill = { calls = 7.0 }          values with which a service replaces missing cells of columns without a fill in the job
 lookup = true                   a service looks up only the requested records, in DuckDB or Postgres; left out: it reads all
 
 [secure]                        demands on jobs under trust = "secure"; then, without an entry `trust`, other jobs are refused
@@ -50,10 +53,10 @@ from __future__ import annotations
 import math
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from parties.allowed import matches, require_listed
 from vfl.arguments import as_floats, require, require_count, require_positive
@@ -64,7 +67,7 @@ from vfl.solvers.on_shares import may_open_products
 from vfl.tables import built, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from vfl.job import Job
 
@@ -103,6 +106,8 @@ class Predicting:
     rate: float | None = None
     secure: bool = False
     lookup: bool = False
+    unusable: bool = False
+    fill: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.records is not None:

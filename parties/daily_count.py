@@ -20,6 +20,10 @@ AHEAD, MOST_AHEAD = 100, 1024
 """A service counts limit/AHEAD records in advance, at most MOST_AHEAD, so that later requests need not wait for the disk."""
 _TABLE = "CREATE TABLE IF NOT EXISTS predicted (party TEXT, day TEXT, records INTEGER, PRIMARY KEY (party, day))"
 
+_TO_TODAY = (
+    "INSERT OR REPLACE INTO predicted SELECT party, :now, sum(records) FROM predicted WHERE day >= :now GROUP BY party"
+)
+
 
 def open_durable(path: Path, table: str) -> sqlite3.Connection:
     """Open an SQLite file that only its owner can read, and create `table`. Changes are on disk when a statement returns."""
@@ -39,7 +43,9 @@ class DailyCount:
     """Counts predicted records per party, and per caller of a service, for each day (UTC), in a file next to the release log.
 
     A count is on disk before its records are predicted. It is one transaction, so processes that count at the same time stay
-    within one limit together. A clock that is set back does not start a new day. The file stays open from the first count on.
+    within one limit together. A clock that is set back by at most a day does not start a new day. If the file holds counts of
+    days after tomorrow, the clock was ahead or is behind: all counts from today on then count for today, and later days are not
+    blocked. The file stays open from the first count on.
     It has a write-ahead log, so a count needs one write to the disk.
     """
 
@@ -85,12 +91,17 @@ class DailyCount:
 
     def _taken(self, wanted: Mapping[str, tuple[int, int]]) -> str:
         file = self._file = self._file or open_durable(self._path, _TABLE)
+        ahead = file.execute("SELECT 1 FROM predicted WHERE day > ?", (_today(1),)).fetchone() is not None
         file.execute("BEGIN IMMEDIATE")
         try:
+            if ahead:
+                file.execute(_TO_TODAY, {"now": _today()})
+                file.execute("DELETE FROM predicted WHERE day > ?", (_today(),))
+                file.execute("COMMIT")
+                file.execute("BEGIN IMMEDIATE")
             for name, (records, most) in wanted.items():
                 (last,) = file.execute("SELECT max(day) FROM predicted WHERE party = ?", (name,)).fetchone()
-                today = max(_today(), last or "")
-                where = (name, today)
+                where = (name, max(_today(), last or ""))
                 found = file.execute("SELECT records FROM predicted WHERE party = ? AND day = ?", where).fetchone()
                 counted = (found[0] if found else 0) + records
                 if counted > most:
@@ -146,5 +157,5 @@ class CountedAhead:
         return ""
 
 
-def _today() -> str:
-    return dt.datetime.now(dt.UTC).date().isoformat()
+def _today(later: int = 0) -> str:
+    return (dt.datetime.now(dt.UTC).date() + dt.timedelta(later)).isoformat()

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from vfl.messages import Block
     from vfl.messages.kinds import Plain
 
-FORMAT = 8
+FORMAT = 9
 """Version of all plain forms. The version increases with every change to a kind's parameters or a message's fields."""
 
 FEW = 128

@@ -118,6 +118,29 @@ class Schema:
         whole._keep(sorted(declared.items()))
         return whole
 
+    def filled(self, columns: Iterable[str], fill: Mapping[str, Any]) -> Schema:
+        """Return a schema with these fills for those of `columns` that declare neither a fill nor an indicator.
+
+        fill : {column of the party's data: value}. Raises SpecificationError, whose message names the column.
+        """
+
+        def with_fill(source: str, found: Any) -> Any:
+            if source not in fill or found.fill is not None or found.missing is not None:
+                return found
+            return _read(source, _declaration(source, {**_arguments(source, found), "fill": fill[source]}))
+
+        def of(column: str) -> Any:
+            found = self[column]
+            if isinstance(found, Crossed):
+                return Crossed(*(replace(side, declared=with_fill(side.source, side.declared)) for side in found.sides))
+            return with_fill(self.sources(column)[0], found)
+
+        whole = Schema()
+        object.__setattr__(whole, "_declared", self._declared)
+        object.__setattr__(whole, "_local", self._local)
+        object.__setattr__(whole, "_of", {**self._of, **{column: of(column) for column in columns}})
+        return whole
+
     def placed(self, party_of: Mapping[str, str], local: Mapping[str, str]) -> Schema:
         """Return a schema with facts of the partition: the source of each column, and both columns of each product (pair).
 

@@ -319,7 +319,11 @@ class Desk:
                 f"party {receiver!r} adds up the margins of this model, so only {receiver!r} can offer it as a service: "
                 f"make {receiver!r} the coordinator of the federation"
             )
-        work = self._serves(offer) or ServingWork(offer, ServingService(self.party, self._policy, receiver))
+
+        def tell(why: str, stale: bool) -> None:
+            self._on_event(events.Warned(run=offer.run, why=why, stale=stale))
+
+        work = self._serves(offer) or ServingWork(offer, ServingService(self.party, self._policy, receiver, tell))
         work.service.add(part, source)
         return work
 

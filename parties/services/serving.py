@@ -18,7 +18,7 @@ import os
 import secrets
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from parties.prediction import ModelPart, count_of, permitted, task_of
 from parties.rate import Rate
 from parties.services.service import Service
 from parties.sources import plugins
-from parties.sources.base import Origin
+from parties.sources.base import Origin, Sparing
 from parties.sources.databases import Lookup, is_database
 from parties.sources.stores import is_stored
 from parties.storage.cells import contents_of
@@ -56,7 +56,7 @@ from vfl.security.identifiers import cut, joined, normalised
 from vfl.writing import create_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from parties.consent import Policy, Predicting
@@ -66,16 +66,20 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("vfl.parties")
-LOOK_SECONDS = 1.0
-"""Seconds between two checks of whether a source's file has changed."""
+LOOK_SECONDS, RETRY_SECONDS = 1.0, 10.0
+"""Seconds between two checks of whether a source's file has changed; least seconds until an unreadable one is read again."""
 REREAD_SECONDS, REREAD_SHARE = 60.0, 0.05
 """Limits for sources in which a change cannot be seen, such as databases: least seconds between two readings, and largest share
 of time spent on reading."""
-LOADING = "its data are being read"
+LOADING, UNREADABLE = "its data are being read", "its data cannot be read; its owner is told the reason"
 MOST_PARTS = 64
 LOOKED_UP = (ANSWERED, AWAY)
 """Outcomes of requests whose records were looked up. `ServingService` logs these requests."""
 _ADMITTED = Outcome()
+INCOMPLETE = (
+    "{}; record {:,} is the first such record. They get no score. In [prediction] of the policy, fill replaces missing cells, "
+    "and unusable = true tells callers the reason"
+)
 
 
 DIGITS = 32
@@ -147,10 +151,14 @@ class AnswerLog:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Records of a source. row_of : {id in normal form: row}. margins : the part's margins of all rows, (n,) or (n, K)."""
+    """Records of a source. row_of : {id in normal form: row}. margins : the part's margins of all rows, (n,) or (n, K).
+
+    The margins of a record with unusable cells are infinite. reasons : the owner's explanations of these records.
+    """
 
     row_of: Mapping[bytes, int]
     margins: Vector
+    reasons: Sequence[str] = ()
 
     def of(self, ids: Sequence[bytes]) -> Vector:
         """Return the margins of these ids, (k,) or (k, K); NaN for an unknown id."""
@@ -163,8 +171,8 @@ class Rows:
 class Queried:
     """Records in a database, looked up anew for each request. This class has the methods of `Rows`."""
 
-    def __init__(self, part: ModelPart, source: Any) -> None:
-        self._part, (self._task, self._id) = part, _with_ids(part)
+    def __init__(self, part: ModelPart, source: Any, fill: Mapping[str, Any], tell: Callable[[str], None]) -> None:
+        self._part, (self._task, self._id), self._tell = part, _with_ids(part, fill), tell
         origin = Origin(part.party, f"source {plugins.shown(source)!r}")
         self._lookup = Lookup(source, self._id, contents_of(self._task.schema, self._task.columns), origin)
 
@@ -177,8 +185,10 @@ class Queried:
                 lambda: table.column(0).chunks, party=self._task.party, column=self._id, kind=self._task.id_kind
             )
             row_of = {one: row for row, one in enumerate(own)}
-            rows = Rows(row_of, margins_of(self._part, self._task, table, len(own)))
+            rows = Rows(row_of, *margins_of(self._part, self._task, table, len(own)))
             found[:] = rows.of(ids)
+            for why in rows.reasons:
+                self._tell(why)
         return found
 
     def close(self) -> None:
@@ -191,18 +201,28 @@ class Served:
 
     source : the source in this process. Files and stored objects are watched for changes. In databases and functions a change
         cannot be seen; while requests come, they are read again after REREAD_SECONDS.
-    lookup : True to look up the records of each request in a database.
+    tell : called with a sentence for the owner alone, and True if earlier records are used since the source cannot be read.
+    lookup : True to look up the records of each request in a database. fill : {column of the data: value for missing cells}.
     state : '' once the rows are loaded, else the reason why they are not. stale : reason why a changed source could not be
-        read, or ''.
+        read, or ''; for the owner alone.
     """
 
-    def __init__(self, part: ModelPart, source: Any, *, lookup: bool = False) -> None:
-        self.part, self.source, self.lookup = part, source, lookup
+    def __init__(
+        self,
+        part: ModelPart,
+        source: Any,
+        tell: Callable[[str, bool], None],
+        *,
+        lookup: bool = False,
+        fill: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.part, self.source, self.lookup, self.fill = part, source, lookup, fill
+        self._tell, self._told = tell, ""
         self._stamp = self._stamped(source)
         self._lock = threading.Lock()
         self._looked = time.monotonic()
         self._due = math.inf
-        self._reading = False
+        self._reading, self._read_again = False, threading.Event()
         self.rows: Rows | Queried | None = None
         self.state, self.stale = LOADING, ""
         self.refresh()
@@ -213,17 +233,20 @@ class Served:
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
-        with contextlib.suppress(OSError):  # a file that is being replaced
-            if now >= self._due or self._stamped(self.source) != self._stamp:
-                self.refresh()
+        if now >= self._due or self._stamped(self.source) != self._stamp:
+            self.refresh()
 
-    def refresh(self) -> None:
-        """Read the source again in the background. Until then, or if the reading fails, the rows in memory are used."""
+    def refresh(self) -> threading.Event:
+        """Read the source again in the background. Until then, or if the reading fails, the rows in memory are used.
+
+        Return an event that is set after the reading.
+        """
         with self._lock:
             if self._reading or (self.lookup and self.rows is not None):
-                return
-            self._reading = True
+                return self._read_again
+            self._reading, self._read_again = True, threading.Event()
         threading.Thread(target=self._read, name="vfl reading", daemon=True).start()
+        return self._read_again
 
     def of(self, ids: Mapping[int, Sequence[bytes]]) -> dict[int, Vector | Exception]:
         """Return {request: margins of its ids, or the error of the database}. One query to the database serves all requests."""
@@ -247,61 +270,96 @@ class Served:
 
     @staticmethod
     def _stamped(source: Any) -> Any:
-        return stamp_of(source) if file_of(source) or is_stored(source) else None
+        """Return the stamp of a file or stored object; None if it is not there, and for other sources."""
+        with contextlib.suppress(OSError):
+            return stamp_of(source) if file_of(source) or is_stored(source) else None
+        return None
 
     def _read(self) -> None:
         why, began = "", time.monotonic()
+        told: Sequence[str] = ()
         try:
-            stamp = self._stamped(self.source)
-            rows = Queried(self.part, self.source) if self.lookup else read_rows(self.part, self.source)
-            self._stamp, self.rows = stamp, rows
+            self._stamp = self._stamped(self.source)
+            if self.lookup:
+                self.rows = Queried(self.part, self.source, self.fill, lambda why: self._tell(why, False))
+            else:
+                self.rows = read_rows(self.part, self.source, self.fill)
+                told = self.rows.reasons
         except VflError as error:
             why = str(error)
         except Exception as error:  # noqa: BLE001 - nothing of the party's data may leave in a message
             why = f"its data cannot be read ({type(error).__name__})"
-        self.state, self.stale = ("" if self.rows is not None else why), why
-        if (isinstance(self.source, str) or callable(self.source)) and self._stamp is None:
-            now = time.monotonic()
-            self._due = now + max(REREAD_SECONDS, (now - began) / REREAD_SHARE)
-        self._reading = False
+        self.state, self.stale = ("" if self.rows is not None else UNREADABLE), why
+        now, watched = time.monotonic(), file_of(self.source) or is_stored(self.source)
+        unseen = (isinstance(self.source, str) or callable(self.source)) and not watched
+        wait = REREAD_SECONDS if unseen else RETRY_SECONDS if why else math.inf
+        self._due = now + max(wait, (now - began) / REREAD_SHARE)
+        if why:
+            place = plugins.shown(self.source) if isinstance(self.source, str) else ""
+            why = why if place in why else f"source {place!r}: {why}"
+            told = [
+                f"{why}. {'Until it can be, the records read earlier are scored' if self.rows else 'Nothing is scored'}"
+            ]
+        said = "; ".join(told)
+        if said != self._told:
+            self._tell(
+                said or f"party {self.part.party!r}: the data are read again, and all records can be used", bool(why)
+            )
+        self._told, self._reading = said, False
+        self._read_again.set()
 
 
-def read_rows(part: ModelPart, source: Any) -> Rows:
+def read_rows(part: ModelPart, source: Any, fill: Mapping[str, Any]) -> Rows:
     """Read a source, and apply a part of a model to all records of the source. Raises DataError."""
-    task, _ = _with_ids(part)
+    task, _ = _with_ids(part, fill)
     opened = open_for(task, source, ids=True)
     unchanged = Unchanged(source, opened)
     ids, _ = read_ids(task, opened)
-    margins = margins_of(part, task, source, len(ids), opened)
+    margins, reasons = margins_of(part, task, source, len(ids), opened)
     unchanged.require()
     if len(margins) != len(ids):
         raise DataError(f"party {part.party!r}: the source changed while it was read")
-    return Rows({own: row for row, own in enumerate(ids)}, margins)
+    return Rows({own: row for row, own in enumerate(ids)}, margins, reasons)
 
 
-def _with_ids(part: ModelPart) -> tuple[PartyTask, str]:
+def _with_ids(part: ModelPart, fill: Mapping[str, Any]) -> tuple[PartyTask, str]:
     """Return the task of reading new records, and the name of the id column."""
     task = task_of(part, labelled=False)
     if task.id is None:
         raise DataError(f"party {part.party!r} cannot look up records: the job of the model names no id column")
-    return task, task.id
+    return replace(task, schema=task.schema.filled(task.canonical, fill)), task.id
 
 
-def margins_of(part: ModelPart, task: PartyTask, source: Any, n: int, opened: Any = None) -> Vector:
-    """Return the part's margins for the n records of a source. opened : the source, if it is open."""
+def margins_of(
+    part: ModelPart, task: PartyTask, source: Any, n: int, opened: Any = None
+) -> tuple[Vector, Sequence[str]]:
+    """Return the part's margins for the n records of a source, and the owner's explanations of records that are infinite.
+
+    A record is infinite if a cell cannot be used. opened : the source, if it is open.
+    """
     if not task.columns:
-        return np.zeros((n, part.job.n_margins) if part.job.class_names else n)
-    return part.applied(load_range(task, source, opened or open_for(task, source, ids=False), None, None)[0])
+        return np.zeros((n, part.job.n_margins) if part.job.class_names else n), ()
+    opened = opened or open_for(task, source, ids=False)
+    spared = Sparing.of(opened)
+    margins = part.applied(load_range(task, source, opened, None, None)[0])
+    margins[spared.rows[: len(margins)]] = np.inf
+    return margins, [INCOMPLETE.format(why, row + 1) for why, row in spared.reasons.items()]
 
 
 class ServingService(Service):
     """Service that returns this party's part of the margins for requested ids.
 
     party : name of the party. policy : path of the owner's policy. receiver : party that adds up margins and sees the parts.
+    tell : called with a sentence on the data, for the owner alone, and True if earlier records are used since the source cannot
+        be read.
     """
 
-    def __init__(self, party: str, policy: str | Path, receiver: str) -> None:
+    def __init__(
+        self, party: str, policy: str | Path, receiver: str, tell: Callable[[str, bool], None] | None = None
+    ) -> None:
         self._party, self._receiver = party, receiver
+        self._owners = tell or (lambda why, _: log.warning("%s", why))
+        self._told = ""
         self._policy_path = os.environ.get(VARIABLE) or str(policy)
         self._served: dict[str, Served] = {}
         self._lock = threading.RLock()
@@ -329,11 +387,23 @@ class ServingService(Service):
             if len(self._served) >= MOST_PARTS:
                 raise FederationError(f"party {self._party!r} serves at most {MOST_PARTS} parts of models")
             self._require(part, source)
-            self._served[part.digest] = Served(part, source, lookup=self._looks_up(source))
+            _with_ids(part, self._fill)  # the owner's fill must fit the declarations
+            own: dict[str, Any] = {"lookup": self._looks_up(source), "fill": self._fill}
+            self._served[part.digest] = Served(part, source, self._tell, **own)
 
     @property
     def _allowed(self) -> Predicting | None:
         return None if self._policy is None else self._policy.prediction
+
+    def _tell(self, why: str, stale: bool) -> None:
+        """Tell the owner, once for all parts and requests in a row."""
+        if why != self._told:
+            self._told = why
+            self._owners(why, stale)
+
+    @property
+    def _fill(self) -> Mapping[str, Any]:
+        return {} if self._allowed is None else self._allowed.fill
 
     def _looks_up(self, source: Any) -> bool:
         return self._allowed is not None and self._allowed.lookup and is_database(source)
@@ -361,16 +431,17 @@ class ServingService(Service):
         """Return the reason why a changed source could not be read; '' if all rows in memory are current."""
         return next((served.stale for served in self._served.values() if served.stale), "")
 
-    def refresh(self) -> None:
-        """Read all sources again."""
-        for served in list(self._served.values()):
-            served.refresh()
+    def refresh(self) -> str:
+        """Read all sources again. Return the reason why one of them could not be read, for the owner alone, or ''."""
+        for read in [served.refresh() for served in list(self._served.values())]:
+            read.wait()
+        return self.stale
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
         """Return the answer to a message of the service."""
         match message:
             case Keep():
-                return Kept(self.keep(message.parts)), {}
+                return Kept(self.keep(message.parts), bool(self.stale)), {}
             case Score():
                 ids = unpacked(vectors, [asked.records for asked in message.asked])
                 outcomes, margins = self.score(message.asked, ids)
@@ -401,12 +472,13 @@ class ServingService(Service):
             for k, given in found.items():
                 if isinstance(given, Exception):
                     # Name the column only here, in the log: it would reveal a cell of one record.
-                    log.warning("%s", given if isinstance(given, VflError) else type(given).__name__)
+                    self._tell(str(given) if isinstance(given, VflError) else type(given).__name__, False)
                     outcomes[k] = Outcome(
                         AWAY, f"party {self._party!r} cannot give its part for the records of this request"
                     )
                 else:
-                    margins[k] = given
+                    told = self._allowed is not None and self._allowed.unusable
+                    margins[k] = given if told else np.where(np.isinf(given), np.nan, given)
                     self.answered += asked[k].records
         return outcomes, margins
 
@@ -530,7 +602,7 @@ class ServingService(Service):
             for digest, served in list(self._served.items()):
                 try:
                     self._require(served.part, served.source)
-                    kept = served.lookup == self._looks_up(served.source)
+                    kept = (served.lookup, served.fill) == (self._looks_up(served.source), self._fill)
                 except VflError:
                     kept = False
                 if not kept:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
+
+import numpy as np
 
 from vfl.errors import DataError, nearest
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    import numpy.typing as npt
     import pyarrow as pa
 
 T = TypeVar("T")
@@ -92,6 +95,14 @@ class Origin:
         """Return the error for a problem of this source."""
         return DataError(f"{self.place if self.party is None else f'party {self.party!r}, {self.place}'}: {problem}")
 
+    def at(self, record: int) -> None:
+        """Note that the cells checked from now on begin with this record."""
+
+    def refuse(self, bad: npt.NDArray[np.bool_], error: DataError) -> None:
+        """Raise the error if there is a bad cell. bad : (m,) True for each cell that its declaration does not allow."""
+        if bad.any():
+            raise error
+
     def attempt(self, read: Callable[[], T], problem: str) -> T:
         """Return read(). If read() raises an error, raise the error for `problem` instead.
 
@@ -159,6 +170,40 @@ class Origin:
             f"column {column!r} holds a category that is not declared: declare it, or accept such values as no "
             "category: unknown='zero' in its declaration"
         )
+
+
+@dataclass(slots=True, eq=False)
+class Spared:
+    """Records with bad cells. rows : True for each such record. reasons : {error: its first record}, counted from 0."""
+
+    rows: npt.NDArray[np.bool_]
+    reasons: dict[str, int] = field(default_factory=dict)
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sparing(Origin):
+    """Origin that notes the records with bad cells, so that all other records can be used."""
+
+    spared: Spared = field(default_factory=lambda: Spared(np.zeros(0, bool)))
+
+    @classmethod
+    def of(cls, source: Source) -> Spared:
+        """Let a source note the records with bad cells, in the returned object. Call this before the cells are read."""
+        own, spared = source.origin, Spared(np.zeros(source.at_most, bool))
+        source.origin = cls(own.party, own.place, own.by_position, spared)
+        return spared
+
+    def at(self, record: int) -> None:
+        """Note that the cells checked from now on begin with this record."""
+        self.spared.start = record
+
+    def refuse(self, bad: npt.NDArray[np.bool_], error: DataError) -> None:
+        """Note the records with bad cells. A record keeps its first reason."""
+        rows = self.spared.start + np.flatnonzero(bad)
+        if len(rows := rows[~self.spared.rows[rows]]):
+            self.spared.rows[rows] = True
+            self.spared.reasons.setdefault(str(error), int(rows[0]))
 
 
 NO_DATE = "?"

@@ -85,9 +85,8 @@ def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
     if not _is_text(_kind(cells)):
         return numbers(cells, column, origin)
     found = codes(cells, _truth, column, origin)
-    if (found == UNREADABLE).any():
-        raise origin.not_boolean(column)
-    return np.where(found == MISSING, np.nan, found)
+    origin.refuse(found == UNREADABLE, origin.not_boolean(column))
+    return np.where((found == MISSING) | (found == UNREADABLE), np.nan, found)
 
 
 def dates(cells: pa.Array, column: str, origin: Origin, *, refuse: bool) -> Any:
@@ -99,8 +98,8 @@ def dates(cells: pa.Array, column: str, origin: Origin, *, refuse: bool) -> Any:
     if _is_text(kind):
         found = codes(cells, _twice_seconds, column, origin)
         unreadable = found == UNREADABLE
-        if refuse and unreadable.any():
-            raise origin.no_date(column)
+        if refuse:
+            origin.refuse(unreadable, origin.no_date(column))
         return np.where(unreadable | (found == MISSING), np.datetime64("NaT"), (found // 2).astype("M8[s]"))
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
         raise origin.error(f"column {column!r} holds values of type {kind}, not dates: convert or leave it out")

@@ -269,7 +269,7 @@ class Reading:
         factors: Sequence[Factor],
         groups: GroupReader | None,
     ) -> None:
-        self.curves, self._groups = Curves(), groups
+        self.curves, self._groups, self._origin = Curves(), groups, origin
         self.labels = TargetReader(label, factors, origin, at_most) if label else None
         self._writers, first = [], 0
         for column in columns:
@@ -284,6 +284,7 @@ class Reading:
 
     def add(self, batch: pa.RecordBatch, array: Matrix, rows: slice) -> None:
         """Convert a chunk of records, and write it to `array`. rows : positions of these records among all records."""
+        self._origin.at(rows.start)
         for write in self._writers:
             write(batch, array, rows)
         if self.labels:
@@ -327,8 +328,8 @@ def _writer(
             rows[:, indicator.j] = indicator.scale(read[0][1].astype(np.float64))
         for coordinate, vector in zip(own, made(declared, values), strict=True):
             stored = coordinate.scale(vector)
-            if not coordinate.bounded and not np.isfinite(stored).all():
-                raise origin.error(infinite(column))
+            if not coordinate.bounded:
+                origin.refuse(~np.isfinite(stored), origin.error(infinite(column)))
             rows[:, coordinate.j] = stored
 
     return write

@@ -37,8 +37,8 @@ def reader_of(declared: Any, source: str, origin: Origin, name: str | None = Non
 
     def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
         found, absent = read(cells)
-        if declared.missing is None and declared.fill is None and absent.any():
-            raise origin.error(missing(named))
+        if declared.missing is None and declared.fill is None:
+            origin.refuse(absent, origin.error(missing(named)))
         return found, absent
 
     return values
@@ -77,8 +77,8 @@ def values_of(declared: Any, source: str, origin: Origin) -> Reader:
         absent = np.isnan(found)
         if fill is not None:
             found[absent] = fill
-        if isinstance(declared, Boolean) and not ((found == 0) | (found == 1) | np.isnan(found)).all():
-            raise origin.not_boolean(source)
+        if isinstance(declared, Boolean):
+            origin.refuse((found != 0) & (found != 1) & ~np.isnan(found), origin.not_boolean(source))
         return found, absent
 
     return values
@@ -93,9 +93,9 @@ def _categories(declared: Categorical | Ordinal | Hashed, source: str, origin: O
 
     def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
         found = codes(cells, code_of, source, origin)
-        if unknown == "refuse" and (found == UNKNOWN).any():
-            raise origin.undeclared_category(source)
-        if unknown == "missing":
+        if unknown == "refuse":
+            origin.refuse(found == UNKNOWN, origin.undeclared_category(source))
+        if unknown in ("refuse", "missing"):
             found[found == UNKNOWN] = MISSING
         absent = found == MISSING
         if fill is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -41,6 +44,26 @@ def test_a_client_that_sends_nothing_does_not_hold_up_others() -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer,
     ):
         assert b"vfl_rounds_total 0.0" in answer.read()
+
+
+def test_silent_connections_are_closed_and_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vfl.launch.metrics.SECONDS", 1.0)
+    monkeypatch.setattr("vfl.launch.metrics.MOST_CONNECTIONS", 8)
+    before, port = threading.active_count(), free_port()
+    with Metrics(f"127.0.0.1:{port}", COUNTERS, GAUGES), contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(20)]
+        for made in silent[12:]:
+            made.sendall(b"GET /metrics HTTP/1.0\r\nA: ")  # never ends
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            assert b"vfl_rounds_total 0.0" in answer.read()
+        for made in silent:
+            made.settimeout(30.0)
+            while made.recv(1 << 16):
+                pass
+        end = time.monotonic() + 30.0
+        while threading.active_count() > before + 1:
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
 
 def test_addresses() -> None:

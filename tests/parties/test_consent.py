@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 import multiprocessing
 import sqlite3
 from concurrent.futures import ProcessPoolExecutor
@@ -17,7 +18,7 @@ import vfl
 import vfl.launch.predict
 from parties import consent
 from parties.consent import Demands, Limit, Policy, Predicting, policy_of
-from parties.daily_count import CountedAhead, DailyCount
+from parties.daily_count import CountedAhead, DailyCount, _today
 from parties.prediction import ModelPart
 from vfl.errors import BudgetError, ConsentRefused, DataError, JobFileError, SpecificationError, VflError
 from vfl.job import file as jobfile
@@ -526,8 +527,27 @@ class TestDailyCount:
         assert count.take("bank", 3, 3)
         with contextlib.closing(sqlite3.connect(tmp_path / "count")) as file, file:
             file.execute("DELETE FROM predicted")
-            file.execute("INSERT INTO predicted VALUES ('bank', '2999-01-01', 3)")
+            file.execute("INSERT INTO predicted VALUES ('bank', ?, 3)", (_today(1),))
         assert not count.take("bank", 1, 3)
+
+    def test_a_clock_that_was_ahead_uses_up_one_day_and_blocks_no_later_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        day = dt.date(2026, 11, 28)
+        monkeypatch.setattr("parties.daily_count._today", lambda later=0: (day + dt.timedelta(later)).isoformat())
+        count = DailyCount(tmp_path / "count")
+        assert count.take("bank", 1, 3)
+        assert count.take("caller x", 1, 3)
+        day = dt.date(2036, 1, 1)
+        assert count.take("bank", 2, 3)
+        assert count.take("telco", 3, 3)
+        day = dt.date(2026, 11, 28)
+        assert not count.take("bank", 1, 3)  # all three count for today
+        assert not count.take("telco", 1, 3)
+        assert not count.take("caller x", 3, 3)
+        assert count.take("caller x", 2, 3)
+        day = dt.date(2026, 11, 29)
+        assert all(count.take(name, 3, 3) for name in ("bank", "telco", "caller x"))
 
     def test_a_service_counts_ahead_and_never_below_what_it_answered(self, tmp_path: Path) -> None:
         def on_disk() -> int:

@@ -2,8 +2,8 @@
 
 Events state requests, decisions and costs. They never contain data, ids, residuals or scores.
 
-Order: (Connected (Requested (Refused | Allowed Released* Ended))* Disconnected)*. A request in progress when the connection
-breaks continues after the next Connected, or is reported by Ended.
+Order: (Connected (Requested (Refused | Allowed (Released | Warned)* Ended))* Disconnected)*. A request in progress when the
+connection breaks continues after the next Connected, or is reported by Ended.
 """
 
 from __future__ import annotations
@@ -97,6 +97,19 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """The data of a service cannot be used in full, or can be used again.
+
+    why : a sentence that names file, column and record, for the owner alone. stale : True if the data cannot be read, so that
+    records read earlier, if any, are scored.
+    """
+
+    run: str
+    why: str
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """A request has ended.
 
@@ -113,7 +126,7 @@ class Ended:
     left: float | None = None
 
 
-Event = Connected | Disconnected | Requested | Allowed | Refused | Released | Ended
+Event = Connected | Disconnected | Requested | Allowed | Refused | Released | Warned | Ended
 
 if TYPE_CHECKING:
     OnEvent = Callable[[Event], None]

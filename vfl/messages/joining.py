@@ -256,7 +256,7 @@ class Outcome:
 class Scored:
     """Answer to `Score`: an outcome per request, and one vector of margins for all answered requests.
 
-    The margin of an unknown id is NaN.
+    The margin of an unknown id is NaN. It is infinite for a record with unusable cells, if the owner lets callers know that.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -271,6 +271,10 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Answer to `Keep`: states of the served parts. states : {digest: '' if the part is loaded, else the reason why not}."""
+    """Answer to `Keep`: states of the served parts. states : {digest: '' if the part is loaded, else the reason why not}.
+
+    stale : True if changed data could not be read, so that earlier records are scored.
+    """
 
     states: Mapping[str, str] = field(default_factory=dict)
+    stale: bool = False

@@ -45,6 +45,8 @@ MOST_HELD = 8 * LARGEST_BODY
 LARGEST_AT_ONCE = 1 << 14
 """Largest body, in bytes, that is read and answered in the thread of the connections. A second thread does larger ones."""
 LONGEST_PURPOSE = 200
+ERRORS = "unusable", "unknown"
+"""Reasons of records without a score: a party cannot use the record's cells, and its owner lets callers know; all others."""
 log = logging.getLogger("vfl.serving")
 A = TypeVar("A")
 
@@ -65,6 +67,9 @@ class Application:
         buckets = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
         self._seconds = Histogram("vfl_serve_seconds", "time of answered requests", buckets=buckets, **own)
         self._connected = Gauge("vfl_serve_connected", "1 while a party can be reached", ["party"], **own)
+        self._stale = Gauge(
+            "vfl_serve_stale", "1 while a party scores earlier records of unreadable data", ["party"], **own
+        )
         self._ready = Gauge("vfl_serve_ready", "1 while all active versions can be answered", **own)
         self.app = Starlette(
             routes=[
@@ -103,6 +108,8 @@ class Application:
             self._scoring.tend()
             for party, there in self._scoring.connected().items():
                 self._connected.labels(party).set(there)
+            for party, stale in self._scoring.stale().items():
+                self._stale.labels(party).set(stale)
             self._ready.set(not self._scoring.ready())
             await asyncio.sleep(0.2)
 
@@ -111,7 +118,8 @@ class Application:
 
     async def _readiness(self, _: Request) -> Response:
         lacking = self._scoring.ready()
-        return JSONResponse({"status": "not ready" if lacking else "ready"}, 503 if lacking else 200)
+        status = "not ready" if lacking else "stale" if any(self._scoring.stale().values()) else "ready"
+        return JSONResponse({"status": status}, 503 if lacking else 200)
 
     async def _described(self, _: Request) -> Response:
         return JSONResponse(document())
@@ -342,6 +350,11 @@ def _results(scores: Scores) -> tuple[Any, Any, Any, Any]:
     return known, whole, labels_of(job, whole, margin), probabilities
 
 
+def _errors(scores: Scores) -> Any:
+    """Return the reason why each record has no score, if it has none."""
+    return np.where(np.isinf(scores.margins.reshape(len(scores.margins), -1)).any(axis=1), *ERRORS)
+
+
 def _facts(scores: Scores) -> dict[str, Any]:
     version = scores.version
     facts: dict[str, Any] = {"model": version.model, "version": version.name, "digest": version.digest}
@@ -354,13 +367,13 @@ def _json_answer(asked: Asked, scores: Scores) -> Response:
     known, margins, labels, probabilities = _results(scores)
     ids = asked.ids if asked.ids is not None else [None] * asked.n
     given = probabilities.tolist() if probabilities is not None else [None] * asked.n
-    rows = zip(ids, known.tolist(), margins.tolist(), np.asarray(labels).tolist(), given, strict=True)
+    rows = zip(ids, known, margins.tolist(), np.asarray(labels).tolist(), given, _errors(scores).tolist(), strict=True)
     classes = scores.version.job.class_names
     predictions = []
-    for own, there, margin, label, probability in rows:
+    for own, there, margin, label, probability, error in rows:
         row: dict[str, Any] = {} if own is None else {"id": own}
         if not there:
-            predictions.append({**row, "error": "unknown"})
+            predictions.append({**row, "error": error})
             continue
         row |= {"label": label, "margin": dict(zip(classes, margin, strict=True)) if classes else margin}
         if probability is not None:
@@ -375,6 +388,7 @@ def _arrow_answer(asked: Asked, scores: Scores) -> Response:
     classes = scores.version.job.class_names
     columns: dict[str, Any] = {} if asked.ids is None else {"id": pa.array(asked.ids)}
     columns |= {"known": pa.array(known), "label": pa.array(np.asarray(labels), mask=~known)}
+    columns["error"] = pa.array(_errors(scores), mask=known)
     for name, values in (("margin", margins), ("probability", probabilities)):
         if values is None:
             continue
@@ -439,7 +453,7 @@ def _predict(*parameters: str) -> dict[str, Any]:
                     "description": "Scores, in the order of the request.",
                     "content": {
                         "application/json": {"schema": {"$ref": "#/components/schemas/Answer"}},
-                        ARROW: {"schema": {"description": "Columns id, known, label, margin, probability."}},
+                        ARROW: {"schema": {"description": "Columns id, known, label, error, margin, probability."}},
                     },
                 },
                 **{status: {"description": said, "content": reference} for status, said in _ERRORS.items()},
@@ -450,7 +464,7 @@ def _predict(*parameters: str) -> dict[str, Any]:
 
 def document() -> dict[str, Any]:
     """Return the OpenAPI document."""
-    prediction = _object([], id=_ID, label={}, margin=_SCORE, probability=_SCORE, error={"const": "unknown"})
+    prediction = _object([], id=_ID, label={}, margin=_SCORE, probability=_SCORE, error={"enum": [*ERRORS]})
     schemas = {
         "Request": {
             **_object(
@@ -490,7 +504,9 @@ def document() -> dict[str, Any]:
                 "get": {"summary": "Models, versions and digests", "responses": {"200": {"description": "By name."}}}
             },
             "/healthz": {"get": {"summary": "Is the process alive?", **ok}},
-            "/readyz": {"get": {"summary": "Can all active versions be answered?", **ok}},
+            "/readyz": {
+                "get": {"summary": "Can all active versions be answered? The status stale: from earlier records.", **ok}
+            },
         },
         "components": {
             "schemas": schemas,

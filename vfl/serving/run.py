@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import logging
 import signal
 import ssl
 import sys
@@ -14,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import uvicorn
-from prometheus_client import start_http_server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from coordinator.federation.gathering import Gathering
 from vfl.errors import PlacementError, SpecificationError, VflError
 from vfl.federation.file import identity_for, read_federation
+from vfl.launch.metrics import Server
 from vfl.serving.application import LARGEST_BODY, Application
 from vfl.serving.callers import Callers
 from vfl.serving.file import read_service
@@ -28,8 +26,10 @@ from vfl.wire.gate import raise_descriptors
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+
+    from vfl.serving.file import Caller
 
 
 STOPPING_SECONDS = 5
@@ -39,7 +39,6 @@ MOST_HEAD, MOST_BYTES = 1 << 16, 2 * LARGEST_BODY
 MOST_CONNECTIONS = 1000
 SWITCH_SECONDS = 5e-4
 """Time after which a busy thread lets another run. A request passes five threads, so Python's default, 5 ms, would add up."""
-log = logging.getLogger("vfl.serving")
 
 
 class _Protocol(HttpToolsProtocol):
@@ -132,6 +131,7 @@ class Service:
     def __init__(self, path: str | Path) -> None:
         self.file = read_service(path)
         self._callers = Callers(self.file.callers)
+        self._tls: ssl.SSLContext | None = None
         self._stack = contextlib.ExitStack()
         gathering = self._stack.enter_context(self._gathering()) if self.file.federation is not None else None
         try:
@@ -164,7 +164,9 @@ class Service:
     def run(self, watch: Callable[[dict[str, Any]], None]) -> None:
         """Serve until SIGTERM or Ctrl-C. SIGHUP reads the service file and the data again. watch : called with each event."""
         raise_descriptors()
-        metrics = self._metered()
+        self.scoring.watch = watch
+        if self.file.metrics is not None:
+            self._stack.callback(Server(self.file.metrics, self.application.registry).end)
         sys.setswitchinterval(SWITCH_SECONDS)
         pa.array([""])  # the first conversion of a list imports pandas, which may take seconds
         before = self._handled(watch)
@@ -179,29 +181,35 @@ class Service:
             if before is not None:
                 signal.signal(signal.SIGHUP, before)
             self._stack.close()
-            if metrics is not None:
-                metrics.shutdown()
 
     def stop(self) -> None:
         """End the service. Any thread may call this method."""
         self._server.should_exit = True
 
     def reload(self, watch: Callable[[dict[str, Any]], None]) -> None:
-        """Read the service file again, for new callers and models. New addresses and new data need a restart."""
+        """Read the service file again, for new callers and models, the data, and the certificate and key of HTTPS.
+
+        New addresses, and other files of data or of the certificate, need a restart.
+        """
         try:
             file = read_service(self.file.path)
+            if self._tls is not None:
+                self._present(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
             found, failures = self.scoring.loaded(file)
         except VflError as error:
             watch({"event": "not reloaded", "why": str(error)})
             return
 
         def take() -> None:
+            if self._tls is not None:
+                self._trust(self._tls, file.callers)
             self._callers.update(file.callers)
             self.scoring.take(file, found, failures)
             watch({"event": "reloaded", **self._models()})
 
         self.application.soon(take)
-        self.scoring.refresh()
+        for party, why in self.scoring.refresh().items():
+            watch({"event": "data", "party": party, "why": f"not read again: {why}", "stale": True})
 
     def _models(self) -> dict[str, Any]:
         """Return each model's versions and its active version, and {model/version: reason} of refused versions."""
@@ -237,36 +245,30 @@ class Service:
         with Gathering(federation, identity_for(federation, path, self.file.party, self.file.identity)) as gathering:
             yield gathering
 
-    def _metered(self) -> Any:
-        if self.file.metrics is None:
-            return None
-        host, _, port = self.file.metrics.rpartition(":")
-        try:
-            server, _ = start_http_server(int(port), host.strip("[]"), self.application.registry)
-        except OSError:
-            raise PlacementError(
-                f"cannot serve metrics at {self.file.metrics}: name a free address in `metrics`"
-            ) from None
-        return server
-
     def _context(self, config: uvicorn.Config, default: Any) -> ssl.SSLContext:
         """Return the TLS 1.3 context, which accepts callers with a pinned certificate, and callers without a certificate."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls = context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        self._trust(context, self.file.callers)
+        return context
+
+    def _trust(self, context: ssl.SSLContext, callers: Mapping[str, Caller]) -> None:
+        """Present the service's certificate, and verify these callers', in all later connections.
+
+        A context never forgets a certificate. `Callers` refuses a caller who is no longer listed.
+        """
+        self._present(context)
+        pinned = [one.certificate.pem.decode() for one in callers.values() if one.certificate is not None]
+        if pinned:
+            context.verify_mode = ssl.CERT_OPTIONAL
+            context.load_verify_locations(cadata="\n".join(pinned))
+
+    def _present(self, context: ssl.SSLContext) -> None:
+        """Read the service's certificate and key. Raises SpecificationError."""
         if self.file.certificate is None or self.file.key is None:
             raise SpecificationError("HTTPS needs certificate and key")
         try:
             context.load_cert_chain(self.file.certificate, self.file.key)
         except (OSError, ssl.SSLError) as error:
             raise SpecificationError(f"certificate and key of the service cannot be used: {error.strerror}") from None
-        pinned = [one.certificate.pem.decode() for one in self.file.callers.values() if one.certificate is not None]
-        if pinned:
-            context.verify_mode = ssl.CERT_OPTIONAL
-            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-            context.load_verify_locations(cadata="\n".join(pinned))
-        return context
-
-
-def logged(event: dict[str, Any]) -> None:
-    """Write an event to the log."""
-    log.info(json.dumps(event, ensure_ascii=False))

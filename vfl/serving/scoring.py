@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
 import time
 import uuid
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -40,7 +43,7 @@ from vfl.serving.lanes import Lane
 from vfl.wire.frames import Limits, as_vector
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from coordinator.federation.gathering import Answer, Gathering, Link
     from vfl.job import Job
@@ -54,10 +57,17 @@ MOST_RECORDS = 20_000
 """Largest number of records in one request."""
 MOST_INLINE = 64
 """Largest number of records that are scored without a separate thread, if the caller gives the columns."""
-OFFER_SECONDS = 30.0
+OFFER_SECONDS, CHECK_SECONDS = 30.0, 5.0
+"""Time limit of an offer, and seconds between two questions to a party whether it can still read its data."""
 PER_OUTCOME = 1 << 11
 LOST = "is away"
+log = logging.getLogger("vfl.serving")
 A = TypeVar("A")
+
+
+def logged(event: dict[str, Any]) -> None:
+    """Write an event to the log."""
+    log.warning(json.dumps(event, ensure_ascii=False))
 
 
 class Request(Protocol):
@@ -188,6 +198,11 @@ class PartyLane(Lane[Question, Reply]):
         """True if the party can be reached."""
         return True
 
+    @property
+    @abstractmethod
+    def stale(self) -> bool:
+        """True if the party cannot read its changed data, so that it scores earlier records."""
+
     @abstractmethod
     def end(self) -> None:
         """Close streams and connections, after the last request."""
@@ -240,9 +255,14 @@ class LocalParty(PartyLane):
                     refused[digest] = str(error)
         self.states = self._service.keep(tuple(self.wanted)) | refused
 
-    def refresh(self) -> None:
-        """Read the data again."""
-        self._service.refresh()
+    @property
+    def stale(self) -> bool:
+        """True if the party cannot read its changed data, so that it scores earlier records."""
+        return bool(self._service.stale)
+
+    def refresh(self) -> str:
+        """Read the data again. Return the reason why they could not be read, or ''."""
+        return self._service.refresh()
 
     def ask(self, question: Question, size: int) -> asyncio.Future[Reply]:
         """Return a future with the party's reply. It is done at once unless the reply waits for a disk or a database."""
@@ -297,6 +317,12 @@ class RemoteParty(PartyLane):
         self._gathering, self._run, self._seconds = gathering, run, seconds
         self._link: Link | None = None
         self._offered: dict[str, str] = {}
+        self._stale, self._checked = False, 0.0
+
+    @property
+    def stale(self) -> bool:
+        """True if the party says that it cannot read its changed data, so that it scores earlier records."""
+        return self._stale and self.connected
 
     @property
     def connected(self) -> bool:
@@ -312,7 +338,7 @@ class RemoteParty(PartyLane):
         """Offer the wanted parts to a party that has connected, and ask which of them are loaded."""
         link = self._gathering.connected().get(self.party)
         settled = link is self._link and self.wanted.keys() == self._offered.keys() == self.states.keys()
-        if link is None or not settled or any(self.states.values()):
+        if link is None or not settled or any(self.states.values()) or time.monotonic() > self._checked + CHECK_SECONDS:
             await asyncio.to_thread(self._tend, link)
 
     def _tend(self, link: Link | None) -> None:
@@ -331,7 +357,8 @@ class RemoteParty(PartyLane):
             if accepted:
                 limits = Limits(PER_OUTCOME * (len(accepted) + 1))
                 kept, _ = link.call(Keep(accepted), limits=limits).wait(OFFER_SECONDS)
-                states = kept.states if isinstance(kept, Kept) else {}
+                states, self._stale = (kept.states, kept.stale) if isinstance(kept, Kept) else ({}, False)
+                self._checked = time.monotonic()
             self._offered = {digest: why for digest, why in self._offered.items() if digest in wanted}
             dropped = {d for d in accepted if d not in states}  # the owner's policy has changed
             for digest in dropped:
@@ -439,7 +466,8 @@ class Wanted:
 class Scores:
     """Scores of one request.
 
-    margins : (n,) or (n, K); NaN for a record that some party does not know. filled : parties whose part is the fill.
+    margins : (n,) or (n, K); NaN for a record that some party does not know, infinite for a record whose cells some party
+        cannot use and whose owner lets callers know. filled : parties whose part is the fill.
     """
 
     version: Version
@@ -484,11 +512,16 @@ class Scoring:
         self._gathering, self._run = gathering, uuid.uuid4().hex
         self._lanes: dict[str, PartyLane] = {}
         for party, source in file.data.items():
-            service = ServingService(party, file.policies[party], self.party)
+            service = ServingService(party, file.policies[party], self.party, partial(self._tell, party))
             self._lanes[party] = LocalParty(party, service, source, callers if party == self.party else None)
         self._models: dict[str, _Model] = {}
+        self.watch: Callable[[dict[str, Any]], None] = logged
+        self._lacked: dict[str, str] | None = None
         self.failures: dict[str, str] = {}
         self.take(file, *self.loaded(file))
+
+    def _tell(self, party: str, why: str, stale: bool) -> None:
+        self.watch({"event": "data", "party": party, "why": why, "stale": stale})
 
     def loaded(self, file: ServiceFile) -> tuple[dict[str, dict[str, Version]], dict[str, str]]:
         """Read the versions of a service file. Return {model: {name: version}} and {model/version: reason for refusal}."""
@@ -546,14 +579,16 @@ class Scoring:
         for lane in self._lanes.values():
             lane.end()
 
-    def refresh(self) -> None:
-        """Read the data that this process opens again."""
-        for lane in self._lanes.values():
-            if isinstance(lane, LocalParty):
-                lane.refresh()
+    def refresh(self) -> dict[str, str]:
+        """Read the data that this process opens again. Return {party: reason} for data that cannot be read."""
+        own = {party: lane.refresh() for party, lane in self._lanes.items() if isinstance(lane, LocalParty)}
+        return {party: why for party, why in own.items() if why}
 
     def tend(self) -> None:
-        """Check the parties, switch models whose wanted version is loaded everywhere, and drop versions without requests."""
+        """Check the parties, switch models whose wanted version is loaded everywhere, and drop versions without requests.
+
+        `watch` is called when the service gets ready, and when something else keeps it from answering.
+        """
         for lane in self._lanes.values():
             lane.tend_soon()
         changed = False
@@ -566,6 +601,10 @@ class Scoring:
             changed, model.retired = changed or len(kept) < len(model.retired), kept
         if changed:
             self._want()
+        lacked, self._lacked = self._lacked, self.ready()
+        if self._lacked != lacked:
+            why = "; ".join(f"{obstacle}: {why}" for obstacle, why in self._lacked.items())
+            self.watch({"event": "not ready", "why": why} if why else {"event": "ready"})
 
     def _lacking(self, version: Version) -> dict[str, str]:
         """Return {party: reason} for the parties that cannot answer for a version now."""
@@ -591,6 +630,10 @@ class Scoring:
     def connected(self) -> dict[str, bool]:
         """Return {party: True if the party can be reached}."""
         return {party: lane.connected for party, lane in self._lanes.items()}
+
+    def stale(self) -> dict[str, bool]:
+        """Return {party: True if the party cannot read its changed data, so that it scores earlier records}."""
+        return {party: lane.stale for party, lane in self._lanes.items()}
 
     def known(self, model: str) -> bool:
         """Return True if the service has a model of this name."""
@@ -705,7 +748,7 @@ class Scoring:
             found = margins.get(party)
             if found is None or len(found) != n:
                 K = version.job.n_margins
-                margins[party] = np.full((n, K) if version.job.class_names else n, np.nan)
+                margins[party] = np.zeros((n, K) if version.job.class_names else n)  # this party's part is not finite
                 if found is not None:
                     margins[party][known] = found
         parties = [party for party in version.job.partition.parties if party in margins]

@@ -17,7 +17,17 @@ from vfl.cli import INTERRUPTED, Terminated
 from vfl.cli.options import IDENTITY, JSON_LINES, PATH, path_option, print_json, several
 from vfl.cli.options.jobs import CSV, formats_of, in_format
 from vfl.errors import SpecificationError
-from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested, plain_of
+from vfl.federation.events import (
+    Allowed,
+    Connected,
+    Disconnected,
+    Ended,
+    Refused,
+    Released,
+    Requested,
+    Warned,
+    plain_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -147,6 +157,7 @@ COUNTERS = {
 GAUGES = {
     "vfl_party_connected": "1 while the stream to the coordinator is open",
     "vfl_party_epsilon_left": "epsilon that the owner's book has left",
+    "vfl_party_stale": "1 while a service cannot read its data, and scores records read earlier, if any",
 }
 
 
@@ -251,6 +262,8 @@ class Screen:
             case Released():
                 reserved = f" of ε = {event.reserved:.4g} set aside" if event.reserved is not None else ""
                 return f"run {_short(event.run)}: {_cost(event.releases, event.epsilon)}{reserved}"
+            case Warned():
+                return f"run {_short(event.run)}: {event.why}"
             case Ended():
                 return f"run {_short(event.run)}: {_outcome(event)}"
 
@@ -296,6 +309,8 @@ def _measure(event: Event, meters: Metrics) -> None:
             meters.add("vfl_party_requests", 1.0)
         case Refused():
             meters.add("vfl_party_refusals", 1.0)
+        case Warned():
+            meters.set("vfl_party_stale", float(event.stale))
         case Ended():
             meters.add("vfl_party_releases", float(event.releases))
             if event.left is not None:
@@ -340,8 +355,10 @@ def serve_command(path: Path, *, as_json: bool) -> None:
         said = {
             "serving": f"{event.get('party')} serves at {event.get('listen')}",
             "reloaded": "reloaded, except what is refused" if refused else "reloaded",
+            "data": f"data of {event.get('party')}",
         }.get(name, name)
-        click.echo(f"{time.strftime('%H:%M:%S')}  {said}" + (f": {event['why']}" if "why" in event else ""))
+        why = f": {_printable(event['why'])}" if "why" in event else ""
+        click.echo(f"{time.strftime('%H:%M:%S')}  {said}{why}")
         for model, kept in event.get("models", {}).items():
             active = "no version answers" if kept["active"] is None else f"version {kept['active']} answers"
             click.echo(f"          {model}: {active}; kept: {', '.join(kept['versions']) or 'none'}")
