@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import os
 import sqlite3
 import threading
 from typing import TYPE_CHECKING
 
 from vfl.errors import ConsentRefused
+from vfl.privacy.ledger.file_systems import second_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +28,13 @@ _TO_TODAY = (
 
 
 def open_durable(path: Path, table: str) -> sqlite3.Connection:
-    """Open an SQLite file that only its owner can read, and create `table`. Changes are on disk when a statement returns."""
+    """Open an SQLite file that only its owner can read, and create `table`. Changes are on disk when a statement returns.
+
+    Raises OSError for a file that has a second name (vfl.privacy.ledger.file_systems).
+    """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    if why := second_name(path):
+        raise OSError(errno.EMLINK, why, str(path))
     file = sqlite3.connect(path, WAIT_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         file.execute("PRAGMA journal_mode = WAL")
@@ -74,9 +81,10 @@ class DailyCount:
         try:
             with self._lock:
                 return self._taken(wanted)
-        except (OSError, sqlite3.Error):
+        except (OSError, sqlite3.Error) as error:
             self.close()
-            problem = f"the count of predicted records, {self._path.name!r}, cannot be kept"
+            why = f": {error.strerror}" if isinstance(error, OSError) else ""
+            problem = f"the count of predicted records, {self._path.name!r}, cannot be kept{why}"
         raise ConsentRefused(
             f"party {party!r} refuses a prediction: {problem}. Let the party's process write to the folder of the owner's "
             "policy file"

@@ -1,8 +1,9 @@
-"""Atomic writing of files that only their owner can read."""
+"""Writing of files that only their owner can read: whole files, and whole lines at the end of a log."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from vfl.errors import OutputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+PIECE = 1 << 16
 
 
 def write_whole(path: Path, content: str | bytes | bytearray) -> None:
@@ -61,6 +64,41 @@ def _written(path: Path, pieces: Iterable[bytes | bytearray], mode: int) -> Iter
         yield part
     finally:
         part.unlink(missing_ok=True)
+
+
+def append_lines(path: Path, content: bytes) -> None:
+    """Append lines to a log, durably: all of them, or none. The log may be shared by several processes.
+
+    A partial line at the end, which a killed process left, is cut off first. Nothing depends on it, since its writer did not
+    return. Raises OSError, for a full disk as well.
+    """
+    descriptor = owners_file(os.fspath(path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        size = _end_of_lines(descriptor)
+        os.ftruncate(descriptor, size)
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        except BaseException:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _end_of_lines(descriptor: int) -> int:
+    """Return the position after the last newline of a file."""
+    end = os.fstat(descriptor).st_size
+    while end:
+        start = max(end - PIECE, 0)
+        found = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def owners_file(path: str, flags: int) -> int:

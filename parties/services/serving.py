@@ -53,7 +53,7 @@ from vfl.messages.joining import (
     Scored,
 )
 from vfl.security.identifiers import cut, joined, normalised
-from vfl.writing import create_file
+from vfl.writing import append_lines, create_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -130,15 +130,8 @@ class AnswerLog:
         ]
         if not lines:
             return
-        content = ("\n".join(lines) + "\n").encode()
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            try:
-                if os.write(descriptor, content) != len(content):
-                    raise OSError
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            append_lines(self._path, ("\n".join(lines) + "\n").encode())
         except OSError:
             raise self._unusable() from None
 

@@ -12,6 +12,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vfl.errors import LedgerError
@@ -387,3 +388,24 @@ def test_a_ledger_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
         patched.setattr(os, "link", lambda one, other: (true(one, other), true(one, other)))
         SqliteLedger(path).set_cap("credit", epsilon=1.0, delta=1e-9)
     assert [balance.dataset for balance in SqliteLedger(path).show()] == ["credit"]
+
+
+def test_a_flipped_bit_anywhere_in_header_or_schema_is_an_error_of_the_ledger_or_harmless(original, tmp_path):
+    content, rng = original.read_bytes(), np.random.default_rng(4)
+    spent = SqliteLedger(original, readonly=True).show()[0].spent
+    size = int.from_bytes(content[16:18], "big")
+    refused = 0
+    for trial in range(300):
+        damaged = bytearray(content)
+        at = (
+            rng.integers(100) if trial % 3 == 0 else size - 1 - rng.integers(1500)
+        )  # the schema's text ends the first page
+        damaged[int(at)] ^= 1 << int(rng.integers(8))
+        copy = tmp_path / f"{trial}.sqlite"
+        copy.write_bytes(damaged)
+        for use in (lambda ledger: ledger.show()[0].spent, lambda ledger: ledger.verify() and spent):
+            try:
+                assert use(SqliteLedger(copy)) == spent
+            except LedgerError:
+                refused += 1
+    assert refused > 100

@@ -308,6 +308,8 @@ class SqliteLedger:
                     rows.append(links)
             # Apply after the commit: a failure above leaves the state unchanged, and the next call reads the durable rows.
             self._apply(state, links)
+            if links:
+                self._store.note(state.head)
 
     def _apply(self, state: LedgerState, links: list[tuple[Entry, bytes]]) -> None:
         try:
@@ -321,6 +323,12 @@ class SqliteLedger:
         state = self._state or LedgerState(rows.identity)
         self._state = None  # until all entries are verified
         state.catch_up(rows.since(state.seq))
+        if rows.noted is not None and rows.noted.seq >= state.seq and rows.noted != state.head:
+            raise broken(
+                state.seq + 1,
+                f"it and all entries up to {rows.noted.seq} at least are missing: the write-ahead log beside the ledger "
+                "(-wal) was damaged or left behind, or the ledger was used under another name",
+            )
         self._state = state
         return state
 

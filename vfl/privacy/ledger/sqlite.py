@@ -1,11 +1,16 @@
 """Storage of a ledger in an SQLite file. The file's write-ahead log is synced at each commit.
 
 Only one process writes at a time.
+
+After each commit, the head of the hash chain is noted in an extended attribute of the file, which belongs to the file and not
+to its name. A ledger that lacks a noted head has lost entries: its write-ahead log was damaged, or was left behind when the
+file was moved, or another process opened the file under a second name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import sys
@@ -16,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vfl.errors import LedgerError
-from vfl.privacy.ledger.codec import FORMAT, Entry
-from vfl.privacy.ledger.file_systems import network_file_system
+from vfl.privacy.ledger.codec import FORMAT, Entry, Head
+from vfl.privacy.ledger.file_systems import network_file_system, second_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +41,7 @@ _SCHEMA = (
         BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
 )
 _SINCE = "SELECT * FROM entries WHERE seq >= ? ORDER BY seq"
+_NOTED = "user.vfl.head"
 _APPEND = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 # SQLite forbids using or closing a connection that a parent process opened, and garbage collection would close it.
@@ -46,7 +52,8 @@ _inherited: list[sqlite3.Connection] = []
 class SqliteStore:
     """Append-only storage that survives a loss of power. Every failure to read or write raises LedgerError.
 
-    There is one connection per process, opened on first use. The caller admits one thread at a time. SQLite gives its
+    There is one connection per process, opened on first use. Every transaction requires that the file is still the one that was
+    opened and that it has one name. The caller admits one thread at a time. SQLite gives its
     auxiliary files the mode of the ledger's file.
     Options as for `SqliteLedger`. With `readonly`, the ledger may be on any file system.
     """
@@ -58,6 +65,7 @@ class SqliteStore:
     owner_only: bool = False
     _connection: sqlite3.Connection | None = field(default=None, init=False)
     _identity: str = field(default="", init=False)
+    _file: tuple[int, int] = field(default=(0, 0), init=False)
 
     def create(self) -> None:
         """Create an empty ledger atomically, unless there is one. If several processes try at once, one creates the file."""
@@ -103,14 +111,51 @@ class SqliteStore:
     def _transaction(self, begin: str) -> Iterator[Rows]:
         with self._explained():
             connection = self._connection or self._connect()
+            self._require_same_file()
+            noted = self._noted()  # before the transaction begins: other processes may add entries and note them
             connection.execute(begin)
             try:
-                yield Rows(connection, self._identity)
+                yield Rows(connection, self._identity, noted)
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+    def note(self, head: Head) -> None:
+        """Note the head of the chain at the file, where the file system keeps extended attributes. The file is not synced."""
+        with contextlib.suppress(AttributeError), self._explained():
+            try:
+                os.setxattr(self.path, _NOTED, f"{head.seq} {head.hash}".encode())
+            except OSError as error:
+                if error.errno != errno.ENOTSUP:
+                    raise
+
+    def _noted(self) -> Head | None:
+        """Return the head that was noted at the file; None if none was, or if the file system keeps no extended attributes."""
+        try:
+            seq, head = os.getxattr(self.path, _NOTED).decode().split(" ")
+            return Head(int(seq), head)
+        except (AttributeError, OSError, ValueError):  # macOS has no such functions in Python
+            return None
+
+    def _require_same_file(self) -> None:
+        """Raise LedgerError if the file was moved, replaced, or got a second name since it was opened."""
+        found = self.path.stat()
+        if (found.st_dev, found.st_ino) != self._file:
+            raise LedgerError(
+                f"the ledger {str(self.path)!r} was moved or replaced while it was in use: put it back, and end all "
+                "processes that use it before you move it"
+            )
+        if found.st_nlink > 1:
+            self._require_one_name()
+
+    def _require_one_name(self) -> None:
+        if why := second_name(self.path):
+            raise LedgerError(
+                f"the ledger {str(self.path)!r} is refused, since processes that open it under different names lose one "
+                f"another's charges: {why}"
+            )
 
     def _connect(self) -> sqlite3.Connection:
         if not self.path.exists():
@@ -121,6 +166,9 @@ class SqliteStore:
         if self.path.is_dir():
             raise LedgerError(f"{str(self.path)!r} is a folder, but a ledger is a file: name the file")
         self._require_local()
+        self._require_one_name()
+        found = self.path.stat()
+        self._file = found.st_dev, found.st_ino
         connection = self._open("ro" if self.readonly else "rw")
         try:
             self._identity = self._read_identity(connection)
@@ -192,8 +240,8 @@ class SqliteStore:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", "")
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's message may quote damaged text
+            name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
             cause = next((text for start, text in _CAUSES.items() if name.startswith(start)), "SQLite refused")
             raise LedgerError(
                 f"the ledger {str(self.path)!r} could not be used, so nothing was charged or released: "
@@ -222,13 +270,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 class Rows:
-    """Entries of a ledger, as one transaction sees them."""
+    """Entries of a ledger, as one transaction sees them. noted : head that the entries must contain, if any was noted."""
 
-    __slots__ = ("_connection", "identity")
+    __slots__ = ("_connection", "identity", "noted")
 
-    def __init__(self, connection: sqlite3.Connection, identity: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, identity: str, noted: Head | None) -> None:
         self._connection = connection
-        self.identity = identity
+        self.identity, self.noted = identity, noted
 
     def since(self, seq: int) -> Iterator[tuple[Entry, bytes]]:
         """Yield the stored entries from number `seq` on, in order, each entry with its hash."""
