@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from vfl.errors import ConsentRefused
-from vfl.privacy.ledger.file_systems import second_name
+from vfl.file_systems import second_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ _TO_TODAY = (
 def open_durable(path: Path, table: str) -> sqlite3.Connection:
     """Open an SQLite file that only its owner can read, and create `table`. Changes are on disk when a statement returns.
 
-    Raises OSError for a file that has a second name (vfl.privacy.ledger.file_systems).
+    Raises OSError for a file that has a second name (vfl.file_systems).
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
     if why := second_name(path):

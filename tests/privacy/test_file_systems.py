@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import vfl
-from vfl import cli
+from vfl import cli, file_systems
 from vfl.errors import LedgerError
+from vfl.file_systems import network_file_system
 from vfl.job import file as jobfile
-from vfl.privacy.ledger import SqliteLedger, file_systems
-from vfl.privacy.ledger.file_systems import network_file_system
+from vfl.privacy.ledger import SqliteLedger
 
 if TYPE_CHECKING:
     from pathlib import Path

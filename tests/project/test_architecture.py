@@ -39,6 +39,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.csv",
         "vfl.documents",
         "vfl.tables",
+        "vfl.file_systems",
         "vfl.writing",
     ),
     (

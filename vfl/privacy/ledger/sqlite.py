@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vfl.errors import LedgerError
+from vfl.file_systems import network_file_system, second_name
 from vfl.privacy.ledger.codec import FORMAT, Entry, Head
-from vfl.privacy.ledger.file_systems import network_file_system, second_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
