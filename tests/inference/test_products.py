@@ -142,7 +142,7 @@ def test_weights_are_the_slope_and_the_square_of_capped_residuals(loss, cap):
         m = np.maximum(q, 1.0 - q)
         exact = np.where(κ >= m, q * (1.0 - q), np.where(q < 0.5, κ * (1.0 - m) / m, 0.0))
     elif loss == "poisson":
-        exact = np.where((q <= κ) & (v < chosen.margin), np.exp(v), 0.0)
+        exact = np.where((q <= κ) & (v < chosen.highest), np.exp(v), 0.0)
     else:
         exact = 1.0 * (abs(v - y) <= np.minimum(κ, getattr(chosen, "width", math.inf)))
     sure = abs(q - κ) > 1e-3  # away from the kinks

@@ -293,7 +293,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
     def predict(self, X: Any) -> Vector:
         """Return the means (n,) for an exposure of 1. Values of X outside the bounds are clamped."""
         margins = self._margins(X)
-        return loss_of(self.result_.job.loss).response(margins)
+        return self.result_.job.response.response(margins)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return D², the fraction of the deviance that the model explains. NOT PRIVATE if X and y are private.

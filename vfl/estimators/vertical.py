@@ -31,13 +31,13 @@ from vfl.kernels.geometry import Geometry
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import warn, warn_of_plan
 from vfl.launch.train import stream
-from vfl.losses import loss_of
 from vfl.planning import Plan, plan
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.problem import coordinates_of
 from vfl.solvers import SOLVERS, SkGD
 from vfl.solvers.iterates.convergence import STILL
+from vfl.solvers.releases import counts
 from vfl.targets import weighed
 
 if TYPE_CHECKING:
@@ -61,9 +61,13 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
 
     features : {party: training data without the label}. labelled : the label party's data, with the label.
     """
-    job, loss = result.applied, loss_of(result.job.loss)
+    job, loss = result.applied, result.job.declared_loss
     y, offsets, weights = job.targets.parts(load(job.for_party(job.partition.label_party), labelled).labels())
     K, classes = job.n_margins, job.class_names
+    if loss.power is not None:
+        exposure = job.partition.exposure
+        sums = counts.Sums()(np.zeros(len(y)) if offsets is None else offsets, y)
+        _, loss = counts.nearby(loss, sums, None if exposure is None else job.schema[exposure].limits)
     margins = result.decision_function(features).T.ravel()  # (K·n,), one class after the other
     r = weighed(loss.derivative(margins if offsets is None else margins + offsets, y), weights)
     w = dict(zip(result.coordinates, result.w, strict=True))

@@ -610,6 +610,18 @@ class Job:
         return tuple(map(canonical_category, self.classes or ())) if self.multinomial else ()
 
     @property
+    def declared_loss(self) -> Loss:
+        """The loss of the labels. Limits that the job leaves open follow from the declared bounds of the labels."""
+        return loss_of(self.loss).declared(self.schema[self.partition.label_column].limits[1])
+
+    @property
+    def response(self) -> Loss:
+        """The loss whose response turns the margin of a record with an exposure of 1 into a prediction."""
+        exposure = self.partition.exposure
+        limits = (1.0, 1.0) if exposure is None else self.schema[exposure].limits
+        return loss_of(self.loss).declared(self.schema[self.partition.label_column].limits[1], limits)
+
+    @property
     def classification(self) -> bool:
         """True if labels are classes."""
         return loss_of(self.loss).classification

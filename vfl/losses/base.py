@@ -86,12 +86,15 @@ class Loss(ABC):
         """
         return 0.0
 
-    def declared(self, highest_label: float) -> Self:
-        """Return the loss for labels of at most `highest_label`, a declared bound."""
+    def declared(self, highest_label: float, exposure: tuple[float, float] = (1.0, 1.0)) -> Self:
+        """Return the loss for labels of at most `highest_label`, a declared bound.
+
+        exposure : declared bounds of the exposures if margins are logarithms of rates, for predictions.
+        """
         return self
 
-    def near(self, start: float, least: float) -> Self:
-        """Return this loss with a linear part above the margin start + REACH, for runs that start at the mean of the labels.
+    def near(self, start: float, least: float, reach: float = REACH) -> Self:
+        """Return this loss with a linear part above the margin start + reach, for runs that start at the mean of the labels.
 
         least : starting margin of records with the smallest exposure.
         """

@@ -38,6 +38,19 @@ def unit_deviance(y: Vector, mean: Vector, power: float) -> Vector:
 
 LARGEST_MARGIN = 50.0
 """Largest margin of a loss with a log link. Beyond exp(50), steps would be too short to change any coordinate."""
+HEADROOM = 3.0
+"""Largest mean in units of the largest declared label, unless the job declares it. The mean may exceed all labels by chance."""
+SPAN = math.log(3e6)
+"""Distance from the highest to the lowest margin of gamma and Tweedie loss, unless the job declares it."""
+
+
+def _log(label: float) -> float:
+    """Return the log of the largest mean for labels of at most `label`: HEADROOM times this label."""
+    return math.log(HEADROOM * label) if 0.0 < label < math.inf else LARGEST_MARGIN
+
+
+def _within(margin: float) -> float:
+    return min(max(margin, -LARGEST_MARGIN), LARGEST_MARGIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +58,14 @@ class Poisson(Loss):
     """exp(v) − y v for counts y with mean exp(v). Beyond v = margin, the loss is linear.
 
     Without the linear part, ℓ'' = exp(v) would have no bound, so no finite M_j would exist and no step size would be safe. With
-    it, the loss is convex and once differentiable, ℓ'' ≤ exp(margin), and the largest predicted mean is exp(margin). Declare a
-    margin just above the log of the largest plausible mean, because steps shrink as exp(margin) grows. Labels below 0 count as
-    0. The derivative is as large as the label, so a private job declares a clip or bounds of the label.
+    it, the loss is convex and once differentiable, ℓ'' ≤ exp(margin), and the largest predicted mean is exp(margin). Labels
+    below 0 count as 0. The derivative is as large as the label, so a private job declares a clip or bounds of the label.
 
-    margin : value of v = Xw + intercept beyond which the loss is linear. With 3, means up to 20 are possible.
+    margin : value of v = Xw + intercept beyond which the loss is linear. None takes the log of HEADROOM times
+        the largest declared label.
     """
 
-    margin: float = 3.0
+    margin: float | None = None
     name: ClassVar[str] = "poisson"
     classification: ClassVar[bool] = False
     words: ClassVar[str] = "Poisson regression"
@@ -61,8 +74,10 @@ class Poisson(Loss):
     slope: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
+        if self.margin is None:
+            return
         require_number("poisson: margin", self.margin)
-        if not (math.isfinite(self.margin) and abs(self.margin) <= LARGEST_MARGIN):
+        if not abs(self.margin) <= LARGEST_MARGIN:
             raise SpecificationError(
                 f"poisson: margin must lie between ±{LARGEST_MARGIN:g}, not {self.margin!r}: exp(margin) is the largest "
                 "mean"
@@ -71,21 +86,27 @@ class Poisson(Loss):
 
     @property
     def highest(self) -> float:
-        """Return `margin`."""
-        return self.margin
+        """Return `margin`, or the largest possible margin if neither job nor label bounds decide it."""
+        return LARGEST_MARGIN if self.margin is None else self.margin
 
-    def near(self, start: float, least: float) -> Self:
-        """Return the loss with `margin` lowered to start + REACH, if it is larger."""
-        return replace(self, margin=min(self.margin, start + REACH))
+    def declared(self, highest_label: float, exposure: tuple[float, float] = (1.0, 1.0)) -> Self:
+        """Return the loss with means of at most HEADROOM·`highest_label`, unless the job declares a margin."""
+        if self.margin is not None:
+            return self
+        return replace(self, margin=_within(_log(highest_label) - math.log(exposure[0])))
+
+    def near(self, start: float, least: float, reach: float = REACH) -> Self:
+        """Return the loss with `margin` lowered to start + reach, if it is larger."""
+        return replace(self, margin=_within(min(self.highest, start + reach)))
 
     @property
     def curvature(self) -> float:
         """Return exp(margin)."""
-        return math.exp(self.margin)
+        return math.exp(self.highest)
 
     def value(self, v: Vector, y: Vector) -> Vector:
         """Return exp(v') (1 + v − v') − y v with v' = min(v, margin), (n,)."""
-        near = np.minimum(v, self.margin)
+        near = np.minimum(v, self.highest)
         return np.exp(near) * (1.0 + (v - near)) - np.maximum(y, 0.0) * v
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
@@ -94,7 +115,7 @@ class Poisson(Loss):
 
     def response(self, v: Vector) -> Vector:
         """Return the mean, exp(min(v, margin)), (n,)."""
-        return np.exp(np.minimum(v, self.margin))
+        return np.exp(np.minimum(v, self.highest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +128,13 @@ class Power(Loss):
     v = high, with y = largest. ℓ' rises in v and falls in y, so |ℓ'| has its maximum R at (v, y) = (high, 0) or
     (low, largest).
 
-    low, high : logarithms of the smallest and the largest plausible mean. Declare them tightly, since steps shrink as L grows.
+    low, high : logarithms of the smallest and the largest plausible mean. None takes log(HEADROOM·largest) for
+        `high`, and SPAN less for `low`.
     largest : the largest label, which the job takes from the label's declared bounds.
     """
 
-    low: float = -3.0
-    high: float = 3.0
+    low: float | None = None
+    high: float | None = None
     largest: float = math.inf
     classification: ClassVar[bool] = False
     start: ClassVar[str] = COUNTS
@@ -120,8 +142,9 @@ class Power(Loss):
     def __post_init__(self) -> None:
         name = self.name
         for option in ("low", "high"):
-            require_number(f"{name}: {option}", getattr(self, option))
-        if not -LARGEST_MARGIN <= self.low < self.high <= LARGEST_MARGIN:
+            if getattr(self, option) is not None:
+                require_number(f"{name}: {option}", getattr(self, option))
+        if not -LARGEST_MARGIN <= self.lowest < self.highest <= LARGEST_MARGIN:
             raise SpecificationError(
                 f"{name}: low and high are logarithms of the least and the largest mean, -{LARGEST_MARGIN:g} ≤ low < high ≤ "
                 f"{LARGEST_MARGIN:g}, not {self.low!r} and {self.high!r}"
@@ -137,17 +160,25 @@ class Power(Loss):
 
     @property
     def highest(self) -> float:
-        """Return `high`."""
-        return self.high
+        """Return `high`, or the largest possible margin if neither job nor label bounds decide it."""
+        return LARGEST_MARGIN if self.high is None else self.high
 
-    def declared(self, highest_label: float) -> Self:
-        """Return the loss for labels of at most `highest_label`, a declared bound."""
-        return replace(self, largest=min(self.largest, highest_label))
+    @property
+    def lowest(self) -> float:
+        """Return `low`, or the smallest possible margin if neither job nor label bounds decide it."""
+        return -LARGEST_MARGIN if self.low is None else self.low
 
-    def near(self, start: float, least: float) -> Self:
-        """Return the loss with linear parts above start + REACH and below least − REACH."""
-        high = max(min(self.high, start + REACH), math.nextafter(self.low, math.inf))
-        low = max(self.low, least - REACH)
+    def declared(self, highest_label: float, exposure: tuple[float, float] = (1.0, 1.0)) -> Self:
+        """Return the loss for labels of at most `highest_label`, a declared bound. It decides what the job leaves open."""
+        most = _log(min(self.largest, highest_label))
+        high = _within(most - math.log(exposure[0])) if self.high is None else self.high
+        low = min(_within(most - SPAN - math.log(exposure[1])), high - 1.0) if self.low is None else self.low
+        return replace(self, low=low, high=max(high, low + 1e-9), largest=min(self.largest, highest_label))
+
+    def near(self, start: float, least: float, reach: float = REACH) -> Self:
+        """Return the loss with linear parts above start + reach and below least − reach."""
+        high = max(min(self.highest, start + reach), math.nextafter(self.lowest, math.inf))
+        low = max(self.lowest, least - reach)
         return replace(self, low=min(low, math.nextafter(high, -math.inf)), high=high)
 
     @property
@@ -156,7 +187,7 @@ class Power(Loss):
         p = self._p
         ends = (
             (2.0 - p) * math.exp((2.0 - p) * v) + (p - 1.0) * self.largest * math.exp((1.0 - p) * v)
-            for v in (self.low, self.high)
+            for v in (self.lowest, self.highest)
         )
         return max(ends)
 
@@ -164,8 +195,8 @@ class Power(Loss):
     def slope(self) -> float:
         """Return R, the largest derivative in magnitude."""
         p = self._p
-        most = abs(math.exp((2.0 - p) * self.low) - self.largest * math.exp((1.0 - p) * self.low))
-        return math.nextafter(max(math.exp((2.0 - p) * self.high), most) * (1.0 + 1e-12), math.inf)
+        most = abs(math.exp((2.0 - p) * self.lowest) - self.largest * math.exp((1.0 - p) * self.lowest))
+        return math.nextafter(max(math.exp((2.0 - p) * self.highest), most) * (1.0 + 1e-12), math.inf)
 
     def value(self, v: Vector, y: Vector) -> Vector:
         """Return ℓ(v') + (v − v')·ℓ'(v') with v' = v clipped to [low, high], (n,)."""
@@ -183,7 +214,7 @@ class Power(Loss):
         return np.exp(self._near(v))
 
     def _near(self, v: Vector) -> Vector:
-        return np.clip(v, self.low, self.high)
+        return np.clip(v, self.lowest, self.highest)
 
     def _clamped(self, y: Vector) -> Vector:
         return np.clip(y, 0.0, self.largest)

@@ -16,7 +16,6 @@ from vfl.evaluation import distance as distances
 from vfl.features import Crossed, Curve, Feature, own_of
 from vfl.holdout import COUNT
 from vfl.job.job import require_job
-from vfl.losses import loss_of
 from vfl.penalties import ColumnTerms
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.gaussian_dp import mu_of
@@ -66,13 +65,12 @@ def problem_of(job: Job, n_records: int) -> Problem:
         n_trained = subsamples.size
     else:
         n_trained = n_records if job.split is None else job.split.sizes(n_records)[0]
-    loss = loss_of(job.loss)
+    loss = job.declared_loss
     scaling = job.scaling_of(job.partition.features)
     reach_of = dict(zip(scaling.features, scaling.reach, strict=True)) | {INTERCEPT: 1.0}
     columns = [name for names in layout.columns.values() for name in names]
     reach = layout.of_columns([reach_of[name] for name in columns])
     low, high = job.schema[job.partition.label_column].limits
-    loss = loss.declared(high)
     label_range = 2.0 if loss.classification else high - low
     centre = np.array([0.0 if loss.classification or not math.isfinite(label_range) else low / 2 + high / 2])
     privacy = job.privacy

@@ -89,7 +89,8 @@ class JointSolver(Solver):
     def _round_trips(self, problem: Problem, steps: int) -> int:
         """Return the number of messages: those of `_begun`, and two per step, without the update of Xw after the last step."""
         share = self.label_share or 0.0
-        begun = asks_mean_square(problem) + bool(share) + self.asks_norms(problem) + begins(problem, share)
+        first = bool(share) or counts.is_exact(problem)
+        begun = asks_mean_square(problem) + first + self.asks_norms(problem) + begins(problem, share)
         return begun + 2 * steps - 1
 
 
@@ -211,7 +212,7 @@ def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
     """
     if counts.has_counts(problem) and loss is not problem.loss:
         return min(problem.loss.curvature, math.exp(max(0.0, float(problem.intercept @ w))))
-    return problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
+    return loss.curvature if math.isfinite(loss.curvature) else 1.0
 
 
 MOST_STEPS = 500

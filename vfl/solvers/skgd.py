@@ -23,6 +23,7 @@ from vfl.solvers.protocol import Derivative, Solver, Vectors
 from vfl.solvers.releases import products
 from vfl.solvers.releases.once import Phase, Run
 from vfl.solvers.releases.smoothness import Curvature
+from vfl.solvers.releases.start import begins
 from vfl.solvers.rules import defaults, record_defaults
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ class SkGD(Solver):
 
     def _begins(self, problem: Problem) -> bool:
         """Return True if, by public facts, the run starts at a nonzero model. All runs of a plan then send the same queries."""
-        return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
+        return begins(problem, self.label_share) or problem.start is not None
 
     def pieces(self, problem: Problem) -> tuple[Gram, ...]:
         """Return the queries for the matrix of products of unscaled columns; () for a run without products."""

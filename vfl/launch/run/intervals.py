@@ -89,13 +89,13 @@ def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
     total = added(products, directions.get(INTERCEPT, np.zeros(1)))
     margins, errors = total[:, 0], np.sqrt((total[:, 1:] ** 2).sum(axis=1))
     ends = np.column_stack([margins - reach * errors, margins + reach * errors])
-    loss = loss_of(result.job.loss)
+    loss = result.job.response
     return np.asarray(expit(ends) if loss.log_odds else loss.response(ends), dtype=np.float64)
 
 
 def inferred(result: Result, data: Any) -> Result:
     """Return a copy of a result without privacy, with standard errors added; see `Result.infer`."""
-    job, loss = result.job, loss_of(result.job.loss)
+    job, loss = result.job, result.job.declared_loss
     _require_classical(result)
     partition, features = job.partition, job.partition.features
     data, policies, _ = owned(partition.parties, data)

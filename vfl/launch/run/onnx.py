@@ -16,7 +16,6 @@ import numpy as np
 from vfl.errors import SpecificationError
 from vfl.features.formula import Apply, Case, Cell
 from vfl.launch.run.parts import reach_of, sum_of
-from vfl.losses import loss_of
 
 if TYPE_CHECKING:
     from vfl.features.formula import Condition, Formula
@@ -63,7 +62,7 @@ def onnx_of(result: Result, party: str | None = None) -> bytes:
     for guard in own.guards:
         total = graph.node("Add", total, graph.of(guard))
     outputs = [("margin" if party is None else "margin_part", onnx.TensorProto.DOUBLE, total)]
-    loss = loss_of(result.job.loss)
+    loss = result.job.response
     if party is None and loss.log_odds:
         outputs.append(("probability", onnx.TensorProto.DOUBLE, graph.node("Sigmoid", total)))
     if party is None and loss.classification:

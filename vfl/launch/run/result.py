@@ -69,7 +69,7 @@ def labels_of(job: Job, margins: Vector, threshold: float = 0.0) -> Any:
     if job.multinomial:
         return np.array(job.classes)[margins.argmax(axis=1)]
     if not job.classification:
-        return loss_of(job.loss).response(margins)
+        return job.response.response(margins)
     negative, positive = job.classes or (0, 1)
     if isinstance(negative, tuple):  # one class against the rest, which has no single name
         return margins > threshold

@@ -22,7 +22,6 @@ from vfl.columns import canonical_category
 from vfl.errors import SpecificationError
 from vfl.features.formula import NO_DATE, Apply, Case, Cell, shared
 from vfl.launch.run.parts import coordinates_of, reach_of, sum_of
-from vfl.losses import loss_of
 
 if TYPE_CHECKING:
     from vfl.features.formula import Condition, Formula
@@ -212,7 +211,7 @@ def _fitted(job: Job, coef: Any, intercept: Any, nothing: Any) -> Any:
     from sklearn.linear_model import LinearRegression, LogisticRegression
     from sklearn.svm import LinearSVC
 
-    loss, labels = loss_of(job.loss), np.array([0.0, 1.0])
+    loss, labels = job.response, np.array([0.0, 1.0])
     if job.multinomial:
         model = LogisticRegression().fit(nothing, np.arange(job.n_margins))
         if job.n_margins == 2:  # scikit-learn keeps the difference of two classes

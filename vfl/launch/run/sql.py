@@ -13,7 +13,6 @@ from vfl.columns import canonical_category
 from vfl.errors import SpecificationError
 from vfl.features.formula import NO_DATE, Apply, Case, Cell, clipped
 from vfl.launch.run.parts import reach_of, sum_of
-from vfl.losses import loss_of
 
 if TYPE_CHECKING:
     from vfl.features.formula import Condition, Formula
@@ -57,7 +56,7 @@ def query_of(result: Result, table: str = "records", party: str | None = None) -
 
 
 def _outputs(result: Result) -> str:
-    job, loss, found = result.job, loss_of(result.job.loss), ""
+    job, loss, found = result.job, result.job.response, ""
     if loss.log_odds:
         found += ",\n  1e0 / (1e0 + EXP(-margin)) AS probability"
     if job.classification:

@@ -12,6 +12,7 @@ from vfl.messages import Unnoised
 from vfl.solvers.iterates.convergence import largest
 
 if TYPE_CHECKING:
+    from vfl.losses import Loss
     from vfl.problem import Problem
     from vfl.solvers.blocks.presence import Presence
     from vfl.solvers.protocol import Exchange
@@ -59,8 +60,8 @@ class Acceleration:
     For columns of condition number κ, coordinate descent needs O(κ) passes; with extrapolation it needs about √κ.
     """
 
-    def __init__(self, problem: Problem, unit: Vector, present: Presence, *, on: bool) -> None:
-        self._problem = problem
+    def __init__(self, problem: Problem, loss: Loss, unit: Vector, present: Presence, *, on: bool) -> None:
+        self._problem, self._loss = problem, loss
         self._unit = unit
         self._present = present
         self._on = on
@@ -110,5 +111,5 @@ class Acceleration:
 
     def _objective(self, θ: Vector) -> Exchange[float]:
         """Return the objective F(θ) without noise. The query reaches no party, since the coordinator holds Xθ."""
-        ((total,),) = yield Unnoised(Losses(self._problem.loss), None)
+        ((total,),) = yield Unnoised(Losses(self._loss), None)
         return float(total) / self._problem.n_records + self._problem.penalty_of(θ)

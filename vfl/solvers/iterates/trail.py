@@ -125,7 +125,7 @@ class Trail:
         self._average = Average(solver.iterate or "last", solver.skipped(problem))
         self._convergence = Convergence(solver.tol, unit, problem.intercept)
         self._momentum = Momentum(0.0 if solver.joint else solver.momentum or 0.0)
-        self._acceleration = Acceleration(problem, unit, run.present, on=accelerated(solver, problem))
+        self._acceleration = Acceleration(problem, run.loss, unit, run.present, on=accelerated(solver, problem))
         self._shrinkage = Shrinkage(problem, w, on=solver.by_pass and record_defaults.shrinks(problem))
         self._present = run.present
         self._step_size = solver.step_size or 1.0

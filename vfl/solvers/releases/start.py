@@ -67,6 +67,9 @@ class ReleasedStart:
         If charges for lost attempts leave too little budget for the statistic, the run starts as with a share of 0.
         """
         problem = self.problem
+        if counts.is_exact(problem):
+            _, start, loss = yield from counts.at_the_mean(problem, Curvature.flat(problem))
+            return problem.intercept * start if problem.start is None else problem.start, loss
         if not self.share:
             return problem.begin, problem.loss
         event = charges[0][0]
@@ -89,15 +92,17 @@ def statistic_of(problem: Problem, *, spread: bool = False) -> Statistic:
 
 
 def started(
-    problem: Problem, known: Curvature, event: Gaussian, *, cap: float = 1.0, spread: bool = False
+    problem: Problem, known: Curvature, event: Gaussian | None, *, spread: bool = False
 ) -> Exchange[tuple[Curvature, float | Vector, Loss]]:
     """Release the label statistic. Return centres and curvature, the start of the intercept, and the training loss.
 
-    cap : record cap in units of the spread of counts. spread : as in `statistic_of`.
+    spread : as in `statistic_of`.
     """
     value: float | Vector
+    if event is None:
+        return (yield from counts.at_the_mean(problem, known))
     if counts.has_counts(problem):
-        return (yield from counts.near_the_mean(problem, known, event, cap))
+        return (yield from counts.near_the_mean(problem, known, event, record_defaults.signal_to_noise(problem)))
     if problem.loss.classification:
         value = yield from constant(problem, event)
     elif spread:
@@ -114,8 +119,8 @@ def row(problem: Problem, share: float, *, by_pass: bool) -> OneTime:
     spread = not (counts.has_counts(problem) or problem.loss.classification or mean_alone)
 
     def make(run: Run, events: tuple[Gaussian, ...]) -> Exchange[None]:
-        cap = counts.typical_cap(record_defaults.signal_to_noise(problem))
-        run.known, run.start, run.loss = yield from started(problem, run.known, *events, cap=cap, spread=spread)
+        event = events[0] if events else None
+        run.known, run.start, run.loss = yield from started(problem, run.known, event, spread=spread)
 
     def events(mu: float) -> tuple[Gaussian, ...]:
         return (noised(statistic_of(problem, spread=spread), noise_multiplier(mu, 1)),)
@@ -132,6 +137,8 @@ def _said(problem: Problem, share: float, *, spread: bool) -> str:
         what, there = "histogram of the labels", "the intercept starts at their mean"
     elif problem.loss.classification:
         what = "shares of the classes" if problem.layout.classes else "share of positive labels"
+    if not problem.private:
+        return "the intercept starts at the log of the mean label."
     return f"{what} for {share:.2g} of μ²: {there}."
 
 
@@ -156,4 +163,4 @@ def explain(share: float) -> tuple[str, ...]:
 
 def begins(problem: Problem, share: float) -> bool:
     """Return True if, by public facts, the first step may begin at a nonzero model."""
-    return bool(share) or bool(np.any(problem.begin))
+    return bool(share) or counts.is_exact(problem) or bool(np.any(problem.begin))
