@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import numpy as np
+import onnx
 import onnxruntime
 import pandas as pd
 import pytest
@@ -36,7 +37,26 @@ if TYPE_CHECKING:
     from vfl.launch.run.result import Result
 
 N = 60
-NUMBERS = (-math.inf, -1e308, -3.0, -1e-9, 0.0, 1.0, 1.5, 2.0, 2.5, 4.0, 5.0, 5.5, 1e12, math.inf, math.nan)
+BLANKS = [chr(c) for c in range(0x3001) if chr(c).isspace()]
+NUMBERS = (
+    -math.inf,
+    -1e308,
+    1e300,
+    -1e300,
+    -3.0,
+    -1e-9,
+    0.0,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    4.0,
+    5.0,
+    5.5,
+    1e12,
+    math.inf,
+    math.nan,
+)
 KINDS: dict[str, Any] = {
     "numeric": Numeric((-1.0, 5.0), missing="indicator"),
     "filled": Numeric((1.0, 5.0), fill=2.0, missing="indicator"),
@@ -44,6 +64,10 @@ KINDS: dict[str, Any] = {
     "boolean, filled": Boolean(fill=True),
     "categorical": Categorical(("it's", "b.*", "3"), unknown="zero", missing="indicator"),
     "categorical, filled": Categorical(("b.*", "it's"), unknown="zero", fill="it's"),
+    "digits": Categorical(("01", "1", "10"), unknown="zero", missing="indicator"),
+    "boolean text": Boolean(missing="indicator"),
+    "large codes": Categorical((2**53, 1, -2, 2**40), unknown="zero", missing="indicator"),
+    "codes as text": Categorical((1, -1, 2.5), unknown="zero", missing="indicator"),
     "codes": Categorical((3, 1, 2.5), unknown="zero", missing="indicator"),
     "binned": Binned((1.0, 2.0, 4.0), missing="indicator"),
     "binned, filled": Binned((1.0, 2.0, 4.0), fill=3.0),
@@ -70,6 +94,9 @@ KINDS: dict[str, Any] = {
     "cyclic dates": DateParts((*PARTS,), unknown="missing", missing="indicator", cyclic=True),
 }
 DATES = (
+    "\xa02020-02-29\u2003",
+    "9999-12-31",
+    "0001-01-01",
     *("2020-02-29", "1969-02-09T23:59:59", " 1999-12-31T23:59:59.999999-11:30 ", "2000-03-01 00:00", "1900-02-28T12"),
     *(
         "2100-02-28T23",
@@ -80,16 +107,31 @@ DATES = (
     ),
     *("1600-02-29", "2400-12-31", "2023-03-31", "2024-12-30 06:07:08.9Z"),
 )
-NO_DATES = ("2023-02-29", "2020-13-01", "soon", "2020-1-1", "2020-04-31T00:00", "", "2020-01-01 25:00")
+NO_DATES = (
+    "\xa0",
+    "２０２０-01-01",
+    "2020-01-01\u200b",
+    "2023-02-29",
+    "2020-13-01",
+    "soon",
+    "2020-1-1",
+    "2020-04-31T00:00",
+    "",
+    "2020-01-01 25:00",
+)
 TEXTS = {
     "boolean": (True, False, None),
     "boolean, filled": (True, False, None),
-    "categorical": ("it's", " b.*\t", "3", "bx", "other", None),
-    "categorical, filled": ("it's", "b.*", "b", None),
+    "boolean text": ("true", " FALSE\xa0", "\u20031", "0", None),
+    "categorical": ("it's", " b.*\t", "3", "bx", "other", None, *(f"{c}it's{c}3{c}" for c in BLANKS)),
+    "categorical, filled": ("it's", "b.*", "b", None, *(f"{c}b.*{c}" for c in BLANKS), "b.*\u200b", "\xa0"),
+    "digits": ("01", "1", "1.0", "001", " 10\u2028", "1e1", "+1", "-1", None),
     "codes": (3.0, 1.0, 2.5, 7.0, math.nan),
-    "ordinal": ("low", " high ", None),
+    "large codes": (2.0**53, 1.0, -2.0, 2.0**40, 1e300, math.nan),
+    "codes as text": ("1", "01", " 1", "1.0", "1e0", "+1", "-1", "2.50", "7", None),
+    "ordinal": ("low", " high ", "\u2028low\xa0", None),
     "ordinal codes": (1.0, 2.0, 3.0, math.nan),
-    "lenient ordinal": ("low", " high ", "middle", "", "NaN", None),
+    "lenient ordinal": ("low", " high ", "middle", "", "NaN", "\xa0high", "\u3000", None),
     "lenient ordinal, filled": ("low", " high ", "middle", "", "low ", None),
     "lenient ordinal, both": ("it's", " high ", "Low", "", " ", None),
     "lenient codes": (3.0, 1.0, 2.5, 2.0, -math.inf, math.nan),
@@ -124,16 +166,20 @@ def in_sql(result: Result, frame: pd.DataFrame, party: str | None = None) -> pd.
 
 
 def in_onnx(result: Result, frame: pd.DataFrame, party: str | None = None) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(result.to_onnx(party=party), providers=["CPUExecutionProvider"])
+    exported = result.to_onnx(party=party)
+    session = onnxruntime.InferenceSession(exported, providers=["CPUExecutionProvider"])
+    documented = {one.name: one.doc_string for one in onnx.load_from_string(exported).graph.input}
     given = {}
     for one in session.get_inputs():
         own = frame[one.name]
-        if any("-" in str(x) and str(x)[:2].isdigit() for x in own.dropna()):
+        if "seconds since 1970" in documented[one.name]:
             given[one.name] = np.array([seconds(x) for x in own]).reshape(-1, 1)
         elif one.type == "tensor(string)":
             given[one.name] = np.array([["" if pd.isna(x) else str(x)] for x in own], dtype=object)
         else:
-            given[one.name] = own.astype(float).to_numpy().reshape(-1, 1)
+            read = {"true": 1.0, "false": 0.0}
+            numbers = [read.get(str(x).strip().lower(), math.nan if pd.isna(x) else x) for x in own]
+            given[one.name] = np.array([float(x) for x in numbers]).reshape(-1, 1)
     names = [one.name for one in session.get_outputs()]
     return {name: own.ravel() for name, own in zip(names, session.run(names, given), strict=True)}
 

@@ -57,6 +57,8 @@ class Case:
 
 Formula: TypeAlias = float | Cell | Apply | Case
 UNKNOWN = math.nan
+BLANK = "".join(filter(str.isspace, map(chr, range(0x3001))))
+"""All white space that `str.strip` removes. No exported form may trim other characters than `predict` does."""
 NO_DATE = 1e300
 """Value of a 'date' cell that is not a date; −NO_DATE if exported SQL cannot decide whether the cell is a date."""
 

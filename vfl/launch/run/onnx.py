@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.errors import SpecificationError
-from vfl.features.formula import Apply, Case, Cell
+from vfl.features.formula import BLANK, Apply, Case, Cell
 from vfl.launch.run.parts import reach_of, sum_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,12 @@ _OPERATORS = {
     "sin": "Sin",
 }
 _INPUTS = {"text": "text", "hash": "text", "date": "date"}
+_SAID = {
+    "text": "text; empty if missing",
+    "date": "date and time as written, without its time zone, in seconds since 1970-01-01; NaN if missing",
+    "number": "number; 1 and 0 for true and false; NaN if missing",
+}
+"""Documentation of an input of the graph, by its form."""
 _OF_ONNXRUNTIME = "com.microsoft"
 
 
@@ -79,9 +85,10 @@ def onnx_of(result: Result, party: str | None = None) -> bytes:
     drawn = onnx.helper.make_graph(
         graph.nodes,
         result.job.name or "vfl",
-        [info(name, kinds.get(form, onnx.TensorProto.DOUBLE), [None, 1]) for name, form in named.items()],
+        [info(name, kinds.get(form, onnx.TensorProto.DOUBLE), [None, 1], _SAID[form]) for name, form in named.items()],
         [info(name, kind, [None, 1]) for name, kind, _ in outputs],
         graph.constants,
+        "; ".join(f"{name}: {_SAID[form]}" for name, form in named.items()),
     )
     versions = {"": OPSET} | ({_OF_ONNXRUNTIME: 1} if any(cell.content == "hash" for cell in own.cells) else {})
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
@@ -147,11 +154,10 @@ class _Graph:
 
     def _holds(self, condition: Condition) -> str:
         if condition.name == "missing" and isinstance(condition.a, Cell) and _INPUTS.get(condition.a.content) == "text":
-            pattern = r"\s*" if condition.a.content == "text" else ""
-            return self.node("RegexFullMatch", condition.a.column, pattern=pattern)
+            return self.node("RegexFullMatch", condition.a.column, pattern="")
         a = self.of(condition.a)
         if condition.name == "missing":
             return self.node("IsNaN", a)
         if isinstance(condition.b, str):
-            return self.node("RegexFullMatch", a, pattern=rf"\s*{re.escape(condition.b)}\s*")
+            return self.node("RegexFullMatch", a, pattern=f"[{BLANK}]*{re.escape(condition.b)}[{BLANK}]*")
         return self.node("Less" if condition.name == "less" else "Equal", a, self.of(condition.b))

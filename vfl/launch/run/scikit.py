@@ -20,7 +20,7 @@ import numpy as np
 
 from vfl.columns import canonical_category
 from vfl.errors import SpecificationError
-from vfl.features.formula import NO_DATE, Apply, Case, Cell, shared
+from vfl.features.formula import BLANK, NO_DATE, Apply, Case, Cell, shared
 from vfl.launch.run.parts import coordinates_of, reach_of, sum_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _NAMES = {
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "remainder": "%", "power": "**"}
 _TRUTHS = dict.fromkeys(("true", "True", "TRUE", "1", 1), 1.0) | dict.fromkeys(("false", "False", "FALSE", "0", 0), 0.0)
 _DATES = {
-    r"^\s+|\s+$": "",
+    f"^[{BLANK}]+|[{BLANK}]+$": "",
     r"([T ]\d\d(?::?\d\d){0,2})(?:[.,]\d+)?(?:Z|[+-]\d\d(?::?\d\d)*)?$": r"\1",  # fractions, zone
     r"^(?!\d{4}-\d\d-\d\d(?!\d)|\d{8}(?!\d)).*$": "none",  # pandas reads 2020-1-1, and a party does not
 }
@@ -159,7 +159,10 @@ class _Reading:
         as_number = [_step(frame.fillna, value=np.nan), _step(frame.astype, dtype=float)]
         if cell.content == "number":
             return as_number
-        text = [_step(frame.astype, dtype=object), _step(frame.replace, to_replace=r"^\s+|\s+$", value="", regex=True)]
+        text = [
+            _step(frame.astype, dtype=object),
+            _step(frame.replace, to_replace=f"^[{BLANK}]+|[{BLANK}]+$", value="", regex=True),
+        ]
         one, many = _step(methodcaller("squeeze", "columns")), [_step(series.to_frame), *as_number]
         if cell.content == "hash":
             return [text[0], one, _step(methodcaller("map", murmurhash3_32, na_action="ignore")), *many]

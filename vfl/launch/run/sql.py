@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vfl.columns import canonical_category
 from vfl.errors import SpecificationError
-from vfl.features.formula import NO_DATE, Apply, Case, Cell, clipped
+from vfl.features.formula import BLANK, NO_DATE, Apply, Case, Cell, clipped
 from vfl.launch.run.parts import reach_of, sum_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 RECORD = "vfl_record"
 MARGIN = Cell("margin")
-BLANK = " \t\n\r\v\f"
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 _FUNCTIONS = {"power": "POWER", "log": "LN", "sin": "SIN", "cos": "COS", "floor": "FLOOR"}
 _DATE = (  # ISO 8601 with hyphens, of years from 1 to 9999
