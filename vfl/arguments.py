@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import numbers
 import reprlib
@@ -11,6 +12,15 @@ from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+def package(name: str, extra: str, what: str) -> Any:
+    """Import a module of an optional package. SpecificationError names the extra that installs it. what : what needs it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        top = name.partition(".")[0]
+        raise SpecificationError(f"{what} needs {top}, which is not installed: pip install 'vfl[{extra}]'") from None
 
 
 def require(argument: str, value: Any, wanted: str, *, fits: bool) -> None:

@@ -22,7 +22,7 @@ from vfl.evaluation.confusion import calibration
 from vfl.features import Hashed, Log
 from vfl.federation import events
 from vfl.job.flags import flags_of, voids
-from vfl.launch.monitor import Counted, compare, count, count_own
+from vfl.launch.monitor import MISSING, Counted, compare, count, count_own
 from vfl.launch.monitor import drift as drift_of
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import SeededNoise
@@ -188,10 +188,19 @@ def test_the_command_prints_drift_and_exits_with_7(result: Result, tmp_path: Pat
     shown = page.read_text("utf-8")
     assert "Calibration over time" in shown
     assert "index at 2 times" in shown
+    assert "Shares carry noise" in shown
     assert len([*(tmp_path / "run" / "monitored").iterdir()]) == 2
-    assert (
-        "leave --training out" in call("monitor", run, "--data", files["same"], "--training", files["then"], *paid).err
-    )
+    counted = len(SqliteLedger(ledger, readonly=True).show()[0].runs)
+    # The first command, on another day: the baseline is not counted again, and the page is replaced.
+    both = ("--data", files["same"], "--training", files["then"], *paid, "--output", str(page))
+    again = call("monitor", run, *both)
+    assert again.code == 0, again.err
+    assert "not read or charged again" in again.err
+    assert len(SqliteLedger(ledger, readonly=True).show()[0].runs) == counted + 1
+    assert "index at 3 times" in page.read_text("utf-8")
+    page.write_text("mine")
+    assert call("monitor", run, *both).code == 6
+    assert page.read_text() == "mine"
     own = call(
         "monitor",
         run,
@@ -282,3 +291,13 @@ def test_shards_count_the_same(result: Result, tmp_path: Path) -> None:
         for shards in (1, 3)
     )
     assert (one.columns, one.scores) == (other.columns, other.scores)
+
+
+def test_shares_that_noise_may_explain_are_shown_as_bounds() -> None:
+    """Nobody is missing; the noisy count of 16 of 1,000 is no share of 1.6 %."""
+    counts = np.array([[600.0, 384.0, 16.0], [590.0, 394.0, 16.0]])
+    one = drift_of("job", ["a", "b", MISSING], counts, (12.0, 6.0), ordered=False)
+    assert one.shown("a") == ("59.0%", "60.0%")
+    assert one.shown(MISSING) == ("1.6%", "at most 4.0%")
+    exact = drift_of("job", ["a", "b", MISSING], np.round(counts) - [0, 0, 16], (0.0, 0.0), ordered=False)
+    assert exact.shown(MISSING) == ("0.0%", "0.0%")

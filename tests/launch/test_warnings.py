@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,8 @@ import pytest
 from scipy.optimize import brentq
 
 import vfl
+from vfl.errors import SpecificationError
+from vfl.launch.metrics import Metrics
 from vfl.launch.run import warnings as running
 from vfl.privacy.gaussian_dp import delta_of, mu_of
 from vfl.privacy.ledger import SqliteLedger
@@ -134,3 +138,52 @@ def test_an_epsilon_that_protects_nothing_is_warned_of() -> None:
     with pytest.warns(vfl.PrivacyWarning, match="ε = 500 protects next to nothing"):
         train(huge)
     assert vfl.plan(JOB, N).warnings == ()
+
+
+def test_a_run_that_can_learn_nothing_says_so_at_its_end(tmp_path: Path, call: Callable[..., Any]) -> None:
+    """40 records at ε = .1 are trained, with a warning; 4,000 records are trained without one."""
+    job = replace(JOB, privacy=vfl.Privacy(epsilon=0.1))
+    for n, hopeless in ((40, True), (4000, False)):
+        data = table(n)
+        rows = zip(*data.values(), strict=True)
+        text = "\n".join([",".join(data), *(",".join(map(str, row)) for row in rows)])
+        (tmp_path / f"{n}.csv").write_text(text)
+        (tmp_path / "job.toml").write_text(job.to_toml() + f'\n[simulation]\ntable = "{n}.csv"\n')
+        run = ("run", str(tmp_path / "job.toml"), "--engine", "inprocess", "--output")
+        said = call(*run, str(tmp_path / str(n)))
+        assert said.code == 0, said.err
+        assert ("warning: NOISE: 40 records are too few" in said.err) is hopeless
+        shown = json.loads(call(*run, str(tmp_path / f"{n}-json"), "--json").out)
+        assert any("NOISE" in warning for warning in shown["warnings"]) is hopeless
+
+
+def test_a_model_that_measures_worse_than_a_constant_is_named() -> None:
+    """Labels that turn in the held-out records make the ranking worse than a coin."""
+    job = replace(JOB, privacy=None, holdout=0.3)
+    assert job.split is not None
+    data = table(2000)
+    y = data["x0"] > 0
+    turned = np.where(job.split.held_out(2000), ~y, y).astype(int)
+    for labels, bad in ((turned, True), (y.astype(int), False)):
+        result = vfl.train(job, data | {"y": labels}, at="inprocess")
+        assert any("worse than a constant" in said for said in running.doubts(result)) is bad
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "needs"),
+    [
+        ("pandas", "frames", lambda result: result.to_sklearn()),
+        ("onnx", "onnx", lambda result: result.to_onnx()),
+        ("matplotlib.figure", "plot", lambda result: result.curves().plot()),
+        ("pandas", "frames", lambda result: result.curves().frame()),
+        ("prometheus_client", "federation", lambda _: Metrics("127.0.0.1:0", {}, {})),
+    ],
+)
+def test_an_error_of_a_missing_package_names_its_extra(
+    module: str, extra: str, needs: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curved = replace(JOB, privacy=None, columns={"x0": vfl.Curve(bounds=(-1, 1))}, bounds={"x1": (-1, 1)})
+    result = train(curved)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SpecificationError, match=rf"pip install 'vfl\[{extra}\]'"):
+        needs(result)

@@ -97,6 +97,8 @@ SELECTED = {"solver": {"kind": "GCD", "passes": None}}
         ),
         (job(evaluation=vfl.Evaluation(public=True)), CANDIDATES, "declared public"),
         (job(diagnostics=True), CANDIDATES, "diagnostics"),
+        (job(evaluation=vfl.Evaluation(cost={"missed": 5, "false_alarm": 1})), CANDIDATES, "leave evaluation.cost"),
+        (job(evaluation=vfl.Evaluation(thresholds=(0.3,))), CANDIDATES, "leave evaluation.cost"),
         (
             job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, inference=True)),
             CANDIDATES,

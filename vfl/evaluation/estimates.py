@@ -77,6 +77,14 @@ class Estimate:
         return high - low > abs(self.best - self.baseline)
 
     @property
+    def worse(self) -> bool:
+        """Return True if the whole interval is worse than the baseline."""
+        low, high = self.interval
+        return self.baseline is not None and (
+            high < self.baseline if self.best > self.baseline else low > self.baseline
+        )
+
+    @property
     def spread(self) -> str:
         """Return the interval in brackets; '' for a value without error."""
         low, high = self.interval

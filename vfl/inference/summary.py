@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl import markup
-from vfl.arguments import require_number
+from vfl.arguments import package, require_number
 from vfl.errors import SpecificationError
 from vfl.inference.hypothesis import shown_p
 
@@ -119,10 +119,7 @@ class Summary:
 
     def to_frame(self) -> Any:
         """Return a pandas frame with one row per coefficient. Raises SpecificationError without pandas."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise SpecificationError("to_frame needs pandas: pip install 'vfl[frames]'") from None
+        pd = package("pandas", "frames", "to_frame")
         frame = pd.DataFrame([asdict(row) for row in self.rows]).set_index("name")
         return frame.rename_axis(None)
 

@@ -10,6 +10,7 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from vfl.arguments import package
 from vfl.errors import OutputError
 from vfl.federation.file import check_address
 
@@ -113,11 +114,10 @@ class Metrics:
         gauges: Mapping[str, str],
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        from prometheus_client import CollectorRegistry, Counter
-
+        prometheus = package("prometheus_client", "federation", "--metrics")
         check_address(address, "the address of the metrics")
-        self._registry, self._labels, self._gauges = CollectorRegistry(), dict(labels or {}), dict(gauges)
-        self._made = {name: self._new(Counter, name, said) for name, said in counters.items()}
+        self._registry, self._labels, self._gauges = prometheus.CollectorRegistry(), dict(labels or {}), dict(gauges)
+        self._made = {name: self._new(prometheus.Counter, name, said) for name, said in counters.items()}
         self._server = Server(address, self._registry)
 
     def _new(self, kind: Any, name: str, said: str) -> Any:

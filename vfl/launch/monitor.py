@@ -38,6 +38,8 @@ REACH = 3.0
 """Distance of the outermost edges of the scores' bins from their centre, in units of the margins' spread."""
 GROUPS, SEEN = 10, 5.0
 """Bins are merged until each has 1/GROUPS of the baseline's records and exceeds SEEN standard deviations of its noise."""
+SURE = 2.0
+"""Standard deviations of noise that a share must exceed to be shown as more than 0."""
 MISSING, OTHER, SCORE = "(missing)", "(none of these)", "score"
 
 
@@ -83,7 +85,8 @@ class Drift:
     """Population stability index of a column or of the score: Σ (p − q)·ln(p/q) over bins, shares p today and q before.
 
     floor : mean index without drift, from noise and sampling alone. limit : index that at most one of 1,000 columns without
-        drift exceeds (vfl.launch.paid_releases.woe.evidence). bins : {bin: (share before, share today)}.
+        drift exceeds (vfl.launch.paid_releases.woe.evidence). bins : {bin: (share before, share today)}, as counted with noise.
+    noise : {bin: (before, today)}, standard deviations of the noise in these shares; 0 for exact counts.
     """
 
     name: str
@@ -91,6 +94,14 @@ class Drift:
     floor: float
     limit: float
     bins: Mapping[str, tuple[float, float]]
+    noise: Mapping[str, tuple[float, float]]
+
+    def shown(self, bin_: str) -> tuple[str, str]:
+        """Return the shares of a bin, before and today, in words. A share that noise may explain shows its upper bound."""
+        return tuple(  # type: ignore[return-value]
+            f"{share:.1%}" if share > SURE * sigma or not sigma else f"at most {max(share, 0.0) + SURE * sigma:.1%}"
+            for share, sigma in zip(self.bins[bin_], self.noise[bin_], strict=True)
+        )
 
     def exceeds(self, threshold: float) -> bool:
         """Return True if the index exceeds `limit`, and also exceeds `floor` by more than the threshold."""
@@ -226,7 +237,8 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
     found = evidence("", names, merged, noise, SEEN)
     total_of = np.maximum(merged.sum(axis=1), 1.0)
     shares = {b: (float(x / total_of[1]), float(y / total_of[0])) for b, y, x in zip(names, *merged, strict=True)}
-    return Drift(name, max(found.value, 0.0), max(found.floor, 0.0), found.limit, shares)
+    sigmas = {b: (float(x / total_of[1]), float(y / total_of[0])) for b, y, x in zip(names, *noise, strict=True)}
+    return Drift(name, max(found.value, 0.0), max(found.floor, 0.0), found.limit, shares, sigmas)
 
 
 def _with_rest(declared: Any, bins: dict[str, float], n_records: int) -> dict[str, float]:

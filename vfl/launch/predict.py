@@ -11,7 +11,7 @@ from coordinator.prediction import Predicted
 from parties.alignment.reading import holds_ids, raw_ids
 from parties.prediction import all_permitted
 from vfl.alignment import Aligned, Aligning
-from vfl.arguments import require
+from vfl.arguments import package, require
 from vfl.errors import SpecificationError
 from vfl.evaluation import Findings
 from vfl.evaluation.thresholds import margin_of, threshold_of
@@ -73,10 +73,7 @@ class Predictions:
 
         With multinomial loss every class has two columns, 'probability[class]' and 'margin[class]'.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise SpecificationError("to_pandas needs pandas: pip install 'vfl[frames]'") from None
+        pd = package("pandas", "frames", "to_pandas")
         columns: dict[str, Any] = {"label": self.labels} | self.numbers("probability") | self.numbers("margin")
         index = None if self.ids is None else pd.Index(self.ids, name=self.id_column)
         return pd.DataFrame(columns, index=index)

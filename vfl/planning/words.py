@@ -96,7 +96,7 @@ def whole(plan: Plan) -> Lines:
     lines += [*_trust(plan), _cost(plan), *_remark(plan), *_link(plan)]
     lines += [*_alignment(plan), *_asks(plan)]
     lines += [("choice", sentence) for sentence in plan.solver.explain(plan.problem)]
-    if plan.problem.private and _compared(plan):
+    if plan.problem.private and compared(plan):
         first = recommendation(plan.problem).candidates[0]
         left = f"{first.left:.2g} of the loss ({first.range})"
         said = f"{first.solver} is expected to win and to leave {left}: {first.reason} (vfl.recommend compares)"
@@ -155,7 +155,7 @@ def _training(plan: Plan) -> str:
 
 
 def _expected(plan: Plan, expected: Forecast | None) -> Lines:
-    if not _compared(plan) and expected is None:
+    if not compared(plan) and expected is None:
         return ()
     found = forecast(plan.job, plan.n_records) if expected is None else expected
     first, *others = found.lines
@@ -250,14 +250,14 @@ def _alignment(plan: Plan) -> Lines:
     return (("align", f"by {columns}, {cost}"), *(("shows", f"{who}: {said}") for who, said in shown))
 
 
-def _compared(plan: Plan) -> bool:
+def compared(plan: Plan) -> bool:
     """Return True if measurements on this loss compared the solvers."""
     return plan.problem.loss.power in (None, 1.0)
 
 
 def _advice(plan: Plan) -> Lines:
     """Return a sentence on the solver with the smallest expected error, if the job names another solver."""
-    if plan.sharing is not None or not _compared(plan):  # the comparison has solvers that cannot run on shares
+    if plan.sharing is not None or not compared(plan):  # the comparison has solvers that cannot run on shares
         return ()
     if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:
         return ()

@@ -199,8 +199,11 @@ def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping
     """Return the page. threshold : index above which a column counts as drifted. days : all comparisons so far, by time."""
 
     def bins(one: Drift) -> Markup:
-        rows = [(name, f"{max(before, 0.0):.1%}", f"{max(now, 0.0):.1%}") for name, (before, now) in one.bins.items()]
-        return section(one.name, table(("bin", "share before", "share today"), rows, numbers=(1, 2)))
+        rows = [(name, *one.shown(name)) for name in one.bins]
+        most = [max(own) for own in zip(*one.noise.values(), strict=True)]
+        noise = f"Shares carry noise of a standard deviation of up to {most[0]:.1%} before and {most[1]:.1%} today."
+        shown = table(("bin", "share before", "share today"), rows, numbers=(1, 2))
+        return section(one.name, shown, remark(noise) if any(most) else None)
 
     def cost(name: str, own: Counted) -> Markup:
         guarantee = f"ε = {own.epsilon:.3g}, δ = {own.delta:.2g}; " if own.epsilon < float("inf") else ""

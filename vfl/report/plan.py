@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vfl.arguments import package
 from vfl.certificate.issue import planned
 from vfl.errors import OutputError, SpecificationError, VflError
 from vfl.planning import plan as make_plan
@@ -226,12 +227,7 @@ def svg(plan: Plan, drawn: Sequence[Point]) -> str:
 
 
 def _draw_png(plan: Plan, drawn: Sequence[Point], path: Path) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SpecificationError(
-            "a .png plot needs matplotlib: pip install 'vfl[plot]', or name an .html or .svg file"
-        ) from None
+    Figure = package("matplotlib.figure", "plot", "a .png plot, unlike .html and .svg,").Figure
     shown = panels(plan, drawn)
     lines = -(-len(shown) // 2)
     figure: Any = Figure(figsize=(9, 0.5 + 2.7 * lines), layout="constrained")

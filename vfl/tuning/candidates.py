@@ -299,6 +299,11 @@ def _check_job(job: Job) -> None:
             "the held-out records are declared public, so scores on them cost nothing: run the candidates one by one, or leave "
             "evaluation.public out"
         )
+    if asked.thresholds is not None or asked.cost is not None:
+        raise SpecificationError(
+            "a tune releases one score, at the default threshold: leave evaluation.cost and evaluation.thresholds out, and "
+            "measure the chosen job in a run of its own"
+        )
     if job.diagnostics:
         raise SpecificationError(
             "diagnostics releases exact values of every candidate: leave diagnostics out of a tuning run"

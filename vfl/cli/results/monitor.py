@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import JSON_ALONE, RUN, new_file, several, tell
+from vfl.cli.options import JSON_ALONE, RUN, path_option, several, tell
 from vfl.cli.options.jobs import CSV, LEDGER, POLICIES, named_sources, records_of
 from vfl.cli.options.site import Where, site_options, watched
-from vfl.errors import SpecificationError
+from vfl.errors import OutputError, SpecificationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ BASELINE, HISTORY = "baseline.json", "monitored"
     "--training",
     "before",
     "[PARTY=]FILE",
-    "Count the records of the training as the baseline, kept in RUN/baseline.json.",
+    "Count the records of the training as the baseline, once; it is kept in RUN/baseline.json.",
 )
 @click.option(
     "--party", metavar="NAME", help="Compare this party's own columns exactly, here; nothing is charged or leaves."
@@ -46,7 +46,7 @@ BASELINE, HISTORY = "baseline.json", "monitored"
 @click.option(
     "--threshold", type=float, default=0.2, show_default=True, metavar="T", help="Stability index that is drift."
 )
-@new_file("HTML page (default: none).")
+@path_option("--output", "HTML page (default: none). An earlier page of this run is replaced.")
 @JSON_ALONE
 def command(
     run: Path,
@@ -73,6 +73,7 @@ def command(
     from vfl.launch.monitor import Counted, compare, count, count_own
     from vfl.launch.run.result import Result
     from vfl.report.comparison import drift_page
+    from vfl.report.markup import element
     from vfl.writing import write_whole
 
     if not threshold > 0:
@@ -81,7 +82,9 @@ def command(
         raise click.UsageError("Missing option '--data'.")
     result = Result.load(run)
     result.require_unaltered(f"the model in {str(run)!r} cannot be relied on")
-    parties = result.job.partition.parties
+    parties, title = result.job.partition.parties, f"{result.job.name}: drift"
+    if output is not None and output.exists() and str(element("title", title)).encode() not in output.read_bytes():
+        raise OutputError(f"the output file {str(output)!r} is not an earlier page of this run: name another file")
     if party is not None:
         if where.federation is not None or epsilon is not None or ledger is not None or not before:
             raise SpecificationError(
@@ -115,7 +118,7 @@ def command(
     if output is not None:
         past = [] if party is not None else sorted((run / HISTORY).glob("*.json"))
         days = {path.stem: compare(result, then, Counted.load(path)) for path in past}
-        write_whole(output, drift_page(found, threshold, f"{result.job.name}: drift", days))
+        write_whole(output, drift_page(found, threshold, title, days))
     rows = {one.name: {"index": one.index, "floor": one.floor, "limit": one.limit} for one in found.drifts}
     said = (f"{one}{'  DRIFT' if one.name in exceeding else ''}" for one in found.drifts)
     tell({"drift": rows, "exceeding": exceeding, "unwatched": found.unwatched}, *said, as_json=as_json)
@@ -139,7 +142,11 @@ def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> Counted:
     path = run / BASELINE
     if path.exists():
         if before:
-            raise SpecificationError(f"{str(path)!r} already holds the baseline: leave --training out")
+            click.echo(
+                f"{str(path)!r} holds the baseline already: --training is not read or charged again; remove the file to count "
+                "other records",
+                err=True,
+            )
         return Counted.load(path)
     if not before:
         raise SpecificationError(

@@ -137,9 +137,10 @@ def unused(name: str) -> Path:
 
 def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str] = ()) -> None:
     """Print the outcome of a run. warnings : further warnings, which only the JSON contains."""
+    from vfl.launch.run.warnings import doubts
     from vfl.launch.run.wide_bounds import wide_bounds
 
-    wide = wide_bounds(result)
+    wide = (*doubts(result), *wide_bounds(result))
     if as_json:
         print_json(summary(result, folder, (*warnings, *wide)))
         return

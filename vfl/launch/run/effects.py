@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vfl.arguments import package
 from vfl.columns import Boolean, Categorical, categories_of
 from vfl.errors import SpecificationError, nearest
 from vfl.features import Crossed, OfCells, own_of
@@ -135,8 +136,7 @@ class Effects:
 
     def frame(self) -> Any:
         """Return a pandas DataFrame with column, party, x, y, value and band, one row per point. Only pairs have y."""
-        import pandas as pd
-
+        pd = package("pandas", "frames", "a frame of curves")
         found = []
         for e in self._all:
             points = product(e.x, e.y) if isinstance(e, Joint) else ((x, None) for x in e.x)
@@ -147,7 +147,7 @@ class Effects:
 
     def plot(self, columns: int = 3) -> Any:
         """Return a matplotlib Figure with one panel per curve, then one heat map per pair, `columns` panels in a row."""
-        from matplotlib.figure import Figure
+        Figure = package("matplotlib.figure", "plot", "a plot of curves").Figure
 
         drawn = self._all
         rows = max(1, math.ceil(len(drawn) / columns))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vfl.arguments import package
 from vfl.errors import SpecificationError
 from vfl.features.formula import BLANK, Apply, Case, Cell
 from vfl.launch.run.parts import reach_of, sum_of
@@ -47,10 +48,7 @@ def onnx_of(result: Result, party: str | None = None) -> bytes:
 
     Raises SpecificationError if onnx is not installed, and the errors of `sum_of`.
     """
-    try:
-        import onnx
-    except ImportError:
-        raise SpecificationError("an ONNX export needs onnx: pip install 'vfl[onnx]'") from None
+    onnx = package("onnx", "onnx", "an ONNX export")
     own, graph = sum_of(result, party), _Graph(onnx.helper)
     named: dict[str, str] = {}
     for cell in own.cells:

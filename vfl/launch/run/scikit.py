@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vfl.arguments import package
 from vfl.columns import canonical_category
-from vfl.errors import SpecificationError
 from vfl.features.formula import BLANK, NO_DATE, Apply, Case, Cell, shared
 from vfl.launch.run.parts import coordinates_of, reach_of, sum_of
 
@@ -54,12 +54,7 @@ def pipeline_of(result: Result, party: str | None = None) -> Any:
 
     Raises SpecificationError if pandas, whose frames name the columns, is not installed.
     """
-    try:
-        import pandas as pd
-    except ImportError:
-        raise SpecificationError(
-            "to_sklearn needs pandas, whose frames name the columns: pip install 'vfl[frames]'"
-        ) from None
+    pd = package("pandas", "frames", "to_sklearn")
     from sklearn.linear_model import LinearRegression
     from sklearn.pipeline import Pipeline, make_pipeline
 

@@ -8,12 +8,16 @@ import warnings
 from typing import TYPE_CHECKING
 
 from vfl.planning import Plan
+from vfl.planning import plan as make_plan
+from vfl.planning.forecast import forecast
+from vfl.planning.words import compared
 from vfl.privacy.events import of_run
 from vfl.privacy.ledger import Accounting
 from vfl.privacy.ledger.composition import epsilon_of, plan_cost
 
 if TYPE_CHECKING:
     from vfl.job import Job
+    from vfl.launch.run.result import Result
     from vfl.privacy.ledger.composition import Plan as Releases
 
 OURS = ("vfl", "coordinator", "parties")
@@ -92,3 +96,17 @@ def warn(message: str, category: type[Warning] = PrivacyWarning) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def doubts(result: Result) -> tuple[str, ...]:
+    """Return sentences if public facts say that noise hides any signal, and if the model measures worse than a constant."""
+    job, n = result.job, result.certificate.n_records
+    said = []
+    expected = forecast(job, n)
+    if compared(make_plan(job, n)) and expected.noise:
+        said.append(f"{expected.lines[0]}. Do not rely on it: use more records, a larger ε or fewer columns")
+    findings = result.findings.get("held out")
+    measures = {} if findings is None else findings.measures
+    if any(name in measures and measures[name].worse for name in ("auc", "d2", "r2")):
+        said.append("the model is worse than a constant prediction on held-out records: do not use it")
+    return tuple(said)
