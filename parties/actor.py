@@ -60,9 +60,10 @@ SHARD_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """Reference to a source in the memory of the process that started the run.
+    """Reference to a source, a job or a task in the memory of the process that started the run or the actor.
 
-    Ray forwards the reference without resolving it.
+    Ray forwards the reference without resolving it. A large argument of a constructor would be lost with the node of the
+    actor, which Ray could not restart then; a reference lives as long as the process that holds it.
     """
 
     reference: Any
@@ -116,11 +117,11 @@ def _encoded(argument: Any) -> Any:
 class IdsActor:
     """Base of actors that hold one shard of a party's rows. Before loading, they hold the ids of a range of the source's rows.
 
-    task : task of the party; it names the id column.
+    task : task of the party, or a reference to it; it names the id column.
     """
 
-    def __init__(self, task: PartyTask) -> None:
-        self._ids_task = task
+    def __init__(self, task: PartyTask | InMemory) -> None:
+        self._ids_task: PartyTask = _opened(task)
         self._ids: IdRange | None = None
 
     def read_ids(self, source: Any, shard: Shard, content: str) -> tuple[str, dict[int, str]]:
@@ -152,9 +153,9 @@ class RowsActor(Serving, IdsActor):
     A restart by Ray leaves this actor without rows. The party's actor then makes it load the rows again.
     """
 
-    def __init__(self, task: PartyTask, threads: int) -> None:
+    def __init__(self, task: PartyTask | InMemory, threads: int) -> None:
         super().__init__(task)
-        self._task, self._threads = task, threads
+        self._task, self._threads = self._ids_task, threads
         self._loaded: Rows | SubsampledRows | None = None
         self._digests: dict[int, str] = {}
         self._constants = Constants()
@@ -366,14 +367,15 @@ class PartyActor(Serving, ServiceActor):
     Ray never retries methods of this actor, since a retry would be a new release. After a restart by Ray, the actor has no
     columns. It then answers no query before `load` is called again.
 
-    job : the job to train; None for a party that only predicts. keeping : alignment files that the party keeps on disk.
+    job : the job to train, or a reference to it; None for a party that only predicts.
+    keeping : alignment files that the party keeps on disk.
     threads : number of threads of the party's kernels.
     shards : Ray's options for the actor of each shard of the rows; () keeps all rows in this actor.
     """
 
     def __init__(
         self,
-        job: Job | None,
+        job: Job | InMemory | None,
         name: str,
         policy: str | None = None,
         keeping: Keeping | None = None,
@@ -384,7 +386,8 @@ class PartyActor(Serving, ServiceActor):
         self._started: list[Any] = []
         self._served: Served | None = None
         self._divided: Divided | None = None
-        self._given, self._name, self._policy = job, name, policy
+        self._given: Job | None = _opened(job)
+        self._name, self._policy = name, policy
         self._keeping = keeping or Keeping()
         self._threads = threads
         self._party: Party | None = None
@@ -478,8 +481,10 @@ class PartyActor(Serving, ServiceActor):
     def _group(self) -> Served:
         """Return the shards. Their actors start with the first call of this method."""
         if self._served is None:
-            made, task = ray.remote(RowsActor), self._task
-            self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
+            made, self._shared_task = ray.remote(RowsActor), InMemory(ray.put(self._task))
+            self._started = [
+                made.options(**options).remote(self._shared_task, self._threads) for options in self._shards
+            ]
             self._served = Served(
                 self._started, self._of_shard, _encoded, lost=self._late, seconds=SHARD_SECONDS, handles=True
             )
@@ -512,8 +517,8 @@ class PartyActor(Serving, ServiceActor):
 class DealerActor(ServiceActor):
     """Dealer of a run on secret shares: an actor without columns."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job | InMemory) -> None:
         from parties.dealing import Dealing  # imported here, since a party does not need it
 
         # Ray copies each parcel into its store when the request returns the parcel.
-        super().__init__(DEALER, Dealing(job, recycles=True))
+        super().__init__(DEALER, Dealing(_opened(job), recycles=True))

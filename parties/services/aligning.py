@@ -228,6 +228,12 @@ class AlignmentService(Service):
             )
         if self._ids is None:
             self._open(resumed=True)
+            if self._index is None and self._of_run is not None:
+                self.close()
+                raise OutputError(
+                    f"party {self._task.party!r} was restarted, and its index folder {str(self._of_run.parent)!r} no longer "
+                    f"holds the run's aligned rows, {self._of_run.name}: mount the folder again, or restore it from a backup"
+                )
         return self.concluded()
 
     def close(self) -> None:

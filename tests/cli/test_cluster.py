@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -20,9 +22,6 @@ from vfl.errors import FederationError, JobFileError, PlacementError
 from vfl.job import file as jobfile
 from vfl.launch.engines import submission
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @dataclass
 class Server:
@@ -32,12 +31,18 @@ class Server:
     sent: list[dict[str, Any]] = field(default_factory=list)
     printed: dict[str, str] = field(default_factory=dict)
     status: dict[str, str] = field(default_factory=dict)
+    stops: str = "STOPPED"
 
     def submit_job(self, *, entrypoint: str, submission_id: str, runtime_env: dict[str, Any], **asked: Any) -> None:
-        self.sent.append({"id": submission_id, "runtime_env": runtime_env, **asked})
+        packages = [Path(package) for package in runtime_env.get("py_modules", ())]
+        files = {file.name: file.read_text() for package in packages for file in package.iterdir()}
+        self.sent.append({"id": submission_id, "files": files, "runtime_env": runtime_env, **asked})
+        place = self.folder / "packages"  # Ray unpacks each package below a folder of PYTHONPATH
+        for package in packages:
+            shutil.copytree(package, place / package.name)
         done = subprocess.run(
             ["sh", "-c", entrypoint],
-            env=os.environ | runtime_env["env_vars"] | {"PATH": f"{self.folder}:{os.environ['PATH']}"},
+            env=os.environ | {"PYTHONPATH": f"/nowhere:{place}", "PATH": f"{self.folder}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
         )
@@ -70,7 +75,7 @@ class Server:
             yield line
 
     def stop_job(self, ident: str) -> None:
-        self.status[self.known(ident)] = "STOPPED"
+        self.status[self.known(ident)] = self.stops
 
 
 @pytest.fixture
@@ -118,7 +123,8 @@ def submit(job: Path, server: Server, *options: object) -> dict[str, str]:
 def test_only_the_text_of_the_job_is_sent(server: Server, job: Path) -> None:
     sent = submit(job, server, "--set", "privacy.epsilon=2", "--ledger", "a b.db")
     (call,) = server.sent
-    assert call["runtime_env"] == {"env_vars": {"VFL_JOB": job.read_text()}}
+    assert call["files"] == {"job.toml": job.read_text()}
+    assert list(call["runtime_env"]) == ["py_modules"]
     assert call["entrypoint_num_cpus"] == 0
     assert set(call["entrypoint_resources"]) == {"coordinator"}
     there = server.folder / "site with a space" / f"{sent['id']}.toml"
@@ -130,13 +136,17 @@ def test_only_the_text_of_the_job_is_sent(server: Server, job: Path) -> None:
     assert sent["output"] == f"runs/{sent['id']}"
 
 
-def test_status_logs_and_cancel(server: Server, job: Path) -> None:
+def test_status_logs_and_cancel(server: Server, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (submit(job, server)["id"] for _ in range(2))
     assert first != second
     assert run("status").splitlines() == [f"{first}  succeeded", f"{second}  succeeded"]
     assert run("logs", first, "--follow") == run("logs", first)
     assert "can be resumed" in run("cancel", second)
     assert json.loads(run("status", second, "--json")) == [{"id": second, "status": "STOPPED", "message": ""}]
+    server.stops = "PENDING"
+    monkeypatch.setattr(submission, "CANCEL_SECONDS", 0.1)
+    with pytest.raises(FederationError, match=r"still pending"):
+        run("cancel", second)
     for line in (("status", "x"), ("logs", "x"), ("cancel", "x")):
         with pytest.raises(FederationError, match=r"no job 'x'.*vfl status"):
             run(*line)

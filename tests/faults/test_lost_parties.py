@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from coordinator.charging.budget import Budget
 from coordinator.coordinator import Coordinator, Outcome
 from coordinator.rounds import LEFT, Lost, Round
 from parties.loading import load
-from vfl.errors import DataError, FederationError, PartyLost, SpecificationError
+from vfl.errors import DataError, FederationError, OutputError, PartyLost, SpecificationError
 from vfl.inference.covariance import inference_of
 from vfl.job import file as jobfile
 from vfl.job.site import Faults
@@ -673,6 +674,11 @@ def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
     assert again.call(to_plain(Load()), (), None) == first["shop"].call(to_plain(Load()), (), None)
     with pytest.raises(FederationError, match="without an output folder"):
         actors(None)["shop"].load(sources()["shop"])
+    shutil.rmtree(tmp_path / "shop-index")
+    with pytest.raises(
+        OutputError, match=r"'shop' was restarted, and its index folder .*shop-index.*restore it from a backup"
+    ):
+        actors("run")["shop"].load(sources()["shop"])
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ def logs(ident: str, address: str | None, *, follow: bool) -> None:
 @click.argument("ident", metavar="ID")
 @ADDRESS
 def cancel(ident: str, address: str | None) -> None:
-    """End job ID. Its releases stay charged. Continue its run with: vfl submit --resume RUN."""
+    """End job ID, and wait for its end. Its releases stay charged. Continue its run with: vfl submit --resume RUN."""
     from vfl.launch.engines.submission import JobServer
 
-    JobServer(address).cancel(ident)
-    click.echo(f"{ident}: ended; its run can be resumed")
+    found = JobServer(address).cancel(ident)
+    click.echo(f"{ident}: {'ended; its run can be resumed' if found.status == 'STOPPED' else found.status.lower()}")

@@ -240,10 +240,11 @@ def _federation(
             name: source if isinstance(source, str | Path | Blocks) else InMemory(ray.put(source))
             for name, source in {**sources, **datasets}.items()
         }
+        spec = None if job is None else InMemory(ray.put(job))
         alone = job is not None and not job.secure and job.solver.sequential
         threads = cores_of(place, 1 if alone else len(processes))
         given = {
-            name: (job, name, arrangement.policies.get(name), arrangement.keeping(name), threads, shards(name, takes))
+            name: (spec, name, arrangement.policies.get(name), arrangement.keeping(name), threads, shards(name, takes))
             for name in sources
         }
         actors: dict[str, Any] = {}
@@ -259,7 +260,7 @@ def _federation(
                 if secure.dealer == AT_COORDINATOR
                 else {"num_cpus": 0 if place.pinned else takes["num_cpus"], **spot(DEALER, 0)}
             )
-            dealing[DEALER] = ray.remote(DealerActor).options(**again, **beside).remote(job)
+            dealing[DEALER] = ray.remote(DealerActor).options(**again, **beside).remote(spec)
         margins = () if label_party is None else shards(CENTRE, {"num_cpus": 0})
         coordinator = (
             ray.remote(CoordinatorActor)

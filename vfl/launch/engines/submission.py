@@ -1,14 +1,18 @@
-"""Submission of a job to a cluster's job server (Ray Jobs). Only the text of the job file is sent: no data and no folder.
+"""Submission of a job to a cluster's job server (Ray Jobs). Only the job file is sent: no data.
 
 The driver (the process of `vfl run`) runs on the node that offers the resource 'coordinator'. That node keeps ledger and run.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
+import tempfile
+import time
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import FederationError, PlacementError
@@ -17,10 +21,14 @@ from vfl.launch.engines.bundles import PIN
 from vfl.launch.engines.connection import environment, import_ray, require_answer, unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-TEXT = "VFL_JOB"
-"""Environment variable that carries the text of the job file."""
+SENT = "job.toml"
+"""Name of the job file in the package that carries it."""
+ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
+POLL_SECONDS = 0.2
+CANCEL_SECONDS = 30.0
+"""Time limit for a job to end after `cancel`."""
 RUNS = "runs"
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Environment variables that would override the address given to Ray's client."""
@@ -61,6 +69,7 @@ class JobServer:
             named = address or next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
             if named is not None and named.startswith(("http://", "https://")):
                 require_answer(named)
+            logging.getLogger("ray").setLevel(logging.WARNING)  # else the client reports its upload
             with environment(dict.fromkeys(ADDRESSES) if address else {}):
                 self._client: Any = JobSubmissionClient(address)
         except (ImportError, ModuleNotFoundError) as error:
@@ -81,14 +90,19 @@ class JobServer:
         """
         ident = f"{name}-{uuid.uuid4().hex[:8]}"
         run = ["vfl", "run", f"{ident}.toml", "--address", "auto", "--output", f"{RUNS}/{ident}", *arguments]
-        return self._start(
-            ident, folder, f'printf %s "${TEXT}" > {shlex.quote(ident)}.toml && exec {shlex.join(run)}', text
-        )
+        # Ray puts the folder of each package on PYTHONPATH. Unlike an environment variable, a package may exceed 128 KiB.
+        own = shlex.quote(ident)
+        copy = f'IFS=:; for place in $PYTHONPATH; do cp "$place"/{own}/{SENT} {own}.toml 2>/dev/null && break; done; unset IFS'
+        with tempfile.TemporaryDirectory() as place:
+            package = Path(place, ident)
+            package.mkdir()
+            (package / SENT).write_text(text, encoding="utf-8")
+            return self._start(ident, folder, f"{copy}; exec {shlex.join(run)}", {"py_modules": [str(package)]})
 
     def resume(self, run: str, *, folder: str) -> Submission:
         """Resume an interrupted run on the node that holds its folder."""
         ident = f"resume-{uuid.uuid4().hex[:8]}"
-        return self._start(ident, folder, f"exec {shlex.join(['vfl', 'resume', run])}", "")
+        return self._start(ident, folder, f"exec {shlex.join(['vfl', 'resume', run])}", {})
 
     def list(self) -> list[Submission]:
         """Return the server's jobs, oldest first."""
@@ -119,20 +133,32 @@ class JobServer:
         finally:
             loop.close()
 
-    def cancel(self, ident: str) -> None:
-        """Stop the driver of a job. The job's run can be resumed."""
-        self._known(self._client.stop_job, ident)
+    def cancel(self, ident: str) -> Submission:
+        """Stop the driver of a job, and return the job's state once it has ended. The job's run can be resumed.
 
-    def _start(self, ident: str, folder: str, command: str, text: str) -> Submission:
+        Raises FederationError if the job has not ended within CANCEL_SECONDS.
+        """
+        self._known(self._client.stop_job, ident)
+        until = time.monotonic() + CANCEL_SECONDS
+        while (found := self.status(ident)).status not in ENDED:
+            if time.monotonic() > until:
+                raise FederationError(
+                    f"job {ident} is still {found.status.lower()}, {CANCEL_SECONDS:g} s after it was told to end"
+                    f"{f' ({found.brief})' if found.brief else ''}: cancel it again, or see vfl logs {ident}"
+                )
+            time.sleep(POLL_SECONDS)
+        return found
+
+    def _start(self, ident: str, folder: str, command: str, environment: Mapping[str, Any]) -> Submission:
         try:
             self._client.submit_job(
                 entrypoint=f"cd {shlex.quote(folder)} 2>/dev/null || {_ending_without(folder)}; {command}",
                 submission_id=ident,
-                runtime_env={"env_vars": {TEXT: text}},
+                runtime_env=dict(environment),
                 entrypoint_num_cpus=0,
                 entrypoint_resources={COORDINATOR: PIN},
             )
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise FederationError(f"the cluster does not take the job: {error}") from error
         return Submission(ident, "PENDING")
 
