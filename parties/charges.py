@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger import Reservation
 
+LARGEST_NUMBER = 1 << 63
+
 
 def _extent(query: Gram) -> tuple[object, ...]:
     """Return all that defines a party's sum: its number among the parts of one release, columns and kind of clip."""
@@ -101,13 +103,17 @@ class Charges:
     def charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
         """Charge releases in one transaction; ConsentRefused for a repeated or unplanned release.
 
-        A key with a negative round is refused. Otherwise OTHERS could look charged already, and closing the run would not
-        charge the rest of the plan.
+        A key with a negative number is refused. Otherwise OTHERS could look charged already, and closing the run would not
+        charge the rest of the plan. So is a number that no file of the owner can hold.
         """
         if self._reservation is None:
             raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
-        if any(each.round < 0 for each, _ in items):
-            raise ConsentRefused(f"party {self._party!r} was asked for a release of round {items[0][0].round}")
+        for each, _ in items:
+            if not all(0 <= number < LARGEST_NUMBER for number in (each.round, each.part, each.attempt)):
+                raise ConsentRefused(
+                    f"party {self._party!r} was asked for a release of round {each.round}, part {each.part}, attempt "
+                    f"{each.attempt}: a number is negative or too large"
+                )
         if not self._repeats and any(each in self._made for each, _ in items):
             raise ConsentRefused(
                 f"party {self._party!r} made the release of round {items[0][0].round}, attempt {items[0][0].attempt} "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parties.addressed import check_addressed
 from parties.record_cap import OwnCap
 from parties.rows import UNIT_GRID
 from vfl.errors import DataError, PrivacyError
@@ -62,9 +63,6 @@ if TYPE_CHECKING:
     from vfl.secure.requests import Parcel, Request
     from vfl.shards import Group
     from vfl.types import Integers, Vector
-
-MOST_CELLS = 1024
-"""Largest number of cells of a histogram that a party computes."""
 
 
 class Party:
@@ -180,6 +178,7 @@ class Party:
         records : per-record vectors of the query; `Each` with one entry per shard if the rows are in shards.
         """
         start = time.perf_counter()
+        check_addressed(query, self.name, self.n_coordinates)
         if query.subsample not in self._numbers:
             raise PrivacyError(
                 f"party {self.name!r} was sent a query on records that its job does not plan: a query names one of the job's "
@@ -201,7 +200,7 @@ class Party:
                 "trust='secure'"
             )
         check(query)
-        if isinstance(query, Select) and self.name in query.coordinates:
+        if isinstance(query, Select):
             check_score(query, query.coordinates[self.name][1], self.n_trained, self.name)
         if isinstance(query, Descend | Backward) and query.capped is not None:
             self._cap.admit(query, query.capped)
@@ -325,8 +324,6 @@ class Party:
         return self._noised(sums, UNIT_GRID, query.event, key, sensitivity)
 
     def _ranges(self, query: Ranges, key: ReleaseKey) -> Vector:
-        if not 1 <= query.cells <= MOST_CELLS:
-            raise PrivacyError(f"a histogram has from 1 to {MOST_CELLS} cells, not {query.cells}")
         (counts,) = self._sums(query, self._nothing())
         sensitivity = magnitudes.sensitivity(len(query.columns[self.name]))
         return self._noised(counts, 1.0, query.event, key, sensitivity)

@@ -13,23 +13,8 @@ import numpy as np
 from parties.daily_count import open_durable
 from parties.services.training import RECORDS
 from vfl.errors import ConsentRefused, FederationError, PrivacyError
-from vfl.messages import (
-    Backward,
-    Columns,
-    Counts,
-    Descend,
-    Forward,
-    Moments,
-    Need,
-    Notice,
-    Ranges,
-    RecordNorms,
-    Select,
-    held_at_once,
-    joining,
-)
+from vfl.messages import Descend, Need, Notice, held_at_once, joining
 from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, Score, TakeMargins
-from vfl.messages.query import by_party
 from vfl.planning import layout_of
 from vfl.secure import requests
 from vfl.secure.check_rows import CHECK_ROWS
@@ -38,7 +23,7 @@ from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits, as_vector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from parties.dealing import Dealing
@@ -50,7 +35,7 @@ if TYPE_CHECKING:
     from parties.services.training import TrainingService
     from vfl.job import Job
     from vfl.job.task import PartyTask
-    from vfl.messages import Block, Query
+    from vfl.messages import Query
     from vfl.messages.joining import Offer
     from vfl.privacy.events import ReleaseKey
     from vfl.security.sealing import Sealer
@@ -272,9 +257,8 @@ class Answered:
 class TrainingWork(Work):
     """Work on one run: a training, or only an alignment.
 
-    Guarantee. A query concerns only this party's own columns, and each vector has one entry per record of this party. A query
-    is answered only once per key (round, part and attempt), also after a restart, unless its noise is seeded and therefore
-    identical.
+    Guarantee. Each vector has one entry per record of this party. A query is answered only once per key (round, part and
+    attempt), also after a restart, unless its noise is seeded and therefore identical.
 
     answered : path of the file with answered keys, next to the owner's release log (book).
     """
@@ -326,7 +310,6 @@ class TrainingWork(Work):
             raise FederationError(f"party {own!r} was asked for an answer before it loaded its columns")
         if isinstance(message, tuple) and self._party is not None:
             query, key = message
-            check_addressed(query, own, self._party.n_coordinates)
             vectors = {
                 name: self._of_records(name, vectors[name], self._length(name, self._party) * query.width)
                 for name in RECORDS
@@ -404,40 +387,6 @@ class TrainingWork(Work):
                 f"party {self._task.party!r} was sent a vector whose length differs from its number of records"
             )
         return vector
-
-
-def check_addressed(query: Query, party: str, n_coordinates: int) -> None:
-    """Raise PrivacyError for a query that concerns another party, or columns that this party does not have."""
-    for name, block in _blocks(query):
-        if name != party or block.party != party or not 0 <= block.start <= block.stop <= n_coordinates:
-            raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
-    given = [getattr(query, name).keys() for name in by_party(query) if getattr(query, name) is not None]
-    fits = not given or (given[0] == {party} and all(names <= {party} for names in given))
-    if fits and isinstance(query, Moments):
-        fits = 0 <= query.widths[party] <= n_coordinates
-    elif fits and isinstance(query, Ranges | Counts):
-        fits = all(0 <= j < n_coordinates for j in query.columns[party])
-    elif fits and isinstance(query, Descend):
-        fits = party in query.start and len(query.start[party]) <= n_coordinates
-        fits = fits and (query.replayed is None or len(query.replayed) == len(query.steps[party]))
-    if not fits:
-        raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
-
-
-def _blocks(query: Query) -> Iterator[tuple[str, Block]]:
-    """Yield every block of a query, with the party that the query names for it."""
-    capped = query.capped if isinstance(query, Descend | Backward) else None
-    if capped is not None:
-        yield from ((name, block) for name, (block, _, _) in capped.rows.items())
-    match query:
-        case Backward():
-            yield from ((block.party, block) for block in query.blocks)
-        case Descend():
-            yield from ((name, step.block) for name, steps in query.steps.items() for step in steps)
-        case Forward() | Select():
-            yield from ((name, block) for name, (block, _) in query.coordinates.items())
-        case RecordNorms() | Columns():
-            yield from ((name, block) for name, (block, _, _) in query.rows.items())
 
 
 def vectors_with(query: Query) -> tuple[str, ...]:

@@ -198,7 +198,7 @@ class Untouchable:
 
     kernels = None
     n_records = setting.N
-    n_coordinates = 1
+    n_coordinates = len(setting.COLUMNS)
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the party read its {name}")

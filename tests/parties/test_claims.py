@@ -7,6 +7,8 @@ noise of σ on sums that differ by d loses (d/σ)², and no sequence of messages
 from __future__ import annotations
 
 import contextlib
+import math
+import warnings
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -22,43 +24,45 @@ from parties.loading import load
 from parties.services.training import PartyService
 from tests.coordinator.organisations import federation
 from tests.neighbours import setting
-from vfl.errors import PrivacyError
+from vfl.errors import PrivacyError, VflError
 from vfl.federation import events
 from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Notice, Phase, Query, Records
+from vfl.messages import Gram, Notice, Phase, Query, Records, Select
+from vfl.privacy.events import ReleaseKey
 from vfl.privacy.gaussian_dp import epsilon_of
-from vfl.privacy.ledger import SqliteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from parties.party import Party
-    from vfl.privacy.events import ReleaseKey
 
 N, DELTA = 64, 1e-6
-SOLVERS: dict[str, tuple[Any, str]] = {
-    "visits": (vfl.SkGD(passes=2, clip="coordinate"), "logistic"),
-    "a pass under a record cap": (vfl.SkGD(passes=2, clip="record"), "logistic"),
-    "sums of all parties": (vfl.GD(passes=2), "logistic"),
-    "disjoint batches": (vfl.SGD(passes=1, sampling="disjoint", batch_size=8), "logistic"),
-    "secret samples": (vfl.SGD(passes=1, sampling="poisson", batch_size=8), "logistic"),
-    "selections": (vfl.GCD(rounds=3), "logistic"),
-    "products": (vfl.NoisyGram(), "squared"),
+SKGD = vfl.SkGD(passes=2, clip="coordinate")
+JOBS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "visits": (SKGD, "logistic", {}),
+    "a pass under a record cap": (vfl.SkGD(passes=2, clip="record"), "logistic", {}),
+    "momentum": (vfl.SkGD(passes=2, clip="record", momentum=0.5, sweep="block"), "squared", {}),
+    "sums of all parties": (vfl.GD(passes=2), "logistic", {}),
+    "disjoint batches": (vfl.SGD(passes=1, sampling="disjoint", batch_size=8), "logistic", {}),
+    "secret samples": (vfl.SGD(passes=1, sampling="poisson", batch_size=8), "logistic", {}),
+    "selections": (vfl.GCD(rounds=3), "logistic", {}),
+    "products": (vfl.NoisyGram(), "squared", {}),
+    "curves": (SKGD, "logistic", {"columns": {"*": vfl.Curve(4)}}),
 }
 
 
 def job(name: str, **options: Any) -> vfl.Job:
-    solver, loss = SOLVERS[name]
-    return setting.job(solver, loss, **options)
+    solver, loss, own = JOBS[name]
+    return setting.job(solver, loss, holdout=0.25, **own, **options)
 
 
 @cache
 def asked(name: str, party: str) -> tuple[tuple[Query, Records, ReleaseKey], ...]:
     """Return the queries of an honest run to one party."""
-    spec, found = job(name, holdout=0.25), []
+    spec, found = job(name), []
 
     class Noted(InProcessTransport):
         def ask(self, shares: Any, records: Any, key: ReleaseKey) -> Any:
@@ -72,60 +76,60 @@ def asked(name: str, party: str) -> tuple[tuple[Query, Records, ReleaseKey], ...
 
 @dataclass
 class Pair:
-    """Parties with neighbouring records and, perhaps, a book each. lost : Σ (d/σ)² of all releases so far."""
+    """Parties with neighbouring records and, perhaps, a book each. lost : Σ (d/σ)² of all releases of a run so far."""
 
     ours: Party
     theirs: Party
-    book: Path | None
     lost: float = 0.0
+    runs: int = 0
     made: list[Any] = field(default_factory=list)
 
-    def answer(self, query: Query, records: Records, key: ReleaseKey) -> None:
-        sums = []
+    def begin(self) -> None:
+        """Open another run in both books."""
+        self.runs, self.lost = self.runs + 1, 0.0
+        for party in (self.ours, self.theirs):
+            party.hear(Notice(Phase.OPEN, f"r{self.runs}", "a"))
+
+    def answer(self, plain: Any, records: Records, key: ReleaseKey) -> None:
+        """Send a query's plain form to both parties. The reply has the requested releases, or nothing is answered."""
+        sums: list[list[Any]] = []
+        named = {name: getattr(records, name) for name in ("weights", "margins", "labels", "limits")}
         for party in (self.ours, self.theirs):
             self.made.clear()
-            PartyService(party).answer(
-                (from_plain(to_plain(query), Query), key),
-                {
-                    name: vector
-                    for name in ("weights", "margins", "labels", "limits")
-                    if (vector := getattr(records, name)) is not None
-                },
-            )
+            query = from_plain(plain, Query)
+            vectors = {name: vector for name, vector in named.items() if vector is not None}
+            reply: Any = PartyService(party).answer((query, from_plain(to_plain(key), ReleaseKey)), vectors)[0]
+            assert reply.selected is not None or tuple(map(len, reply.released)) == query.sizes()
             sums.append(list(self.made))
         for (mine, sigma), (other, _) in zip(*sums, strict=True):
             self.lost += float(np.sum(((mine - other) / sigma) ** 2))
 
     @property
     def charged(self) -> float:
-        """ε that the book says is spent."""
-        return sum(run.spent for balance in SqliteLedger(self.book).show() for run in balance.runs)
+        """Return the ε that the book says the run has spent."""
+        costs = self.ours.costs()
+        return 0.0 if costs is None else costs.epsilon
 
     @property
     def released(self) -> float:
-        """ε of the releases, at least."""
-        return epsilon_of(self.lost**0.5, DELTA) if self.lost else 0.0
+        """Return the ε of the releases, at least."""
+        return epsilon_of(math.sqrt(self.lost), DELTA) if self.lost else 0.0
 
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def make(spec: vfl.Job, party: str = "bank", *, book: bool = True) -> Pair:
-        policies = []
-        for side in ("ours", "theirs"):
+        loaded = []
+        for side, table in zip(("ours", "theirs"), setting.mirrored(spec.loss, N), strict=True):
             path = tmp_path / f"{side}.toml"
-            path.write_text(f'format = 1\njobs = ["*"]\nproducts = true\n[total]\nepsilon = 100.0\ndelta = {DELTA}\n')
-            policies.append(str(path) if book else None)
-        tables = setting.turned(spec.loss, N) if party == "telco" else setting.mirrored(spec.loss, N)
-        loaded = [
-            load(spec.for_party(party), sources_of(spec, own)[party], policy)
-            for own, policy in zip(tables, policies, strict=True)
-        ]
-        made = Pair(*loaded, tmp_path / "ours.book" if book else None)
+            path.write_text(f'format = 1\njobs = ["*"]\nproducts = true\n[total]\nepsilon = 1e5\ndelta = {DELTA}\n')
+            loaded.append(load(spec.for_party(party), sources_of(spec, table)[party], str(path) if book else None))
+        made = Pair(*loaded)
         if book:
-            for each in loaded:
-                each.hear(Notice(Phase.OPEN, "r1", "a"))
+            made.begin()
 
         def release(sums: Any, grid: float, event: Any, noise: Any, key: ReleaseKey, sensitivity: float) -> Any:
+            del noise
             assert event.sensitivity >= sensitivity
             made.made.append((np.asarray(sums, dtype=np.float64) * grid, event.sigma))
             return event.sensitivity * np.random.default_rng([key.round, key.part]).normal(size=len(sums))
@@ -136,9 +140,14 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     return make
 
 
-def loud(records: Records) -> Records:
-    """Return records whose weights drive every contribution to its cap."""
-    return records if records.weights is None else replace(records, weights=np.full_like(records.weights, 1e6))
+def loud(query: Query, records: Records) -> Records:
+    """Return weights that drive every contribution to its cap.
+
+    A party trusts the coordinator alone for the weights of products of columns, which only the coordinator can compute.
+    """
+    if records.weights is None or isinstance(query, Gram):
+        return records
+    return replace(records, weights=np.full_like(records.weights, 1e6))
 
 
 NUMBERS = (*range(6), -1, 1 << 40)
@@ -146,14 +155,16 @@ NUMBERS = (*range(6), -1, 1 << 40)
 
 @pytest.mark.parametrize("book", [True, False], ids=["book", "no book"])
 @pytest.mark.parametrize("party", ["bank", "telco"])
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", JOBS)
 def test_no_query_divides_the_records_unless_the_plan_does(name: str, party: str, pair: Any, book: bool) -> None:
     """Charges on the parts of a split count the dearest part alone, and these parts would all be the same records."""
-    made = pair(job(name, holdout=0.25), party, book=book)
+    made = pair(job(name), party, book=book)
     for query, records, key in asked(name, party):
         for number in NUMBERS:
             with contextlib.suppress(PrivacyError):
-                made.answer(replace(query, subsample=number), loud(records), replace(key, attempt=number % 7))
+                made.answer(
+                    to_plain(replace(query, subsample=number)), loud(query, records), replace(key, attempt=number % 7)
+                )
     assert made.lost == 0.0
     assert not book or made.charged == 0.0
 
@@ -165,7 +176,7 @@ def test_no_query_divides_the_records_across_organisations(tmp_path: Path, monke
         return ask(self, {to: replace(share, subsample=3) for to, share in shares.items()}, records, key)
 
     monkeypatch.setattr(FederationTransport, "ask", lying)
-    spec = job("sums of all parties", holdout=0.25)
+    spec = job("sums of all parties")
     with federation(tmp_path) as joined:
         for party, own in sources_of(spec, setting.table(spec.loss, N)).items():
             joined.start(party, own)
@@ -173,3 +184,84 @@ def test_no_query_divides_the_records_across_organisations(tmp_path: Path, monke
             vfl.train(spec, at=joined.place)
     for party in ("bank", "telco"):
         assert not [e for e in joined.events[party] if isinstance(e, events.Released) and e.releases]
+
+
+def leaf_lies(value: Any) -> Iterator[Any]:
+    """Yield other values for one value of a plain form: of the same kind, of a similar kind, and none at all."""
+    yield from {
+        type(None): lambda: (0, (), 1.0, "x", True),
+        bool: lambda: (not value, int(value), None),
+        int: lambda: (-1, 0, value + 1, value - 1, 1 << 40, 1 << 70, -(1 << 70), True, float(value), None),
+        float: lambda: (-value, 0.0, math.nan, math.inf, 1e-6 * value, 1e6 * value, 1e-300, 1e300, int(value), None),
+        str: lambda: ("", "telco", "bank", value + "x", None),
+        bytes: lambda: (b"", value + b"x", value[8:], value + bytes(8), *vectors_like(value)),
+        tuple: lambda: ((), value[:-1], value[1:], value + value[-1:], None),
+    }[type(value)]()
+
+
+def vectors_like(value: bytes) -> Iterator[bytes]:
+    if len(value) % 8 == 0:
+        entries = np.frombuffer(value, "<f8")
+        for other in (
+            0.0 * entries,
+            -entries,
+            1e6 * entries,
+            1e-6 * entries,
+            entries + 1e3,
+            entries + np.inf,
+            entries * np.nan,
+        ):
+            yield other.astype("<f8").tobytes()
+
+
+def lies(plain: Any) -> Iterator[Any]:
+    """Yield a plain form with one value changed: every value in turn, at every depth, in every way of `leaf_lies`."""
+    with warnings.catch_warnings(action="ignore"):
+        yield from leaf_lies(plain)
+    if type(plain) is tuple:
+        for place, own in enumerate(plain):
+            yield from ((*plain[:place], lie, *plain[place + 1 :]) for lie in lies(own))
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_lie_about_any_value_of_a_query_is_refused_or_costs_what_the_book_says(name: str, pair: Any) -> None:
+    """No other error is raised, since it would name what failed; and no refused query leaves a release behind."""
+    made, seen, told = pair(job(name)), set(), 0
+    for query, records, key in asked(name, "bank"):
+        if type(query) in seen:
+            continue
+        seen.add(type(query))
+        given = loud(query, records)
+        made.answer(to_plain(query), given, key)
+        assert made.released <= (1.0 + 1e-6) * made.charged
+        whole = query.batch is None and not isinstance(query, Select)  # the record may be in another batch
+        assert not (query.events() and whole) or made.released > 0.3 * made.charged  # a measure that would notice
+        for lie in lies(to_plain(query)):
+            told += 1
+            with contextlib.suppress(VflError):
+                if made.charged:
+                    made.begin()
+                made.answer(lie, given, key)
+            assert made.released <= (1.0 + 1e-6) * made.charged, lie
+    assert told > 200
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", JOBS)
+def test_no_sequence_of_messages_costs_more_than_the_book_says(name: str, seed: int, pair: Any) -> None:
+    """Repeated, reordered and altered messages, with new and with used keys, as one run."""
+    made, rng, refused, answered = pair(job(name)), np.random.default_rng(seed), 0, 0
+    for query, records, key in asked(name, "bank") * 2:
+        other, given, _ = asked(name, "bank")[rng.integers(len(asked(name, "bank")))]
+        for each, own in ((query, records), (other, given)):
+            told = [to_plain(each), *lies(to_plain(each))]
+            plain = told[rng.integers(len(told)) if answered and rng.random() < 0.5 else 0]
+            at = replace(key, round=int(rng.choice([key.round, 5])), attempt=int(rng.integers(3)))
+            try:
+                made.answer(plain, loud(each, own), at)
+                answered += bool(each.events())
+            except VflError:
+                refused += 1
+        assert made.released <= (1.0 + 1e-6) * made.charged
+    assert refused
+    assert answered

@@ -38,6 +38,8 @@ class Fold:
     seed: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        if min(self.seed, default=0) < 0:
+            raise PrivacyError("the seed of a pass is a sequence of whole numbers of at least 0")
         if not 0 <= self.number < self.of:
             raise PrivacyError(
                 f"a pass has the batches 0 to {self.of - 1}, and batch {self.number} would hold records a second time"

@@ -233,6 +233,8 @@ class Backward(Joint, Weighted):
     def __post_init__(self) -> None:
         if isinstance(self, Gram) is not isinstance(self.fold, Piece):
             raise PrivacyError("products of columns are pieces of one release, and no other sums are")
+        if not len(self.blocks) == len(self.centres) == len(self.scales):
+            raise PrivacyError("a query of sums needs one vector of centres and one of scales per block")
         if self.capped is not None:
             self.capped.require_charge(self.events(), later=False)
 

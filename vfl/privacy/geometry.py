@@ -39,6 +39,8 @@ class Clip:
     def __post_init__(self) -> None:
         if not self.cap > 0:
             raise PrivacyError(f"clip must be positive, not {self.cap!r}")
+        if self.dimension < 1:
+            raise PrivacyError(f"clip: the dimension must be at least 1, not {self.dimension!r}")
 
     @property
     def finite(self) -> bool:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from vfl.messages import Block, Query, Step
     from vfl.types import Vector
 
+MOST_CELLS = 1024
+"""Largest number of cells of a curve's histogram that a party computes."""
+
 
 def check(query: Query) -> None:
     """Raise PrivacyError if the parts of a query are inconsistent, or if one of its events claims too small a sensitivity."""
@@ -81,6 +84,10 @@ def required(query: Query) -> float | None:
         case Ranges():
             if any(len(set(indices)) < len(indices) for indices in query.columns.values()):
                 raise PrivacyError("a query of histograms names a column twice")
+            if not (1 <= query.cells <= MOST_CELLS and (query.of_curves or query.cells == magnitudes.CELLS)):
+                raise PrivacyError(
+                    f"a histogram has {magnitudes.CELLS} cells, or from 1 to {MOST_CELLS} for a curve, not {query.cells}"
+                )
             return magnitudes.sensitivity(sum(map(len, query.columns.values())))
         case Counts():
             if any(len(set(own)) < len(own) or query.most.get(party, 0) < 1 for party, own in query.columns.items()):
