@@ -10,13 +10,16 @@ answer. `Traffic` counts the bytes.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from vfl.errors import FederationError, VersionMismatch
-from vfl.messages import BookHeads, Greeting, Reply
+from vfl.messages import BookHeads, Greeting, Reply, Select
 from vfl.messages.joining import Done, Load, SendLabels
 from vfl.version import __version__
 
@@ -226,7 +229,7 @@ class MessageTransport(ABC):
         posted = [self.post(name, (share, key), handles, self._due(name, share)) for name, share in shares.items()]
         replies = {}
         for (name, share), (reply, vectors) in zip(shares.items(), self.collect(posted), strict=True):
-            replies[name] = self._replied(name, share, expected(reply, Reply, name), vectors)
+            replies[name] = self._replied(name, share, answering(reply, share, name), vectors)
         self._count(shares, records, replies)
         return replies
 
@@ -268,6 +271,25 @@ def expected(message: object, kind: type[M], party: str) -> M:
             f"party {party!r} answered with a {type(message).__name__}, where a {kind.__name__} was expected"
         )
     return message
+
+
+def answering(message: object, share: Query, party: str) -> Reply:
+    """Return the reply to a party's part of a query. Raises FederationError for a message that does not answer the query."""
+    reply = expected(message, Reply, party)
+    selects = isinstance(share, Select)
+    lengths = tuple(len(vector) for vector in reply.released)
+    if lengths != (() if selects else share.sizes()) or (reply.selected is not None) != selects:
+        raise FederationError(f"party {party!r} sent releases of different lengths from those requested")
+    if reply.selected is not None and isinstance(share, Select):
+        S = share.coordinates[party][0].coordinates
+        if not S.start <= reply.selected.coordinate < S.stop:
+            raise FederationError(f"party {party!r} selected a coordinate that it was not asked about")
+    noised = None not in share.events()  # sums that a job releases without noise may overflow
+    if noised and not all(np.isfinite(vector).all() for vector in reply.released):
+        raise FederationError(f"party {party!r} sent a release with noise that is not a finite number")
+    if not 0.0 <= reply.seconds < math.inf:
+        raise FederationError(f"party {party!r} reported an impossible time for its answer")
+    return reply
 
 
 def given(vectors: Mapping[str, Any], name: str, party: str, size: int | None = None) -> Any:

@@ -126,6 +126,8 @@ class Dealing(Service):
 
         The shares are drawn and sealed some rows at a time.
         """
+        if version.place not in sharing.places:
+            raise PrivacyError("the dealer was asked to use a series for the sigmoid that its job does not use")
         record = 16 * SERIES[version.place].terms
         size = record * dealer.n_rows
         out = self._sent if len(self._sent) == sealed_size(size) else bytearray(sealed_size(size))
@@ -156,6 +158,8 @@ class Dealing(Service):
         check(query)
         sharing.require_planned(query.event)
         words: dict[str, list[np.ndarray]] = {owner: [] for owner in requests.owners_of(query)}
+        if not words.keys() <= set(sharing.roles.parties):
+            raise PrivacyError("the dealer was asked to contribute to a sum of a party that its job does not have")
         for opening in requests.openings(query, request.key, request.setup, request.version):
             deviations = sharing.deviations(opening.owner, query.clip.cap, query.event.sigma)
             words[opening.owner].append(dealer.sum(opening, deviations))

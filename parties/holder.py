@@ -118,6 +118,7 @@ class Holder:
         if self._streams is None:
             raise self._refusal("received a message before the keys of its session", FederationError)
         roles = self.sharing.roles
+        self._require_members(request)
         senders_of, receivers_of = (
             requests.senders(request, self.name, roles),
             requests.receivers(request, self.name, roles),
@@ -136,6 +137,22 @@ class Holder:
         if self._member is None:
             raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
         return self._answer(request, self._member, session, given, receivers_of)
+
+    def _require_members(self, request: Request) -> None:
+        """Raise PrivacyError for a request about participants or columns that the job does not have."""
+        sizes, fits = {party: whole.size for party, whole in self._plan.problem.layout.whole().items()}, True
+        match request:
+            case requests.SetUp(rows=rows, blocks=blocks):
+                fits = rows.keys() == blocks.keys() == sizes.keys() and bool(blocks[self.name])
+                fits = fits and all(0 <= a < b <= sizes[party] for party, own in blocks.items() for a, b in own)
+            case requests.MaskProducts(rows=rows):
+                fits = self.name in rows
+            case requests.TakeColumns(owner=owner) | requests.TakeProducts(owner=owner):
+                fits = owner in sizes and owner != self.name
+        if not fits:
+            raise self._refusal(
+                f"was sent a {type(request).__name__} about parties or columns that its job does not have"
+            )
 
     @np.errstate(all="ignore")
     def _answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import pickle
@@ -20,7 +21,7 @@ from coordinator.states.margins import Margins
 from parties.loading import load
 from tests.parties.alone import party_over
 from tests.solvers import setting
-from vfl.errors import PrivacyError
+from vfl.errors import FederationError, PrivacyError
 from vfl.kinds import FORMAT, from_plain, to_plain
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
@@ -185,7 +186,8 @@ def test_messages_to_an_actor_are_plain(monkeypatch: pytest.MonkeyPatch) -> None
     transport = RayTransport({"bank": Actor(), "telco": Actor()}, 1.0)
     monkeypatch.setattr("coordinator.cluster.ray_transport.answer_of", lambda name, answer, seconds: answer)
     for _, share, records in run("GCD GS-q", True)[0].asked:
-        transport.ask({"bank": share}, records, KEY)
+        with contextlib.suppress(FederationError):  # the actor answers no query
+            transport.ask({"bank": share}, records, KEY)
     assert sent
     for plain, names, passed, *vectors in sent:
         NoClasses(io.BytesIO(pickle.dumps((plain, names, passed)))).load()

@@ -258,7 +258,7 @@ def test_a_party_refuses_a_cap_over_some_of_its_columns_only() -> None:
     X, at = np.array([[3.0, 0.0, 4.0, 0.0]] * 2), (shown(2, np.full(2, 1e9)), ReleaseKey(0))
     party, whole = party_of(X, CryptographicNoise()), cap_of(1.0)
     for row in (Block(0, "a", 1, 2, 0), Block(0, "a", 1, 5, 0), Block(0, "a", 0, 1, 0)):
-        with pytest.raises(PrivacyError, match="not over all|not its own"):
+        with pytest.raises(PrivacyError, match=r"not over all|not its own"):
             party.answer(visit(whole, [0], rows={"a": (row, np.zeros(P), np.ones(P))}), *at)
     with pytest.raises(PrivacyError, match="not over all"):
         party.answer(visit(whole, [0], rows={"a": (Block(0, "a", 0, 1, 0), np.zeros(1), np.ones(1))}), *at)

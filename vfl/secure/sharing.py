@@ -84,7 +84,10 @@ class Sharing:
         from vfl.secure.noise import deviations  # loads the code that draws noise
 
         step = self.bits.step(self.caps(cap)[party])
-        return deviations(sigma, step, len(self.roles.parties), self.roles.collude)
+        try:
+            return deviations(sigma, step, len(self.roles.parties), self.roles.collude)
+        except OverflowError:
+            raise PrivacyError("the noise of a sum is too large to be computed") from None
 
     def require_planned(self, event: Gaussian) -> None:
         """Raise PrivacyError if the event has a smaller ratio σ/Δ than every planned release.
