@@ -384,9 +384,9 @@ def test_a_party_shows_no_column_for_a_job_whose_plan_has_no_products(
         *noisy_gram.asked((replace(piece, held=piece.blocks[1]),), unscaled(planned.problem)),
         replace(piece, clip=GramClip(math.inf, 14), event=None),
     ):
-        query = query.shares()["telco"]
+        share = query.shares()["telco"]
         with pytest.raises(PrivacyError, match="which shows columns before noise: the plan of its job has no products"):
-            load(spec.for_party("telco"), own).answer(query, Records(weights=np.ones(N * query.width)), ReleaseKey(1))
+            load(spec.for_party("telco"), own).answer(share, Records(weights=np.ones(N * share.width)), ReleaseKey(1))
 
 
 class CutOffError(Exception):
