@@ -29,9 +29,13 @@ from vfl.federation import events
 from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Gram, Notice, Phase, Query, Records, Select
-from vfl.privacy.events import ReleaseKey
+from vfl.losses import Logistic
+from vfl.messages import Counts, Gram, Notice, Phase, Query, Records, Select
+from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.gaussian_dp import epsilon_of
+from vfl.privacy.magnitudes import sensitivity
+from vfl.solvers.protocol import Derivative
+from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +75,12 @@ def asked(name: str, party: str) -> tuple[tuple[Query, Records, ReleaseKey], ...
 
     held = {to: load(spec.for_party(to), own) for to, own in sources_of(spec, setting.table(spec.loss, N)).items()}
     list(Coordinator(Noted(held)).stream(spec))
+    if name == "visits":  # no solver asks for counts of bins
+        Δ = sensitivity(2)
+        event = Gaussian(Adjacency.REPLACE_ONE, Δ, 3.0 * Δ, 4)
+        counts = Counts(Derivative(Logistic()), {party: (0, 1)}, {party: 2}, event)
+        weights = Records(weights=np.ones(held[party].n_trained))
+        found.append((counts, weights, ReleaseKey(99)))
     return tuple(found)
 
 
@@ -236,7 +246,8 @@ def test_a_lie_about_any_value_of_a_query_is_refused_or_costs_what_the_book_says
         assert made.released <= (1.0 + 1e-6) * made.charged
         whole = query.batch is None and not isinstance(query, Select)  # the record may be in another batch
         assert not (query.events() and whole) or made.released > 0.3 * made.charged  # a measure that would notice
-        for lie in lies(to_plain(query)):
+        every = [*lies(to_plain(query))]
+        for lie in every[:: 1 + len(every) // 400]:
             told += 1
             with contextlib.suppress(VflError):
                 if made.charged:
