@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import vfl
-from parties.joined.work import check_addressed
+from parties.addressed import check_addressed
 from parties.rows import Rows
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
