@@ -122,11 +122,17 @@ token = "{hash_of(OTHER)}"
 
     @contextlib.contextmanager
     def serving(self, *, ready: bool = True) -> Iterator[Service]:
+        with self.https() as service:
+            self.until(lambda: httpx.get(f"{self.url}/readyz" if ready else f"{self.url}/healthz").status_code == 200)
+            yield service
+
+    @contextlib.contextmanager
+    def https(self) -> Iterator[Service]:
+        """Run the service without waiting for it."""
         service = Service(self.folder / "serve.toml")
         thread = threading.Thread(target=service.run, args=(self.said.append,), daemon=True)
         thread.start()
         try:
-            self.until(lambda: httpx.get(f"{self.url}/readyz" if ready else f"{self.url}/healthz").status_code == 200)
             yield service
         finally:
             self.client.close()

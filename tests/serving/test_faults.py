@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -286,7 +287,6 @@ def test_a_certificate_identifies_a_caller_over_https(setting: Setting) -> None:
         new_identity(name, setting.folder)
     top = 'certificate = "bank.pem"\nkey = "bank.key"'
     setting.write(top=top, callers='[callers.desk]\ncertificate = "desk.pem"')
-    import ssl
 
     def ask(name: str | None) -> httpx.Response:
         context = ssl.create_default_context(cafile=str(setting.folder / "bank.pem"))
@@ -297,20 +297,55 @@ def test_a_certificate_identifies_a_caller_over_https(setting: Setting) -> None:
         with httpx.Client(verify=context) as client:
             return client.post(f"https://{setting.listen}/v1/models/credit/predict", json={"ids": ["secret-3"]})
 
-    with setting.joined():
-        from vfl.serving.run import Service
+    with setting.joined(), setting.https():
+        setting.until(lambda: ask("desk").status_code == 200)
+        assert code(ask(None)) == (401, "unknown_caller")
+        with pytest.raises(httpx.TransportError):
+            ask("other")
 
-        service = Service(setting.folder / "serve.toml")
-        thread = threading.Thread(target=service.run, args=(setting.said.append,), daemon=True)
-        thread.start()
-        try:
-            setting.until(lambda: ask("desk").status_code == 200)
-            assert code(ask(None)) == (401, "unknown_caller")
-            with pytest.raises(httpx.TransportError):
-                ask("other")
-        finally:
-            service.stop()
-            thread.join(30.0)
+
+def test_renewed_certificates_of_callers_and_of_the_service_hold_after_a_reload(setting: Setting) -> None:
+    """A first caller's certificate, its renewal under the same name, and the service's own, without a restart."""
+    from vfl.federation.identity import new_identity
+
+    folders = {name: setting.folder / name for name in ("old", "new")}
+    for folder in folders.values():
+        folder.mkdir()
+        new_identity("desk", folder)
+        new_identity("web", folder)
+
+    def use(web: str, desk: str | None) -> None:
+        for ending in ("pem", "key"):
+            (setting.folder / f"web.{ending}").write_bytes((folders[web] / f"web.{ending}").read_bytes())
+        (setting.folder / "web.key").chmod(0o600)
+        callers = "" if desk is None else f'[callers.desk]\ncertificate = "{desk}/desk.pem"'
+        setting.write(top='certificate = "web.pem"\nkey = "web.key"', callers=callers)
+
+    def ask(web: str, desk: str | None) -> int | None:
+        context = ssl.create_default_context(cafile=str(folders[web] / "web.pem"))
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if desk is not None:
+            context.load_cert_chain(folders[desk] / "desk.pem", folders[desk] / "desk.key")
+        with contextlib.suppress(httpx.TransportError), httpx.Client(verify=context) as client:
+            return client.post(
+                f"https://{setting.listen}/v1/models/credit/predict", json={"ids": ["secret-3"]}
+            ).status_code
+        return None
+
+    use("old", None)
+    with setting.joined(), setting.https() as service:
+        setting.until(lambda: ask("old", None) == 401)
+        for web, desk in (("old", "old"), ("old", "new"), ("new", "new")):
+            use(web, desk)
+            service.reload(setting.said.append)
+            setting.until(lambda web=web, desk=desk: ask(web, desk) == 200)
+        assert ask("new", "old") == 401
+        assert ask("old", "new") is None
+        (setting.folder / "web.key").write_text("no key")
+        service.reload(setting.said.append)
+        assert "certificate and key" in next(said["why"] for said in setting.said if said["event"] == "not reloaded")
+        assert ask("new", "new") == 200
 
 
 def test_metrics_count_requests_and_hold_no_id(setting: Setting) -> None:

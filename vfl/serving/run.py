@@ -202,7 +202,8 @@ class Service:
 
         def take() -> None:
             if self._tls is not None:
-                self._trust(self._tls, file.callers)
+                with contextlib.suppress(SpecificationError):  # read above; a later change needs another reload
+                    self._trust(self._tls, file.callers)
             self._callers.update(file.callers)
             self.scoring.take(file, found, failures)
             watch({"event": "reloaded", **self._models()})
