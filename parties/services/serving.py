@@ -288,7 +288,7 @@ class Served:
         wait = REREAD_SECONDS if unseen else RETRY_SECONDS if why else math.inf
         self._due = now + max(wait, (now - began) / REREAD_SHARE)
         if why:
-            place = plugins.shown(self.source) if isinstance(self.source, str) else ""
+            place = file_of(self.source)
             why = why if place in why else f"source {place!r}: {why}"
             told = [
                 f"{why}. {'Until it can be, the records read earlier are scored' if self.rows else 'Nothing is scored'}"

@@ -172,38 +172,34 @@ class Origin:
         )
 
 
-@dataclass(slots=True, eq=False)
-class Spared:
-    """Records with bad cells. rows : True for each such record. reasons : {error: its first record}, counted from 0."""
-
-    rows: npt.NDArray[np.bool_]
-    reasons: dict[str, int] = field(default_factory=dict)
-    start: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Sparing(Origin):
-    """Origin that notes the records with bad cells, so that all other records can be used."""
+    """Origin that notes the records with bad cells, so that all other records can be used.
 
-    spared: Spared = field(default_factory=lambda: Spared(np.zeros(0, bool)))
+    rows : True for each such record. reasons : {error: its first record}. start : [record of the next cells]. Counts from 0.
+    """
+
+    rows: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    reasons: dict[str, int] = field(default_factory=dict)
+    start: list[int] = field(default_factory=lambda: [0])
 
     @classmethod
-    def of(cls, source: Source) -> Spared:
-        """Let a source note the records with bad cells, in the returned object. Call this before the cells are read."""
-        own, spared = source.origin, Spared(np.zeros(source.at_most, bool))
-        source.origin = cls(own.party, own.place, own.by_position, spared)
-        return spared
+    def of(cls, source: Source) -> Sparing:
+        """Give a source such an origin, before its cells are read, and return the origin."""
+        own = source.origin
+        source.origin = made = cls(own.party, own.place, own.by_position, np.zeros(source.at_most, bool))
+        return made
 
     def at(self, record: int) -> None:
         """Note that the cells checked from now on begin with this record."""
-        self.spared.start = record
+        self.start[0] = record
 
     def refuse(self, bad: npt.NDArray[np.bool_], error: DataError) -> None:
         """Note the records with bad cells. A record keeps its first reason."""
-        rows = self.spared.start + np.flatnonzero(bad)
-        if len(rows := rows[~self.spared.rows[rows]]):
-            self.spared.rows[rows] = True
-            self.spared.reasons.setdefault(str(error), int(rows[0]))
+        rows = self.start[0] + np.flatnonzero(bad)
+        if len(rows := rows[~self.rows[rows]]):
+            self.rows[rows] = True
+            self.reasons.setdefault(str(error), int(rows[0]))
 
 
 NO_DATE = "?"

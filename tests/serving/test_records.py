@@ -113,9 +113,11 @@ def test_unreadable_data_are_told_to_the_owner_in_readiness_and_in_metrics(
             assert "column" in why
             assert "records read earlier" in why
             assert party == "bank" or column not in str(setting.said)
-            said = len(setting.said)
+            said = f"{party}: cannot read its data, so earlier records are scored"
+            setting.until(lambda said=said: {"event": "ready", "why": said} in setting.said)
+            already = len(setting.said)
             service.reload(setting.said.append)
-            later = setting.said[said:]
+            later = setting.said[already:]
             assert any("not read again" in event.get("why", "") for event in later) is (party == "bank")
             path.write_text(before)
             setting.until(lambda: status() == "ready")

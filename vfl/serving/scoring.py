@@ -184,11 +184,14 @@ class Reply:
 
 
 class PartyLane(Lane[Question, Reply]):
-    """Connection to one party. states : {digest of a model part: '' if the party serves the part, else the reason why not}."""
+    """Connection to one party. states : {digest of a model part: '' if the party serves the part, else the reason why not}.
+
+    stale : True if the party says that it cannot read its changed data, so that it scores earlier records.
+    """
 
     def __init__(self, party: str) -> None:
         super().__init__(MOST_IN_BATCH)
-        self.party = party
+        self.party, self.stale = party, False
         self.states: Mapping[str, str] = {}
         self.wanted: Mapping[str, tuple[ModelPart, str]] = {}
         """{digest: part, name of its source at the party}, replaced as a whole by the service."""
@@ -197,11 +200,6 @@ class PartyLane(Lane[Question, Reply]):
     def connected(self) -> bool:
         """True if the party can be reached."""
         return True
-
-    @property
-    @abstractmethod
-    def stale(self) -> bool:
-        """True if the party cannot read its changed data, so that it scores earlier records."""
 
     @abstractmethod
     def end(self) -> None:
@@ -253,12 +251,7 @@ class LocalParty(PartyLane):
                     self._service.add(part, self._source)
                 except VflError as error:
                     refused[digest] = str(error)
-        self.states = self._service.keep(tuple(self.wanted)) | refused
-
-    @property
-    def stale(self) -> bool:
-        """True if the party cannot read its changed data, so that it scores earlier records."""
-        return bool(self._service.stale)
+        self.states, self.stale = self._service.keep(tuple(self.wanted)) | refused, bool(self._service.stale)
 
     def refresh(self) -> str:
         """Read the data again. Return the reason why they could not be read, or ''."""
@@ -317,12 +310,7 @@ class RemoteParty(PartyLane):
         self._gathering, self._run, self._seconds = gathering, run, seconds
         self._link: Link | None = None
         self._offered: dict[str, str] = {}
-        self._stale, self._checked = False, 0.0
-
-    @property
-    def stale(self) -> bool:
-        """True if the party says that it cannot read its changed data, so that it scores earlier records."""
-        return self._stale and self.connected
+        self._checked = 0.0
 
     @property
     def connected(self) -> bool:
@@ -345,7 +333,7 @@ class RemoteParty(PartyLane):
         if link is not self._link:
             self._link, self._offered = link, {}
         if link is None:
-            self.states = dict.fromkeys(self.wanted, f"party {self.party!r} {LOST}")
+            self.states, self.stale = dict.fromkeys(self.wanted, f"party {self.party!r} {LOST}"), False
             return
         wanted = self.wanted
         try:
@@ -357,7 +345,7 @@ class RemoteParty(PartyLane):
             if accepted:
                 limits = Limits(PER_OUTCOME * (len(accepted) + 1))
                 kept, _ = link.call(Keep(accepted), limits=limits).wait(OFFER_SECONDS)
-                states, self._stale = (kept.states, kept.stale) if isinstance(kept, Kept) else ({}, False)
+                states, self.stale = (kept.states, kept.stale) if isinstance(kept, Kept) else ({}, False)
                 self._checked = time.monotonic()
             self._offered = {digest: why for digest, why in self._offered.items() if digest in wanted}
             dropped = {d for d in accepted if d not in states}  # the owner's policy has changed
@@ -516,7 +504,7 @@ class Scoring:
             self._lanes[party] = LocalParty(party, service, source, callers if party == self.party else None)
         self._models: dict[str, _Model] = {}
         self.watch: Callable[[dict[str, Any]], None] = logged
-        self._lacked: dict[str, str] | None = None
+        self._why: str | None = None
         self.failures: dict[str, str] = {}
         self.take(file, *self.loaded(file))
 
@@ -601,10 +589,14 @@ class Scoring:
             changed, model.retired = changed or len(kept) < len(model.retired), kept
         if changed:
             self._want()
-        lacked, self._lacked = self._lacked, self.ready()
-        if self._lacked != lacked:
-            why = "; ".join(f"{obstacle}: {why}" for obstacle, why in self._lacked.items())
-            self.watch({"event": "not ready", "why": why} if why else {"event": "ready"})
+        obstacles = self.ready()
+        stale = {
+            party: "cannot read its data, so earlier records are scored" for party, own in self.stale().items() if own
+        }
+        why = "; ".join(f"{name}: {why}" for name, why in (obstacles | stale).items())
+        if why != self._why:
+            self._why = why
+            self.watch({"event": "not ready" if obstacles else "ready", **({"why": why} if why else {})})
 
     def _lacking(self, version: Version) -> dict[str, str]:
         """Return {party: reason} for the parties that cannot answer for a version now."""
