@@ -16,10 +16,11 @@ from click.testing import CliRunner
 import vfl
 from vfl import cli
 from vfl.certificate import Certificate
-from vfl.errors import OutputError, SpecificationError
+from vfl.errors import OutputError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.flags import flags_of, voids
 from vfl.job.start import Start
+from vfl.launch.monitor import count
 from vfl.launch.run.result import Result
 from vfl.launch.run.verification import verify_run
 from vfl.launch.train import starting_from
@@ -200,6 +201,24 @@ def test_a_ledger_with_both_runs_changes_no_claim(tmp_path: Path) -> None:
     assert two.certificate.start["dataset"] == "d"
     assert any("of the same data set" in flag for flag in two.certificate.flags)
     assert verify_run(two.save(tmp_path / "two"), ledger=tmp_path / "l.db").ok
+
+
+def test_every_door_to_a_start_is_flagged(laundered: tuple[Result, Result, Result], tmp_path: Path) -> None:
+    """Job files, tunes, and the counts of a monitored model; a data set refuses a start without a stated cost."""
+    job = starting_from(unseeded(1.0, holdout=0.3), laundered[0])
+    path = tmp_path / "job.toml"
+    jobfile.write(job, path)
+    assert flags_of(jobfile.read(path)[0]) == flags_of(job) != ()
+    tuned = vfl.tune(job, [{}, {"penalty": {"strength": 0.1}}], table(), at="inprocess").certificate
+    assert tuned.total["rule"] == "sum"
+    assert tuned.guaranteed[0] > 999.0
+    assert set(flags_of(job)) <= set(tuned.flags)
+    scope = count(laundered[0], table(), epsilon=1.0, delta=1e-6, at="inprocess").scope
+    assert "on which that model was trained" in scope
+    assert job.start is not None
+    unknown = replace(job, dataset="d", start=replace(job.start, mu=None))
+    with pytest.raises(PrivacyError, match="NOT PRIVATE"):
+        vfl.train(unknown, table(), at="inprocess", ledger=tmp_path / "l.db")
 
 
 def test_costs_of_other_mechanisms_add_up_as_sums() -> None:

@@ -57,7 +57,8 @@ class Certificate:
     """Statement of a model's privacy: the releases, the adjacency, ε and δ, and data-dependent values that were not charged.
 
     private : False if there is no guarantee; `flags` then say why.
-    epsilon, delta : the guarantee; inf and 0 if there is no guarantee.
+    epsilon, delta : the guarantee of this run alone; inf and 0 if there is no guarantee. With a start, `guaranteed` is the
+        guarantee for every record.
     adjacency : relation between the two data sets that the guarantee compares.
     basis : releases from which ε is computed. 'charged' means the releases that were made. 'reserved' means all planned
         releases, made or not: released values could decide how many were made, and then only the ε of all planned releases is

@@ -365,7 +365,9 @@ def _start(certificate: Certificate, start: Certificate | None) -> str:
         raise _Mismatch(
             "the job states another cost of the model that it starts from than the certificate of that model"
         )
-    return f"{said}, at the cost that its certificate states" + (", with its own start" if start.start else "")
+    return f"{said}, at the cost that its certificate states" + (
+        "; that model had a start, too: verify its certificate likewise" if start.start else ""
+    )
 
 
 def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str:

@@ -35,9 +35,9 @@ class Start:
     coefficients : {coordinate: coefficient in original units}, the intercept under '(intercept)'; `Result.original`.
     dataset : name of the data set in the model's certificate; None if it names none.
     mu : μ of all releases behind the model, if all of them are Gaussian.
-    epsilon, delta : their ε and δ, for any other releases. A model with neither `mu` nor `epsilon` has no known guarantee, and
-        then this job's certificate gives none either. These numbers are the caller's: verification compares them with the
-        model's certificate if it is given.
+    epsilon, delta : their ε and δ, for any other releases; 0 and 0 for a model of public records. A model with neither `mu` nor
+        `epsilon` has no known guarantee, and then this job's certificate gives none either. These numbers are the caller's:
+        verification compares them with the model's certificate if it is given.
     """
 
     model: str
