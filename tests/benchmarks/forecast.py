@@ -195,6 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen is None:
             print(f"{name}: its data are not there", file=sys.stderr)
             continue
+        if not chosen.logistic:  # no other loss has a forecast
+            continue
         known[name] = chosen.job, chosen.kept
         if name not in done:
             new = list(trained(chosen, seed=3))

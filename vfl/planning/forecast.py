@@ -1,7 +1,8 @@
 """Forecast of the quality of a model, from public facts and declared guesses, before any budget is spent.
 
-`vfl.planning.quality` has the formulas. If the guesses are right, nine of ten runs lie in the forecast range.
-docs/choosing.md compares forecasts with outcomes on problems to which the formulas were not fitted.
+`vfl.planning.quality` has the formulas, which hold for logistic loss alone: of other losses no range was found that holds nine
+of ten runs on all kinds of columns (docs/studies/forecast.md). If the guesses are right and bounds are at most ten times too
+wide, nine of ten runs lie in the forecast range.
 
 Widths of intervals: for uncorrelated columns of standard deviation 1, the variance of a coefficient is the sum of
 
@@ -29,7 +30,7 @@ from vfl.errors import SpecificationError
 from vfl.inference.covariance import Noisy
 from vfl.inference.summary import quantile
 from vfl.planning.public_problem import problem_of
-from vfl.planning.quality import Facts, Range, descent, margins_of, ranges
+from vfl.planning.quality import Facts, Range, margins_of, ranges
 from vfl.planning.quality import missed as missed_of
 from vfl.solvers.blocks.shares import Budget
 from vfl.solvers.releases import products
@@ -137,10 +138,11 @@ class Forecast:
     The signal is the AUC or R² of the best linear model. A forecast has a weak and a strong guess of the signal.
 
     n_records : number of training records. epsilon : ε of the job; None without privacy.
-    measures : {"auc" | "r2" | "loss": range over both guesses of the signal}; {} for a loss that has no forecast.
-    missed : shares of the explainable effect that the model is expected to miss, for the strong and the weak guess.
+    measures : {"auc" | "loss": range over both guesses of the signal}; {} for a loss that has no forecast.
+    missed : shares of the explainable effect that the model is expected to miss, for the strong and the weak guess; () for a
+        loss that has no forecast.
     needed : numbers of training records with which the model misses a tenth, for both guesses; None if no number is enough.
-    positives : guessed share of positive labels; None without classes. signal : (weak, strong) guess; None without a forecast.
+    positives : guessed share of positive labels; None without classes. signal : (weak, strong) guess; None without a use.
     guessed : names of the guesses that the caller did not give.
     by_signal : {signal: measures}, the stronger guess first. widths : {signal: width of intervals}; {} without intervals.
     """
@@ -148,8 +150,8 @@ class Forecast:
     n_records: int
     epsilon: float | None
     measures: Mapping[str, Range]
-    missed: tuple[float, float]
-    needed: tuple[int | None, int | None]
+    missed: tuple[float, ...]
+    needed: tuple[int | None, ...]
     positives: float | None
     signal: tuple[float, float] | None
     guessed: tuple[str, ...] = field(default=())
@@ -159,7 +161,7 @@ class Forecast:
     @property
     def noise(self) -> bool:
         """True if the model is expected to be mostly noise, even with the stronger signal."""
-        return self.missed[0] > NOISE
+        return bool(self.missed) and self.missed[0] > NOISE
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -168,7 +170,7 @@ class Forecast:
         if self.noise:
             of = "" if self.signal is None else f" for a signal of {self._kind} {self.signal[1]:.3g} or less"
             words.append(f"NOISE: {self._records} are too few {self._budget}{of}: the model would tell next to nothing")
-        elif self.missed[1] > NOISE:
+        elif self.missed and self.missed[1] > NOISE:
             words.append(f"a weak signal would be lost in noise with {self._records} {self._budget}")
         for signal, measures in self.by_signal.items():
             found = ", ".join(f"{said(name)} {range_}" for name, range_ in measures.items())
@@ -182,7 +184,8 @@ class Forecast:
                 f"{CORRELATED:g}"
             )
         if not self.measures:
-            words.append(f"{max(0.0, 1 - self.missed[0]):.0%} of what the columns can explain would be learnt")
+            return ("no quality is forecast for this loss: hold records out to measure it", *words)
+        words.append("ranges hold nine of ten runs if bounds are at most ten times too wide")
         if self.positives is not None:
             words.append(f"a share {self.positives:.3g} of the labels is taken to be positive")
         return (*words, self._needs)
@@ -245,9 +248,9 @@ def forecast(
 
     n_records : n, held-out records included.
     positives : guess of the share of positive labels; None is ½.
-    signal : guess of the AUC (classes) or R² (numbers) that the best linear model reaches without noise on these columns; or a
-        pair of a weak and a strong guess. None is 0.65 to 0.95 for AUC, 0.1 to 0.7 for R². Guess from public knowledge: a guess
-        that was read from the records is not private.
+    signal : guess of the AUC (classes) that the best linear model reaches without noise on these columns; for numbers of R²,
+        which gives the widths of intervals alone. A pair is a weak and a strong guess. None is 0.65 to 0.95 for AUC, 0.1 to 0.7
+        for R². Guess from public knowledge: a guess that was read from the records is not private.
 
     Raises SpecificationError for guesses that do not fit the loss.
     """
@@ -258,34 +261,34 @@ def forecast(
         raise SpecificationError(
             f"positives is the share of positive labels, and {name} loss has no classes: leave positives out"
         )
-    signals = _signals(problem.loss, signal)
+    signals, solver = _signals(problem.loss, signal), job.solver.name
+    widths = {value: width for value in signals or () if (width := width_of(job.solver, problem, value, share))}
+    forecasts = signals if problem.loss.log_odds and signals is not None and share is not None else ()
+    if not forecasts and not widths:
+        signals = None
     open_ = (("positives", share is not None and positives is None), ("signal", signal is None))
     guessed = tuple(guess for guess, left in open_ if left) if signals is not None else ()
 
-    def missed(at: Problem) -> tuple[float, float]:
-        if signals is None:
-            return (descent(at, job.solver.name),) * 2
-        weak, strong = (missed_of(Facts.of(at, job.solver.name), value, share) for value in signals)
-        return strong, weak
+    def missed(at: Problem) -> tuple[float, ...]:
+        return tuple(missed_of(Facts.of(at, solver), value, share or 0.5) for value in reversed(forecasts))
 
     whole = job.on_all_records()  # counting a split of many records takes long
 
     def needed(which: int) -> int | None:
         return _least(lambda n: missed(problem_of(whole, n))[which] <= ENOUGH)
 
-    facts = Facts.of(problem, job.solver.name)
-    by_signal = {value: ranges(facts, value, share) for value in reversed(signals or ())}
+    by_signal = {value: expected(job, n_records, value, share) for value in reversed(forecasts)}
     return Forecast(
         n_records=problem.n_records,
         epsilon=None if job.privacy is None else job.privacy.epsilon,
         measures=_joined(tuple(by_signal.values())),
         missed=missed(problem),
-        needed=(needed(0), needed(1)),
+        needed=tuple(map(needed, range(len(forecasts)))),
         positives=share if signals is not None else None,
         signal=signals,
         guessed=guessed,
         by_signal=by_signal,
-        widths={value: width for value in signals or () if (width := width_of(job.solver, problem, value, share))},
+        widths=widths,
     )
 
 
@@ -326,7 +329,7 @@ def _signals(loss: Loss, signal: float | tuple[float, float] | None) -> tuple[fl
 
 def expected(job: Job, n_records: int, signal: float, positives: float | None) -> dict[str, Range]:
     """Return {measure: range} of a job at n records, for one guess of the signal; see `forecast`."""
-    return ranges(Facts.of(problem_of(job, n_records), job.solver.name), signal, positives)
+    return ranges(Facts.of(problem_of(job, n_records), job.solver.name), signal, positives or 0.5)
 
 
 def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:

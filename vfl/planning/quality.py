@@ -5,7 +5,7 @@ variance of the best model's margins, and z = Φ⁻¹(AUC of the best model). If
 variance 2z², and
 
     AUC = Φ(c·z)       c = (1 + k√T·g) / √((1 + k√T·g)² + T·(1 − 1/√p))       k = CHANCE / p^¼
-    loss = H − (1 − left)·G       R² = (1 − left)·R²_best
+    loss = H − (1 − left)·G
 
 g is −1, 0 and 1 for the low end, the middle and the high end of the range. k√T is the part of the error along the direction
 of the best model: since columns are correlated, a random direction overlaps this direction as if there were √p independent
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Power law a·ρ^−b·s^−g, for the signal s = G in nats, or s = R²/(1 − R²)."""
+    """Power law a·ρ^−b·s^−g, for the signal s = G in nats."""
 
     a: float
     b: float
@@ -57,17 +57,15 @@ class Ends:
 
 AUC = Ends(Power(3.6, 2.0, 0.75), Power(6.3, 1.85, 1.3), Power(5.0, 1.1, 0.75))
 LOSS = Power(7.4, 2.55, -0.35), Power(0.55, 0.95, 1.8)
-R2 = Ends(Power(1.6, 1.56, -0.45), Power(17.0, 1.9, 0.0), Power(4.45, 0.75, 0.0))
 CHANCE = 1.3
-FLOORS = {"auc": 0.01, "loss": 0.005, "r2": 0.01}
+FLOORS = {"auc": 0.01, "loss": 0.005}
 """Smallest half-width of a range, per measure."""
 GAIN_LOW, GAIN_HIGH = 0.97, 1.1
 """Range of the gain G of the best model, in units of the gain for normal scores."""
-WORSE = {"loss": (0.09, 2.25), "r2": (0.1, 18.8)}
-"""Most by which a model is worse than a constant model: a + (b/μn)² for (a, b). Units: nats for the loss, the labels' variance
-for the squared error. b stands for the noise in the mean of the labels.
+WORSE, WORST = (0.09, 2.25), 0.7
+"""Most by which a model is worse than a constant model, in nats: a + (b/μn)² for (a, b), at most WORST. b stands for the noise
+in the mean of the labels.
 """
-WORST = {"loss": 0.7, "r2": 4.0}
 
 _normal = NormalDist()
 _nodes, _weights = np.polynomial.hermite_e.hermegauss(60)
@@ -131,23 +129,18 @@ def margins_of(auc: float, share: float) -> tuple[Vector, Vector]:
     return margins, np.concatenate([share * _weights, (1.0 - share) * _weights]) / _weights.sum()
 
 
-def missed(facts: Facts, signal: float, share: float | None) -> float:
+def missed(facts: Facts, signal: float, share: float) -> float:
     """Return the share, from 0 to 1, of the explainable effect that a model is expected to miss.
 
-    signal : AUC or R² of the best linear model. share : share of positive labels; None without classes.
+    signal : AUC of the best linear model. share : share of positive labels.
     """
-    if share is None:
-        odds = signal / (1.0 - signal)
-        return min(1.0, max(facts.noise(R2.middle, odds), facts.p / facts.n / odds))
     gain = gain_of(signal, share)[1]
     error = max(facts.noise(AUC.middle, gain), facts.p / (2.0 * facts.n) / gain)
     return 1.0 - _aligned(error, facts.p, 0) ** 2
 
 
-def ranges(facts: Facts, signal: float, share: float | None) -> dict[str, Range]:
+def ranges(facts: Facts, signal: float, share: float) -> dict[str, Range]:
     """Return the range of each measure. Arguments as for `missed`."""
-    if share is None:
-        return {"r2": _r2(facts, signal)}
     entropy, gain = gain_of(signal, share)
     return {"auc": _auc(facts, signal, gain), "loss": _loss(facts, entropy, gain)}
 
@@ -173,20 +166,9 @@ def _aligned(error: float, p: int, chance: int) -> float:
 def _loss(facts: Facts, entropy: float, gain: float) -> Range:
     most = max(facts.noise(LOSS[1], gain), facts.p / facts.n / gain)
     least = min(1.0, facts.noise(LOSS[0], gain))
-    high = min(entropy - (GAIN_LOW - most) * gain, entropy + _worse("loss", facts)) + FLOORS["loss"]
+    high = (
+        min(entropy - (GAIN_LOW - most) * gain, entropy + min(WORST, WORSE[0] + (WORSE[1] / facts.clear) ** 2))
+        + FLOORS["loss"]
+    )
     low = max(0.0, entropy - (GAIN_HIGH - least) * gain - FLOORS["loss"])
     return Range(min(low, high - 2.0 * FLOORS["loss"]), high, entropy - gain, entropy)
-
-
-def _r2(facts: Facts, signal: float) -> Range:
-    odds = signal / (1.0 - signal)
-    most = max(facts.noise(R2.high, odds), 2.0 * facts.p / facts.n / odds)
-    least = min(1.0, facts.noise(R2.low, odds))
-    low = max(signal * (1.0 - most), -_worse("r2", facts)) - FLOORS["r2"]
-    high = signal * (1.0 - least) + FLOORS["r2"]
-    return Range(min(low, high - 2.0 * FLOORS["r2"]), min(1.0, high), signal, 0.0)
-
-
-def _worse(name: str, facts: Facts) -> float:
-    a, b = WORSE[name]
-    return min(WORST[name], a + (b / facts.clear) ** 2)

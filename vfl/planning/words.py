@@ -155,8 +155,6 @@ def _training(plan: Plan) -> str:
 
 
 def _expected(plan: Plan, expected: Forecast | None) -> Lines:
-    if not compared(plan) and expected is None:
-        return ()
     found = forecast(plan.job, plan.n_records) if expected is None else expected
     first, *others = found.lines
     lines = [("expect", first), *(("", line) for line in others)]
@@ -252,7 +250,7 @@ def _alignment(plan: Plan) -> Lines:
 
 def compared(plan: Plan) -> bool:
     """Return True if measurements on this loss compared the solvers."""
-    return plan.problem.loss.power in (None, 1.0)
+    return plan.problem.loss.power is None
 
 
 def _advice(plan: Plan) -> Lines:
