@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.alignment.index import file_of, stamp_of
-from parties.alignment.reading import open_for, read_ids
+from parties.alignment.reading import open_for, raw_ids, read_ids
 from parties.consent import VARIABLE, policy_of
 from parties.daily_count import CountedAhead, DailyCount
 from parties.loading import Unchanged, load_range
@@ -52,7 +52,7 @@ from vfl.messages.joining import (
     Score,
     Scored,
 )
-from vfl.security.identifiers import cut, joined, normalised
+from vfl.security.identifiers import cut, joined, normal_forms, normalised
 from vfl.writing import append_lines, create_file
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
     from parties.consent import Policy, Predicting
     from parties.services.service import Sent
+    from parties.sources.base import Source
     from vfl.job.task import PartyTask
     from vfl.types import Vector
 
@@ -307,12 +308,34 @@ def read_rows(part: ModelPart, source: Any, fill: Mapping[str, Any]) -> Rows:
     task, _ = _with_ids(part, fill)
     opened = open_for(task, source, ids=True)
     unchanged = Unchanged(source, opened)
-    ids, _ = read_ids(task, opened)
-    margins, reasons = margins_of(part, task, source, len(ids), opened)
+    row_of, n, twice, unread = _rows_by_id(task, source, opened)
+    margins, reasons = margins_of(part, task, source, n, opened)
     unchanged.require()
-    if len(margins) != len(ids):
+    if len(margins) != n:
         raise DataError(f"party {part.party!r}: the source changed while it was read")
-    return Rows({own: row for row, own in enumerate(ids)}, margins, reasons)
+    margins[twice] = np.inf
+    return Rows(row_of, margins, [*unread, *reasons])
+
+
+def _rows_by_id(task: PartyTask, source: Any, opened: Source) -> tuple[dict[bytes, int], int, list[int], list[str]]:
+    """Return {id: row}, the number of rows, rows whose id occurs again, and why some ids are unusable.
+
+    Raises DataError if all ids are.
+    """
+    try:
+        ids, _ = read_ids(task, opened)
+        return {own: row for row, own in enumerate(ids)}, len(ids), [], []
+    except DataError as error:
+        why, row_of, twice = error, dict[bytes, int](), []
+    cells = raw_ids(task, source)
+    for row, cell in enumerate(cells):
+        with contextlib.suppress(DataError):
+            (own,) = normal_forms([cell], kind=task.id_kind)
+            if row_of.setdefault(own, row) != row:
+                twice.append(row_of[own])
+    if not row_of:
+        raise why
+    return row_of, len(cells), twice, [f"{opened.origin.place}, {why}; until then, these records get no score"]
 
 
 def _with_ids(part: ModelPart, fill: Mapping[str, Any]) -> tuple[PartyTask, str]:

@@ -76,6 +76,24 @@ def test_a_missing_cell_refuses_its_own_record_and_only_the_owner_reads_why(
         assert [one.get("error") for one in found] == [None, "unusable", "unusable", "unknown", None]
 
 
+def test_a_missing_and_a_repeated_id_refuse_their_own_records(setting: Setting, result: vfl.Result) -> None:
+    frame, path = table()[["customer", "calls"]], setting.folder / "telco.csv"
+    pd.concat([frame[:10], frame[7:8].assign(calls=1.0), frame[10:].replace("secret-12", None)]).to_csv(
+        path, index=False
+    )
+    setting.policy("telco", "unusable = true\n")
+    expected = dict(zip(table()["customer"], result.decision_function(table()), strict=True))
+    with setting.joined(), setting.serving():
+        found = setting.ask(ids=["secret-7", "secret-12", *(f"secret-{k}" for k in range(13, 40))]).json()[
+            "predictions"
+        ]
+        assert [one["error"] for one in found[:2]] == ["unusable", "unknown"]
+        assert [one["margin"] for one in found[2:]] == [expected[one["id"]] for one in found[2:]]
+        assert "telco.csv" in warned(setting)[0].why
+        assert "id column 'customer'" in warned(setting)[0].why
+        assert "secret" not in warned(setting)[0].why
+
+
 def test_a_fill_of_the_policy_scores_the_record_without_new_training(setting: Setting, result: vfl.Result) -> None:
     filled = table().assign(calls=table()["calls"].where(table()["customer"] != "secret-5", 7.0))
     expected = dict(zip(filled["customer"], result.decision_function(filled), strict=True))
