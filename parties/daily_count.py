@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import errno
-import os
-import sqlite3
 import threading
 from typing import TYPE_CHECKING
 
 from vfl.errors import ConsentRefused
-from vfl.file_systems import second_name
+from vfl.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import sqlite3
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from parties.consent import Policy
 
 WAIT_SECONDS = 60.0
 AHEAD, MOST_AHEAD = 100, 1024
 """A service counts limit/AHEAD records in advance, at most MOST_AHEAD, so that later requests need not wait for the disk."""
-_TABLE = "CREATE TABLE IF NOT EXISTS predicted (party TEXT, day TEXT, records INTEGER, PRIMARY KEY (party, day))"
-
 _TO_TODAY = (
     "INSERT OR REPLACE INTO predicted SELECT party, :now, sum(records) FROM predicted WHERE day >= :now GROUP BY party"
 )
-
-
-def open_durable(path: Path, table: str) -> sqlite3.Connection:
-    """Open an SQLite file that only its owner can read, and create `table`. Changes are on disk when a statement returns.
-
-    Raises OSError for a file that has a second name (vfl.file_systems).
-    """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-    if why := second_name(path):
-        raise OSError(errno.EMLINK, why, str(path))
-    file = sqlite3.connect(path, WAIT_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        file.execute("PRAGMA journal_mode = WAL")
-        file.execute("PRAGMA synchronous = FULL")
-        file.execute(table)
-    except sqlite3.Error:
-        file.close()
-        raise
-    return file
+_TABLES = {"predicted": "CREATE TABLE predicted (party TEXT, day TEXT, records INTEGER, PRIMARY KEY (party, day))"}
 
 
 class DailyCount:
@@ -53,16 +32,26 @@ class DailyCount:
     within one limit together. A clock that is set back by at most a day does not start a new day. If the file holds counts of
     days after tomorrow, the clock was ahead or is behind: all counts from today on then count for today, and later days are not
     blocked. The file stays open from the first count on.
-    It has a write-ahead log, so a count needs one write to the disk.
+    A file with other tables is refused, never started anew.
+
+    allow_network_file_system : as in the owner's policy.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, allow_network_file_system: bool = False) -> None:
+        self._arguments = path, allow_network_file_system
         self._lock = threading.Lock()
-        self._file: sqlite3.Connection | None = None
+        self._store = Store(
+            path, _TABLES, ValueError, WAIT_SECONDS, allow_network_file_system=allow_network_file_system
+        )
+        self.close = self._store.close
 
-    def __reduce__(self) -> tuple[type[DailyCount], tuple[Path]]:
-        return DailyCount, (self._path,)  # another process opens the file again
+    @classmethod
+    def of(cls, policy: Policy) -> DailyCount:
+        """Return the count of an owner, in a file next to the owner's release log (book)."""
+        return cls(policy.book.with_suffix(".predictions"), allow_network_file_system=policy.allow_network_file_system)
+
+    def __reduce__(self) -> tuple[Callable[..., DailyCount], tuple[Path, bool]]:
+        return _again, self._arguments  # another process opens the file again
 
     def take(self, party: str, records: int, most: int) -> bool:
         """Count records for today and return True, unless the day's total would exceed `most`; then return False.
@@ -80,48 +69,34 @@ class DailyCount:
         """
         try:
             with self._lock:
-                return self._taken(wanted)
-        except (OSError, sqlite3.Error) as error:
-            self.close()
-            why = f": {error.strerror}" if isinstance(error, OSError) else ""
-            problem = f"the count of predicted records, {self._path.name!r}, cannot be kept{why}"
-        raise ConsentRefused(
-            f"party {party!r} refuses a prediction: {problem}. Let the party's process write to the folder of the owner's "
-            "policy file"
-        )
+                self._store.create()
+                with self._store.transaction() as file:
+                    return _taken(file, wanted)
+        except ValueError as error:
+            raise ConsentRefused(
+                f"party {party!r} refuses a prediction: the count of predicted records, {self._arguments[0].name!r}, cannot "
+                f"be kept: {error}. The party's process must be able to write to the folder of the owner's policy file"
+            ) from None
 
-    def close(self) -> None:
-        """Close the file. The next count opens the file again."""
-        file, self._file = self._file, None
-        if file is not None:
-            with contextlib.suppress(sqlite3.Error):
-                file.close()
 
-    def _taken(self, wanted: Mapping[str, tuple[int, int]]) -> str:
-        file = self._file = self._file or open_durable(self._path, _TABLE)
-        ahead = file.execute("SELECT 1 FROM predicted WHERE day > ?", (_today(1),)).fetchone() is not None
-        file.execute("BEGIN IMMEDIATE")
-        try:
-            if ahead:
-                file.execute(_TO_TODAY, {"now": _today()})
-                file.execute("DELETE FROM predicted WHERE day > ?", (_today(),))
-                file.execute("COMMIT")
-                file.execute("BEGIN IMMEDIATE")
-            for name, (records, most) in wanted.items():
-                (last,) = file.execute("SELECT max(day) FROM predicted WHERE party = ?", (name,)).fetchone()
-                where = (name, max(_today(), last or ""))
-                found = file.execute("SELECT records FROM predicted WHERE party = ? AND day = ?", where).fetchone()
-                counted = (found[0] if found else 0) + records
-                if counted > most:
-                    file.execute("ROLLBACK")
-                    return name
-                file.execute("INSERT OR REPLACE INTO predicted VALUES (?, ?, ?)", (*where, counted))
-            file.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                file.execute("ROLLBACK")
-            raise
-        return ""
+def _again(path: Path, allow_network_file_system: bool) -> DailyCount:
+    return DailyCount(path, allow_network_file_system=allow_network_file_system)
+
+
+def _taken(file: sqlite3.Connection, wanted: Mapping[str, tuple[int, int]]) -> str:
+    if file.execute("SELECT 1 FROM predicted WHERE day > ?", (_today(1),)).fetchone() is not None:
+        file.execute(_TO_TODAY, {"now": _today()})
+        file.execute("DELETE FROM predicted WHERE day > ?", (_today(),))
+    counted: dict[tuple[str, str], int] = {}
+    for name, (records, most) in wanted.items():
+        (last,) = file.execute("SELECT max(day) FROM predicted WHERE party = ?", (name,)).fetchone()
+        where = (name, max(_today(), last or ""))
+        found = file.execute("SELECT records FROM predicted WHERE party = ? AND day = ?", where).fetchone()
+        counted[where] = (found[0] if found else 0) + records
+        if counted[where] > most:
+            return name
+    file.executemany("INSERT OR REPLACE INTO predicted VALUES (?, ?, ?)", [(*own, n) for own, n in counted.items()])
+    return ""
 
 
 class CountedAhead:

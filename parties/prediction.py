@@ -214,11 +214,6 @@ def agreed(greetings: Mapping[str, PartGreeting]) -> PartGreeting:
     return first[1]
 
 
-def count_of(policy: Policy) -> Path:
-    """Return the path of the file with an owner's counts of predicted records, next to the owner's release log (book)."""
-    return policy.book.with_suffix(".predictions")
-
-
 @dataclass(frozen=True, slots=True)
 class Permission:
     """Permission of one party's owner. policy : None if the owner has none; then nobody is asked and nothing is counted."""
@@ -231,7 +226,7 @@ class Permission:
         allowed = None if self.policy is None else self.policy.prediction
         if self.policy is None or allowed is None or allowed.records is None:
             return
-        with contextlib.closing(DailyCount(count_of(self.policy))) as count:
+        with contextlib.closing(DailyCount.of(self.policy)) as count:
             taken = count.take(self.party, records, allowed.records)
         if not taken:
             self.policy.refuse_prediction(

@@ -1,13 +1,12 @@
-"""Detection of places where SQLite's write-ahead log can lose or mix entries: network file systems, and second names.
+"""Detection of places where SQLite can lose or mix commits: network file systems, and second names.
 
-The write-ahead log needs shared memory and file locks that all writers see (sqlite.org/wal.html, section 1). File systems on
-a network or in user space guarantee neither, so a charge can be lost after its release was made. The log and its locks lie
-beside the file, under the file's name. Processes that open one file under two names do not see each other's entries.
+SQLite needs file locks that all writers see. File systems on a network or in user space do not guarantee them, so a charge can
+be lost after its release was made. The journal lies beside the file, under the file's name. After a crash, a process that
+opens the file under another name does not see it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import subprocess
 import sys
@@ -71,14 +70,9 @@ def second_name(path: Path) -> str:
     """Return the reason why a file may be open under another name at the same time, with the remedy; '' if it has one name.
 
     A file has a second name if it has hard links, or if it is a mount point itself, as in a container that mounts the file
-    instead of its folder. Links that a killed process left while it made the file are removed.
+    instead of its folder.
     """
     resolved = path.resolve()
-    if resolved.stat().st_nlink > 1:
-        for left in resolved.parent.glob(f".{resolved.name}-{'[0-9a-f]' * 32}"):
-            with contextlib.suppress(OSError):
-                if left.samefile(resolved):
-                    left.unlink()
     n_links = resolved.stat().st_nlink
     if n_links > 1:
         return f"it has {n_links} names (hard links); find them with find -samefile, and keep one"

@@ -66,27 +66,37 @@ def _written(path: Path, pieces: Iterable[bytes | bytearray], mode: int) -> Iter
         part.unlink(missing_ok=True)
 
 
-def append_lines(path: Path, content: bytes) -> None:
-    """Append lines to a log, durably: all of them, or none. The log may be shared by several processes.
+def append_lines(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Append lines to a log: all of them, or none. The log may be shared by several processes.
 
     A partial line at the end, which a killed process left, is cut off first. Nothing depends on it, since its writer did not
-    return. Raises OSError, for a full disk as well.
+    return. Raises OSError, for a full disk as well. durable : as for `append`.
     """
     descriptor = owners_file(os.fspath(path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        size = _end_of_lines(descriptor)
-        os.ftruncate(descriptor, size)
-        try:
-            left = memoryview(content)
-            while left:
-                left = left[os.write(descriptor, left) :]
-            os.fsync(descriptor)
-        except BaseException:
-            os.ftruncate(descriptor, size)
-            raise
+        os.ftruncate(descriptor, _end_of_lines(descriptor))
+        append(descriptor, content, durable=durable)
     finally:
         os.close(descriptor)
+
+
+def append(descriptor: int, content: bytes, *, durable: bool = False) -> None:
+    """Append all of the content, or restore the length of the file and raise OSError, as on a full disk.
+
+    No other process may append meanwhile. durable : True has the content on disk when the call returns.
+    """
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        if durable:
+            os.fsync(descriptor)
+    except BaseException:
+        os.ftruncate(descriptor, size)
+        os.lseek(descriptor, size, os.SEEK_SET)
+        raise
 
 
 def _end_of_lines(descriptor: int) -> int:

@@ -18,7 +18,7 @@ from parties.allowed import name_of
 from parties.book import require_room
 from parties.consent import Policy, policy_of
 from parties.dealing import Dealing
-from parties.joined.work import DealerWork, PredictingWork, Sealing, ServingWork, TrainingWork
+from parties.joined.work import Answered, DealerWork, PredictingWork, Sealing, ServingWork, TrainingWork
 from parties.loading import load
 from parties.prediction import ModelPart, NewRows, permitted
 from parties.services.aligning import AlignmentService
@@ -282,7 +282,10 @@ class Desk:
             lambda settled: load(task, source, policy, index=settled(), threads=self._cores, own=own)
         )
         training = TrainingService(self.party, aligning, loaded)
-        return TrainingWork(offer, task, training, sealing, policy.book.with_suffix(".answered"))
+        answered = functools.partial(
+            Answered, policy.book.with_suffix(".answered"), self.party, offer.run, policy.allow_network_file_system
+        )
+        return TrainingWork(offer, task, training, sealing, answered)
 
     def _certificates(self) -> dict[str, bytes]:
         return {name: member.certificate_pem for name, member in self._federation.parties.items()}

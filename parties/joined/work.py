@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 import time
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.daily_count import open_durable
 from parties.services.training import RECORDS
 from vfl.errors import ConsentRefused, FederationError, PrivacyError
 from vfl.messages import Descend, Need, Notice, held_at_once, joining
@@ -20,6 +18,7 @@ from vfl.secure import requests
 from vfl.secure.check_rows import CHECK_ROWS
 from vfl.security.psi import SIZE, new_salt
 from vfl.security.sealing import sealed_size
+from vfl.store import Store
 from vfl.wire.frames import Limits, as_vector
 
 if TYPE_CHECKING:
@@ -53,10 +52,10 @@ a run: two per start of a party, three per start of the coordinator."""
 MOST_SCORED, MOST_ID_BYTES = 1 << 17, 1 << 24
 """Limits of one call of a service: records, and bytes of their ids."""
 
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS answered (run TEXT, round INTEGER, attempt INTEGER, part INTEGER, "
+_TABLES = {
+    "answered": "CREATE TABLE answered (run TEXT, round INTEGER, attempt INTEGER, part INTEGER, "
     "PRIMARY KEY (run, round, attempt, part)) WITHOUT ROWID"
-)
+}
 _TAKE = (
     "WITH RECURSIVE parts (part) AS (SELECT ? UNION ALL SELECT part + 1 FROM parts WHERE part < ?) "
     "INSERT INTO answered SELECT ?, ?, ?, part FROM parts"
@@ -216,42 +215,36 @@ class Answered:
     therefore drawn at most once under a key. To ask again, a coordinator needs a new attempt, which its ledger and the party's
     book charge.
 
-    path : path of the file. run : id of the run.
+    path : path of the file. run : id of the run. allow_network_file_system : as in the owner's policy.
     """
 
-    def __init__(self, path: Path, party: str, run: str) -> None:
-        self._path, self._party, self._run = path, party, run
-        try:
-            self._file = open_durable(path, _TABLE)
-        except (OSError, sqlite3.Error):
-            raise self._unusable() from None
+    def __init__(self, path: Path, party: str, run: str, allow_network_file_system: bool = False) -> None:
+        self._party, self._run = party, run
+
+        def refusal(cause: str) -> ConsentRefused:
+            return ConsentRefused(
+                f"party {party!r} cannot record which releases it has made, in {path.name!r}: {cause}. The party's "
+                "process must be able to write to the policy's folder"
+            )
+
+        self._store = Store(path, _TABLES, refusal, allow_network_file_system=allow_network_file_system)
+        self._store.create()
+        self.close = self._store.close
 
     def take(self, key: ReleaseKey, part: int, parts: int = 1) -> None:
         """Record the keys of `parts` releases from number `part` on: all of these keys, or none of them.
 
         Raises ConsentRefused if a key was taken before, or if the keys cannot be recorded.
         """
-        try:
-            self._file.execute(_TAKE, (part, part + parts - 1, self._run, key.round, key.attempt))
-        except sqlite3.IntegrityError:
-            numbers = f"part {part}" if parts == 1 else f"parts {part} to {part + parts - 1}"
-            raise ConsentRefused(
-                f"party {self._party!r} has answered round {key.round}, attempt {key.attempt}, {numbers} of this run before: "
-                "asking again is another release, under a new attempt"
-            ) from None
-        except (sqlite3.Error, OverflowError):
-            raise self._unusable() from None
-
-    def close(self) -> None:
-        """Close the file."""
-        with contextlib.suppress(sqlite3.Error):
-            self._file.close()
-
-    def _unusable(self) -> ConsentRefused:
-        return ConsentRefused(
-            f"party {self._party!r} cannot record which releases it has made, in {self._path.name!r}: give its process write "
-            "access to the policy's folder"
-        )
+        with self._store.transaction() as file:
+            try:
+                file.execute(_TAKE, (part, part + parts - 1, self._run, key.round, key.attempt))
+            except sqlite3.IntegrityError:
+                numbers = f"part {part}" if parts == 1 else f"parts {part} to {part + parts - 1}"
+                raise ConsentRefused(
+                    f"party {self._party!r} has answered round {key.round}, attempt {key.attempt}, {numbers} of this run "
+                    "before: asking again is another release, under a new attempt"
+                ) from None
 
 
 class TrainingWork(Work):
@@ -260,16 +253,21 @@ class TrainingWork(Work):
     Guarantee. Each vector has one entry per record of this party. A query is answered only once per key (round, part and
     attempt), also after a restart, unless its noise is seeded and therefore identical.
 
-    answered : path of the file with answered keys, next to the owner's release log (book).
+    answered : function that opens the file with answered keys, next to the owner's release log (book).
     """
 
     _service: TrainingService
 
     def __init__(
-        self, offer: Offer, task: PartyTask, training: TrainingService, sealing: Sealing, answered: Path
+        self,
+        offer: Offer,
+        task: PartyTask,
+        training: TrainingService,
+        sealing: Sealing,
+        answered: Callable[[], Answered],
     ) -> None:
         super().__init__(offer, training, sealing)
-        self._task, self._path = task, answered
+        self._task, self._open = task, answered
         self._answered: Answered | None = None
         self._notices = 0
 
@@ -343,7 +341,7 @@ class TrainingWork(Work):
         if self._task.job.privacy is None or not self._task.job.noise_source().private:
             return
         if self._answered is None:
-            self._answered = Answered(self._path, self._task.party, self.offer.run)
+            self._answered = self._open()
         self._answered.take(key, part, parts)
 
     def summary(self) -> dict[str, Any]:

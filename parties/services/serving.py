@@ -29,7 +29,7 @@ from parties.alignment.reading import open_for, raw_ids, read_ids
 from parties.consent import VARIABLE, policy_of
 from parties.daily_count import CountedAhead, DailyCount
 from parties.loading import Unchanged, load_range
-from parties.prediction import ModelPart, count_of, permitted, task_of
+from parties.prediction import ModelPart, permitted, task_of
 from parties.rate import Rate
 from parties.services.service import Service
 from parties.sources import plugins
@@ -578,9 +578,8 @@ class ServingService(Service):
         wanted = self._wanted(asked, quotas, own=own)
         if not wanted:
             return ""
-        path = count_of(policy)
-        if self._counts is None or self._counts[0] != path:
-            self._counts = (path, CountedAhead(DailyCount(path)))
+        if self._counts is None or self._counts[0] != policy.book:
+            self._counts = (policy.book, CountedAhead(DailyCount.of(policy)))
         return self._counts[1].take_all(self._party, wanted)
 
     def _unread(self) -> ConsentRefused:

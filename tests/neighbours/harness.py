@@ -229,7 +229,7 @@ def _files(root: Path) -> dict[str, bytes]:
         if content.startswith(SQLITE):
             with contextlib.closing(sqlite3.connect(path)) as database:
                 content = "\n".join(database.iterdump()).encode()
-        elif name.name.endswith(("-wal", "-shm")):  # companion of a database, which was read with it
+        elif name.name.endswith(("-wal", "-shm", "-journal")):  # companion of a database, which was read with it
             continue
         found[str(name)] = content
     return found

@@ -1,4 +1,4 @@
-"""A ledger under two names, or without its write-ahead log: refused, in every process, before anything is charged."""
+"""A ledger, book or count under two names: a charge under one is never lost under the other, in any order or process."""
 
 from __future__ import annotations
 
@@ -8,122 +8,165 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from parties.daily_count import DailyCount
+from parties.joined.work import Answered
 from vfl.errors import ConsentRefused, LedgerError
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import DatasetBook, SqliteLedger
 from vfl.types import Adjacency
 
-EVENT = Gaussian(Adjacency.REPLACE_ONE, 1.0, 50.0, 1)
-USE = """
+EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-3, 1.0, 2)
+WHOLE = Gaussian(Adjacency.REPLACE_ONE, 1.0, 6.0, 1)
+"""Release that costs most of the cap ε = 1, so two do not fit."""
+SPEND = """
 import sys
-from vfl.privacy.ledger import DatasetBook, SqliteLedger
-from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.types import Adjacency
-event = Gaussian(Adjacency.REPLACE_ONE, 1.0, 50.0, 1)
-ledger = SqliteLedger(sys.argv[1])
-DatasetBook(ledger, "d").reserve([(event, 1)], job="j", run=sys.argv[2]).charge([(ReleaseKey(0), event)])
+from tests.privacy.test_ledger_names import spend
+spend(sys.argv[1], sys.argv[2])
 """
 
 
-def used(path: Path, run: str, *before: str) -> str:
-    """Charge a release to the ledger in another process; return the last line that the process prints about an error."""
-    done = subprocess.run([*before, sys.executable, "-c", USE, str(path), run], capture_output=True, text=True)
-    return done.stderr.strip().rpartition("\n")[2]
+def spend(path: str, run: str) -> None:
+    """Reserve most of the cap, charge it, and wait with the ledger open; print the outcome."""
+    try:
+        reservation = DatasetBook(SqliteLedger(path), "credit").reserve([(WHOLE, 1)], job="j", run=run)
+        reservation.charge([(ReleaseKey(0), WHOLE)])
+        print("spent", flush=True)
+    except Exception as error:  # noqa: BLE001 - the parent reads it
+        print(f"{type(error).__name__}: {error}", flush=True)
+    sys.stdin.read()
+
+
+def process(path: Path, run: str, *before: str) -> subprocess.Popen[str]:
+    command = [*before, sys.executable, "-c", SPEND, str(path), run]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def outcome(running: subprocess.Popen[str]) -> str:
+    assert running.stdout is not None
+    return running.stdout.readline()
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> SqliteLedger:
-    """A ledger that this process keeps open, with its newest entries in the write-ahead log alone."""
-    made = SqliteLedger(tmp_path / "home" / "budget.db")
-    made.path.parent.mkdir()
-    made.set_cap("d", epsilon=1.0, delta=1e-6)
-    DatasetBook(made, "d").reserve([(EVENT, 5)], job="j", run="first").charge(
-        [(ReleaseKey(k), EVENT) for k in range(3)]
-    )
-    return made
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    ledger = SqliteLedger(tmp_path / "one" / "budget.db")
+    ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
+    return SqliteLedger(ledger.path)
 
 
-def test_a_hard_link_is_refused_under_both_names_until_one_is_gone(ledger: SqliteLedger, tmp_path: Path) -> None:
-    other = tmp_path / "other.db"
-    assert used(ledger.path, "a") == ""
-    os.link(ledger.path, other)
-    for path in (ledger.path, other):
-        assert "hard links" in used(path, "b")
-    for use in (ledger.head, ledger.verify, lambda: DatasetBook(ledger, "d").resume("first", job="j")):
-        with pytest.raises(LedgerError, match="hard links"):
-            use()
-    with pytest.raises(LedgerError, match="hard links"):
-        SqliteLedger(other, readonly=True).verify()
+def spent_twice(running: list[subprocess.Popen[str]]) -> list[str]:
+    said = [outcome(one) for one in running]
+    for one in running:
+        one.kill()
+        one.communicate()
+    return said
+
+
+def test_two_processes_do_not_spend_the_cap_under_two_hard_links(ledger: SqliteLedger, tmp_path: Path) -> None:
+    other = tmp_path / "two" / "budget.db"
+    first = process(ledger.path, "first")
+    said = outcome(first)
+    assert said == "spent\n"
+    os.link(ledger.path, other)  # after the first process opened the file
+    second = spent_twice([process(other, "second"), process(ledger.path, "third")])
+    first.kill()
+    first.communicate()
+    assert all(one.startswith("LedgerError") and "hard links" in one for one in second)
     other.unlink()
-    assert used(ledger.path, "b") == ""
-    assert len(ledger.show()[0].runs) == 3
+    assert ledger.show()[0].spent > 0.9
 
 
-def test_a_file_that_is_a_mount_point_is_refused(ledger: SqliteLedger, tmp_path: Path) -> None:
-    other = tmp_path / "other.db"
-    other.touch()
-    inside = ("unshare", "-m", "sh", "-c", f'mount --bind "{ledger.path}" "{other}" && exec "$@"', "sh")
-    if subprocess.run([*inside, "true"], capture_output=True).returncode:
-        pytest.skip("no mount namespaces here")
-    assert "mount its folder" in used(other, "a", *inside)
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    inside = ("unshare", "-m", "sh", "-c", f'mount --bind "{ledger.path.parent}" "{folder}" && exec "$@"', "sh")
-    assert used(folder / ledger.path.name, "b", *inside) == ""
-    assert [run.run for run in ledger.show()[0].runs] == ["first", "b"]
-
-
-def test_a_ledger_that_moves_while_it_is_open_is_refused(ledger: SqliteLedger, tmp_path: Path) -> None:
-    moved = ledger.path.rename(tmp_path / "moved.db")
-    with pytest.raises((LedgerError, FileNotFoundError)):
-        ledger.head()
-    shutil.copy(moved, ledger.path)
+def test_a_charge_under_a_name_is_seen_under_the_next_one(ledger: SqliteLedger, tmp_path: Path) -> None:
+    """The file is moved while a process that charged it has it open, which is then killed."""
+    other = tmp_path / "two" / "budget.db"
+    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, 9)], job="j", run="first")
+    first = process(ledger.path, "other")
+    assert outcome(first) == "spent\n"
+    ledger.path.rename(other)
+    first.kill()
+    first.communicate()
+    assert SqliteLedger(other).show()[0].spent > 0.9
+    with pytest.raises(LedgerError, match=r"moved|there is no ledger|No such file"):
+        reservation.charge([(ReleaseKey(1), EVENT)])
+    shutil.copy(other, ledger.path)
     with pytest.raises(LedgerError, match="moved or replaced"):
-        ledger.head()
+        reservation.charge([(ReleaseKey(1), EVENT)])
 
 
-@pytest.fixture
-def killed(ledger: SqliteLedger, tmp_path: Path) -> Path:
-    """A ledger as a killed process leaves it: the newest entries are in its write-ahead log."""
-    path = tmp_path / "killed" / "budget.db"
-    path.parent.mkdir()
-    for end in ("", "-wal"):
-        shutil.copy2(f"{ledger.path}{end}", f"{path}{end}")
-    if "user.vfl.head" not in os.listxattr(path):
+def test_a_copy_of_the_file_alone_holds_every_charge(ledger: SqliteLedger, tmp_path: Path) -> None:
+    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, 9)], job="j", run="first")
+    reservation.charge([(ReleaseKey(i), EVENT) for i in range(5)])
+    copy = SqliteLedger(shutil.copyfile(ledger.path, tmp_path / "copy.db"))
+    assert copy.head() == ledger.head()
+
+
+def test_two_mount_namespaces_do_not_spend_the_cap_twice(ledger: SqliteLedger, tmp_path: Path) -> None:
+    """As `docker -v budget.db:/x/budget.db` mounts a file, once beside a process of the host that has it open already."""
+    other = tmp_path / "two" / "budget.db"
+    other.touch()
+    mount = f'mount --bind "{ledger.path}" "{other}" && exec "$@"'
+    inside = ("unshare", "-m", "--propagation", "private", "sh", "-c", mount, "sh")
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*inside, "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("this user cannot mount in a namespace of its own")
+    said = spent_twice(
+        [process(other, "first", *inside), process(ledger.path, "second"), process(other, "third", *inside)]
+    )
+    assert said[1] == "spent\n"
+    assert all(one.startswith("LedgerError") and "mount its folder" in one for one in (said[0], said[2]))
+    assert len(ledger.show()[0].runs) == 1
+
+
+def test_a_mounted_folder_is_the_same_ledger(ledger: SqliteLedger, tmp_path: Path) -> None:
+    mount = f'mount --bind "{ledger.path.parent}" "{tmp_path / "two"}" && exec "$@"'
+    inside = ("unshare", "-m", "--propagation", "private", "sh", "-c", mount, "sh")
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*inside, "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("this user cannot mount in a namespace of its own")
+    said = spent_twice([process(tmp_path / "two" / "budget.db", "first", *inside), process(ledger.path, "second")])
+    assert sorted(one.partition(":")[0] for one in said) == ["BudgetExceeded", "spent\n"]
+
+
+def test_counts_and_answers_refuse_a_second_name(tmp_path: Path) -> None:
+    count, answered = tmp_path / "bank.predictions", tmp_path / "bank.answered"
+    keys = Answered(answered, "bank", "run")
+    keys.take(ReleaseKey(0), 0)
+    counts = DailyCount(count)
+    assert counts.take("bank", 1, 2)
+    for path in (count, answered):
+        os.link(path, f"{path}.other")
+    for take in (lambda: counts.take("bank", 1, 2), lambda: DailyCount(Path(f"{count}.other")).take("bank", 1, 2)):
+        with pytest.raises(ConsentRefused, match="hard links"):
+            take()
+    for opened in (keys, Answered(Path(f"{answered}.other"), "bank", "run")):
+        with pytest.raises(ConsentRefused, match="hard links"):
+            opened.take(ReleaseKey(1), 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 999])
+def test_a_damaged_count_is_never_started_anew(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bank.predictions"
+    path.write_bytes(content)
+    with pytest.raises(ConsentRefused, match="cannot be kept"):
+        DailyCount(path).take("bank", 1, 2)
+    with pytest.raises(ConsentRefused, match="cannot record"):
+        Answered(path, "bank", "run").take(ReleaseKey(0), 0)
+    assert path.read_bytes() == content
+
+
+def test_an_older_copy_that_overwrites_the_file_is_refused(ledger: SqliteLedger) -> None:
+    older = ledger.path.read_bytes()
+    ledger.set_cap("other", epsilon=1.0, delta=1e-9)
+    if "user.vfl.head" not in os.listxattr(ledger.path):
         pytest.skip("this file system keeps no extended attributes")
-    return path
-
-
-def test_the_log_of_a_killed_process_is_read(killed: Path, ledger: SqliteLedger) -> None:
-    assert SqliteLedger(killed).verify() == ledger.head()
-
-
-@pytest.mark.parametrize("damage", ["left behind", "cut", "flipped", "zeroed"])
-def test_a_write_ahead_log_that_lost_entries_is_no_smaller_spending(killed: Path, damage: str) -> None:
-    log, rng = Path(f"{killed}-wal"), np.random.default_rng(1)
-    content = bytearray(log.read_bytes())
-    if damage == "cut":
-        content = content[: len(content) // 2]
-    elif damage == "flipped":
-        for _ in range(20):
-            content[int(rng.integers(len(content)))] ^= 1 << int(rng.integers(8))
-    elif damage == "zeroed":
-        content[1000:5000] = bytes(4000)
-    log.unlink() if damage == "left behind" else log.write_bytes(content)
-    ledger = SqliteLedger(killed)
-    for use in (ledger.show, ledger.verify, lambda: ledger.set_cap("e", epsilon=1.0, delta=1e-6)):
-        with pytest.raises(LedgerError, match=r"are missing|damaged|could not be used"):
+    ledger.path.write_bytes(older)
+    for use in (SqliteLedger(ledger.path).verify, SqliteLedger(ledger.path, readonly=True).show):
+        with pytest.raises(LedgerError, match="an older copy was restored"):
             use()
-
-
-def test_a_count_of_predictions_under_two_names_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "bank.count"
-    assert DailyCount(path).take("bank", 1, 10)
-    os.link(path, tmp_path / "other.count")
-    for each in (path, tmp_path / "other.count"):
-        with pytest.raises(ConsentRefused, match="names"):
-            DailyCount(each).take("bank", 1, 10)

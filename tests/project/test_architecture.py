@@ -41,6 +41,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.tables",
         "vfl.file_systems",
         "vfl.writing",
+        "vfl.file_systems",
+        "vfl.store",
     ),
     (
         "vfl.losses",

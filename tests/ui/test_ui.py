@@ -421,7 +421,7 @@ def test_a_hostile_item_takes_no_other_down(root: Path, tmp_path: Path) -> None:
         for path in ("job/deep.toml", "ledger/evil.db", "job/split.toml?n=1e11"):
             assert page(server, path).status == 200
         assert "plan of job" in page(server, "job/split.toml?n=1e11").text
-        assert "is not a ledger" in page(server, "ledger/evil.db").text
+        assert "its tables are not those" in page(server, "ledger/evil.db").text
         for path in ("run/linked", "report/linked", ""):
             assert "hunter2" not in page(server, path).text
         for path in ("job/x.toml", "ledger/x.db"):

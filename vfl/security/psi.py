@@ -53,7 +53,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from vfl.errors import DataError, FederationError, OutputError, SpecificationError
 from vfl.security.buckets import LARGE, Buckets, scratch
 from vfl.security.identifiers import digest_of, repeated
-from vfl.writing import create_file, replace_file
+from vfl.writing import append, create_file, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -233,8 +233,8 @@ class Blinder:
         try:
             with contextlib.closing(self._multiplier.map(points.all(done))) as results:
                 for result in results:
-                    with self._keeping(), (path or Path(os.devnull)).open("ab") as file:
-                        file.write(result)
+                    with self._keeping(), (path or Path(os.devnull)).open("ab", 0) as file:
+                        append(file.fileno(), result)
                     stop = done + len(result) // SIZE
                     products[done:stop] = np.frombuffer(result, np.uint8).reshape(-1, SIZE)
                     done = stop

@@ -11,7 +11,6 @@ values, so each process of the run writes them from round 0 on.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -33,7 +32,7 @@ from vfl.documents import opened, parse_json, read_bytes
 from vfl.errors import OutputError
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Head
-from vfl.writing import owners_file
+from vfl.writing import append, owners_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -133,11 +132,10 @@ class Checkpoint:
 
     def _write(self, entry: dict[str, Any]) -> None:
         text = json.dumps(entry, separators=(",", ":"))
-        self._hash = chained(self._hash, text)
-        line = f"{self._hash} {text}\n".encode()
+        digest = chained(self._hash, text)
         with _refusing():
-            if self._file.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            append(self._file.fileno(), f"{digest} {text}\n".encode())
+        self._hash = digest
 
     def _sync(self) -> None:
         with _refusing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from coordinator.rounds import Round
 from vfl.documents import read_bytes, read_json
 from vfl.errors import OutputError
 from vfl.launch.run import checkpoint
-from vfl.writing import owners_file
+from vfl.writing import append_lines
 
 FORMAT = 1
 TUNE = "tune.json"
@@ -95,12 +96,11 @@ class Stopwatch:
         if not isinstance(event, Round):
             return
         with contextlib.suppress(OSError):
-            begun = self._path.exists()
-            with open(self._path, "a", encoding="utf-8", newline="", opener=owners_file) as file:
-                if not begun:
-                    file.write(f"{BAN}\n{HEADER}\n")
-                row = (event.number, event.kind, "+".join(event.parties), f"{event.seconds:.6f}")
-                csv.writer(file, lineterminator="\n").writerow(row)
+            text = io.StringIO("" if self._path.exists() else f"{BAN}\n{HEADER}\n")
+            text.seek(0, io.SEEK_END)
+            row = (event.number, event.kind, "+".join(event.parties), f"{event.seconds:.6f}")
+            csv.writer(text, lineterminator="\n").writerow(row)
+            append_lines(self._path, text.getvalue().encode(), durable=False)
 
 
 def read_timing(folder: Path) -> tuple[Timing, ...]:

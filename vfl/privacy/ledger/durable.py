@@ -326,9 +326,9 @@ class SqliteLedger:
         if rows.noted is not None and rows.noted.seq >= state.seq and rows.noted != state.head:
             raise broken(
                 state.seq + 1,
-                f"it and all entries up to {rows.noted.seq} at least are missing: the write-ahead log beside the ledger "
-                "(-wal) was damaged or left behind, or the ledger was used under another name",
+                f"it and all entries up to {rows.noted.seq} at least are missing: an older copy was restored",
             )
+        rows.require_end(state.seq)
         self._state = state
         return state
 
