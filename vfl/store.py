@@ -155,7 +155,8 @@ class Store:
         found = self.path.stat()
         if (found.st_dev, found.st_ino) != self._file:
             raise self.refusal(
-                "it was moved or replaced while it was in use: put it back, and end all processes that use it before you move it"
+                "it was moved or replaced while it was in use: put it back, and end all processes that use it before "
+                "you move it"
             )
         if found.st_nlink > 1:
             self._require_one_name()
