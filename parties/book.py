@@ -132,9 +132,11 @@ class PartyBook(Charges):
     def hear(self, notice: Notice, n_records: int) -> BookHeads:
         """Record a phase of the run, and return the heads (last hashes) of this book and of the coordinator's ledger.
 
-        Raises ConsentRefused if the job exceeds the owner's caps. Raises LedgerError if the coordinator's ledger has noted a
-        different book.
+        Raises ConsentRefused if the job exceeds the owner's caps or has another account. Raises LedgerError if the
+        coordinator's ledger has noted a different book.
         """
+        if notice.account not in (self._job.dataset, f"run {notice.run}"):
+            raise ConsentRefused(f"party {self._party!r} was sent a report about an account that its job does not name")
         other = f"ledger of {notice.account}"
         match notice.phase:
             case Phase.COMPARE:

@@ -149,6 +149,8 @@ class Holder:
                 fits = self.name in rows
             case requests.TakeColumns(owner=owner) | requests.TakeProducts(owner=owner):
                 fits = owner in sizes and owner != self.name
+            case requests.Contribute(query=query):
+                fits = all(block.stop <= sizes.get(block.party, -1) for block in query.blocks)
         if not fits:
             raise self._refusal(
                 f"was sent a {type(request).__name__} about parties or columns that its job does not have"

@@ -68,7 +68,7 @@ CASES: dict[str, tuple[dict[str, Any], str, tuple[object, ...], dict[str, Any]]]
     "vectors with a notice": (
         TRUSTED,
         TRAIN,
-        (Notice(Phase.COMPARE, "run1", "account"),),
+        (Notice(Phase.COMPARE, "run1", "run run1"),),
         RECORDS,
     ),
     "a constant that is none": (TRUSTED, TRAIN, (Load(),), HELD),

@@ -1,4 +1,7 @@
-"""Parties that lie in their replies: they may spoil the model, but neither the charges nor the statement of the run."""
+"""Lies in replies, and in requests of training on shares: they may spoil the model, but no charge and no statement of the run.
+
+No lie ends in another error than a sentence.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.privacy.ledger import SqliteLedger
+from vfl.secure.requests import Request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,18 +47,21 @@ JOBS: dict[str, Any] = {
 
 
 class Told:
-    """Runs of a job in which one reply is a lie. replies : messages of the last run with the honest replies."""
+    """Runs of a job in which one message is a lie. calls : messages of the last run, with the honest replies."""
 
     def __init__(self, spec: vfl.Job, folder: Path) -> None:
         self.spec, self.folder = spec, folder
         self.table = of_shares(N, 3) if spec.trust == "secure" else setting.table(spec.loss, N)
         if spec.loss == "squared" and spec.trust == "secure":
             self.table["y"] = self.table["y"] + 0.1 * self.table["x0"]
-        self.runs, self.replies = 0, []
+        self.runs, self.calls = 0, []
 
-    def outcome(self, at: int = -1, lie: Any = None) -> tuple[Outcome, float]:
-        """Return the outcome, and the ε that the ledger says is spent. lie : function of a reply's plain form."""
-        self.runs, self.replies = self.runs + 1, []
+    def outcome(self, at: int = -1, lie: Any = None, *, asking: bool = False) -> tuple[Outcome, float]:
+        """Return the outcome, and the ε that the ledger says is spent.
+
+        at : number of the call. lie : function of the plain form of its reply, or (asking) of its message.
+        """
+        self.runs, self.calls = self.runs + 1, []
         ledger = SqliteLedger(self.folder / f"{self.runs}.ledger")
         ledger.set_cap("d", epsilon=100.0, delta=1e-6)
         if self.spec.trust == "secure":
@@ -66,10 +73,13 @@ class Told:
         post = transport._post
 
         def lying(call: Any) -> Any:
+            due = len(self.calls) == at
+            if due and asking:
+                call = replace(call, message=from_plain(lie(to_plain(call.message)), object))
             posted = post(call)
             reply, *sent = posted.answer
-            self.replies.append((call.message, reply))
-            if len(self.replies) - 1 == at:
+            self.calls.append((call.message, reply))
+            if due and not asking:
                 reply = from_plain(lie(to_plain(reply)), object)
             return replace(posted, answer=(reply, *sent))
 
@@ -78,22 +88,30 @@ class Told:
         return end, sum(run.spent for balance in ledger.show() for run in balance.runs)
 
 
+@pytest.mark.parametrize("asking", [False, True], ids=["replies", "requests"])
 @pytest.mark.parametrize("name", JOBS)
-def test_a_lying_reply_ends_in_a_sentence_or_changes_no_charge(name: str, tmp_path: Path) -> None:
+def test_a_lie_ends_in_a_sentence_or_changes_no_charge(name: str, asking: bool, tmp_path: Path) -> None:
+    if asking and JOBS[name].trust != "secure":
+        return  # tests/parties/test_claims.py
     made = Told(JOBS[name], tmp_path)
     honest, spent = made.outcome()
-    replies = made.replies
-    first = {(of_call(message), type(reply)): at for at, (message, reply) in reversed([*enumerate(replies)])}
+    calls = [*enumerate(made.calls)]
+    if asking:
+        first = {(of_call(message), 0): (at, message) for at, (message, _) in reversed(calls)}
+        first = {key: own for key, own in first.items() if issubclass(key[0], Request)}
+    else:
+        first = {(of_call(message), type(reply)): (at, reply) for at, (message, reply) in reversed(calls)}
     ends: Counter[str] = Counter()
-    for at in first.values():
-        count = sum(1 for _ in lies(to_plain(replies[at][1])))
-        for number in range(0, count, 1 + count // 6):
+    for at, message in first.values():
+        count = sum(1 for _ in lies(to_plain(message)))
+        for number in range(0, count, 1 + count // (12 if asking else 6)):
             try:
-                told, charged = made.outcome(at, partial(lie_number, number))
+                told, charged = made.outcome(at, partial(lie_number, number), asking=asking)
             except VflError:
                 ends["refused"] += 1
             else:
                 assert told.statement is not None
+                assert honest.statement is not None
                 assert replace(told.statement, head=None) == replace(honest.statement, head=None)
                 assert charged == pytest.approx(spent)
                 assert np.isfinite(told.w).all()

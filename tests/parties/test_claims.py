@@ -98,7 +98,7 @@ class Pair:
         """Open another run in both books."""
         self.runs, self.lost = self.runs + 1, 0.0
         for party in (self.ours, self.theirs):
-            party.hear(Notice(Phase.OPEN, f"r{self.runs}", "a"))
+            party.hear(Notice(Phase.OPEN, f"r{self.runs}", f"run r{self.runs}"))
 
     def answer(self, plain: Any, records: Records, key: ReleaseKey) -> None:
         """Send a query's plain form to both parties. The reply has the requested releases, or nothing is answered."""

@@ -326,7 +326,7 @@ def test_an_owners_book_refuses_unplanned_pieces(tmp_path: Path, monkeypatch: py
     )
     spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-5))
     party = load(spec.for_party("telco"), {c: table()[c] for c in ("b0", "b1", "y")}, str(path))
-    party.hear(Notice(Phase.OPEN, "r1", "credit"))
+    party.hear(Notice(Phase.OPEN, "r1", "run r1"))
     planned = plan(spec, N)
     first, second = (piece.shares()["telco"] for piece in planned.solver.pieces(planned.problem))
 

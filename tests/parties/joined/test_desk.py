@@ -16,7 +16,9 @@ from parties.joined.desk import Desk
 from parties.prediction import ModelPart
 from parties.record_cap import OwnCap
 from tests.coordinator.organisations import POLICY, federation
+from tests.parties.test_claims import lies
 from vfl.errors import PrivacyError, SpecificationError
+from vfl.evaluation.statistics import LabelMean
 from vfl.federation import events
 from vfl.job.plain import encode
 from vfl.kinds import FORMAT, from_plain, to_plain
@@ -37,6 +39,7 @@ from vfl.messages import (
 )
 from vfl.messages.joining import (
     AddUp,
+    Asked,
     BeginAligning,
     Conclude,
     Done,
@@ -44,23 +47,28 @@ from vfl.messages.joining import (
     Finish,
     Introduce,
     Introduced,
+    Keep,
     Load,
     MakeSalt,
+    Measure,
     Multiply,
     Offer,
     Ping,
     Pong,
     ReadIds,
+    Score,
     SealingKey,
     SendLabels,
     SendMargins,
     SendSet,
     TakeMargins,
+    TakeSalt,
 )
 from vfl.penalties import L2
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
+from vfl.privacy.ledger import Head
 from vfl.security.sealing import Sealer
 from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.noisy_gram import GramClip
@@ -129,7 +137,7 @@ class Counter:
         assert isinstance(self.call(offer(spec))[0], Done)
         self.call(Load())
         for phase in (Phase.COMPARE, Phase.OPEN):
-            self.call(Notice(phase, "run1", "account"))
+            self.call(Notice(phase, "run1", "run run1"))
 
 
 @pytest.fixture
@@ -251,7 +259,7 @@ class TestQueries:
         counter.desk.end("killed")
         counter.call(offer(spec, resumed=True))
         counter.call(Load())
-        counter.call(Notice(Phase.OPEN, "run1", "account"))
+        counter.call(Notice(Phase.OPEN, "run1", "run run1"))
         assert "has answered round 1" in counter.refused(backward(spec), ReleaseKey(1), **WEIGHTS)
         answer, _ = counter.call(backward(spec), ReleaseKey(1, attempt=1), **WEIGHTS)
         assert isinstance(answer, Reply)
@@ -352,7 +360,7 @@ class TestQueries:
         counter.begin(spec)
         assert isinstance(counter.call(block_of_pass(0, 1e6), ReleaseKey(1), **VISITED)[0], Reply)
         counter.desk.connected(b"2" * 16)  # and with it a new work, which remembers no coordinate
-        for call in (offer(spec, resumed=True), Load(), Notice(Phase.OPEN, "run1", "account")):
+        for call in (offer(spec, resumed=True), Load(), Notice(Phase.OPEN, "run1", "run run1")):
             assert not isinstance(counter.call(call)[0], Failure)
         for column in (0, 1):
             said = counter.refused(block_of_pass(column, 1e6), ReleaseKey(5 + column), **VISITED)
@@ -363,8 +371,8 @@ class TestQueries:
         monkeypatch.setattr("parties.joined.work.MOST_NOTICES", 4)
         counter.begin(job())
         for _ in range(2):
-            counter.call(Notice(Phase.COMPARE, "run1", "account"))
-        assert "more than 4 reports" in counter.refused(Notice(Phase.COMPARE, "run1", "account"))
+            counter.call(Notice(Phase.COMPARE, "run1", "run run1"))
+        assert "more than 4 reports" in counter.refused(Notice(Phase.COMPARE, "run1", "run run1"))
 
     def test_an_offer_has_few_values(self, counter) -> None:
         assert counter.desk.limits.most_values == 1 << 12
@@ -376,9 +384,9 @@ class TestQueries:
         spec = job()
         counter.begin(spec)
         assert isinstance(counter.call(backward(spec), ReleaseKey(1), **WEIGHTS)[0], Reply)
-        counter.call(Notice(phase, "run1", "account"))
+        counter.call(Notice(phase, "run1", "run run1"))
         assert "was not announced to it" in counter.refused(backward(spec), ReleaseKey(2), **WEIGHTS)
-        counter.call(Notice(Phase.COMPARE, "run1", "account"))
+        counter.call(Notice(Phase.COMPARE, "run1", "run run1"))
         assert "was not announced to it" in counter.refused(backward(spec), ReleaseKey(3), **WEIGHTS)
 
     def test_the_same_run_with_another_job(self, counter) -> None:
@@ -386,7 +394,7 @@ class TestQueries:
         counter.call(Finish())
         assert isinstance(counter.call(offer(job(privacy=vfl.Privacy(epsilon=2.0))))[0], Done)
         counter.call(Load())
-        assert "was reserved for another job" in counter.refused(Notice(Phase.OPEN, "run1", "account"))
+        assert "was reserved for another job" in counter.refused(Notice(Phase.OPEN, "run1", "run run1"))
 
     def test_keys_of_all_steps_of_a_visit_are_answered_once(self, counter) -> None:
         counter.begin(job())
@@ -415,7 +423,7 @@ class TestQueries:
     def test_a_notice_of_another_run(self, counter) -> None:
         counter.begin(job())
         for phase in Phase:
-            assert "of another run" in counter.refused(Notice(phase, "run2", "account"))
+            assert "of another run" in counter.refused(Notice(phase, "run2", "run run2"))
 
     def test_a_pass_under_another_clip(self) -> None:
         """A record moves the sums of a pass by 2C; the clip of Gram matrices claims √2 C."""
@@ -448,7 +456,7 @@ class TestOrder:
             AddUp(),
             SendMargins("telco"),
             TakeMargins("telco"),
-            Notice(Phase.OPEN, "run1", "account"),
+            Notice(Phase.OPEN, "run1", "run run1"),
         ],
         ids=lambda message: type(message).__name__,
     )
@@ -566,6 +574,71 @@ def test_no_call_raises(counter) -> None:
     for _ in range(400):
         answer, _ = counter.desk.answer(_mutated(rng, rng.choice(seeds)), {}, lambda _: None)
         from_plain(to_plain(answer), object)
+
+
+def aligning(counter: Counter) -> None:
+    counter.call(offer(job(id="customer"), purpose="align"))
+    telco = Sealer(
+        "telco", counter.joined.identities["telco"].key_pem, (counter.joined.federation.digest, "run1", "align")
+    )
+    keys = {"bank": counter.call(Introduce())[0], "telco": SealingKey(telco.key, telco.signature)}
+    for call in (Introduced(keys), MakeSalt(), ReadIds(), BeginAligning(None, {"bank": N, "telco": 5})):
+        assert not isinstance(counter.call(call)[0], Failure)
+
+
+def predicting(counter: Counter) -> None:
+    counter.call(of_part("predict"))
+    counter.call(Introduce())
+
+
+def of_part(purpose: str) -> Offer:
+    part = ModelPart(job(), "bank", "ab", ("a0", "a1"), np.ones(2), 0.0)
+    return Offer(purpose, "run1", part.to_json(), part.digest, PARTIES)
+
+
+SIGNED = SealingKey(b"k" * 32, b"s" * 64)
+TOLD: dict[Any, tuple[object, ...]] = {
+    None: (offer(job()), offer(job(), purpose="align"), *map(of_part, ("predict", "evaluate", "serve")), Ping(0.0, 5)),
+    (lambda counter: counter.begin(job())): (
+        *(Notice(phase, "run1", "run run1", Head(1, "0" * 64), Head(2, "1" * 64)) for phase in Phase),
+        ReleaseKey(1),
+        Finish("done"),
+    ),
+    aligning: (
+        Introduced({"bank": SIGNED, "telco": SIGNED}),
+        TakeSalt("telco", b"x" * 60),
+        BeginAligning(None, {"bank": N, "telco": 5}),
+        Multiply("bank", "bank"),
+        Multiply("telco", "telco"),
+        SendSet("bank", "telco"),
+    ),
+    predicting: (
+        SendMargins("telco"),
+        TakeMargins("telco"),
+        Measure(LabelMean(0.0, 1.0)),
+        Score((Asked("ab", "branch", "credit", 1),)),
+        Keep(("ab",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("began", TOLD, ids=["offers", "training", "aligning", "predicting"])
+def test_a_lie_about_any_value_of_a_call_is_answered_in_a_sentence_that_names_the_cause(counter, began) -> None:
+    """A failure that no check foresaw would be named by its type alone."""
+    told = 0
+    for message in TOLD[began]:
+        every = [to_plain(message), *lies(to_plain(message))]
+        for lie in every[:: 1 + len(every) // 60]:
+            told += 1
+            counter.desk.end("")
+            if began is not None:
+                began(counter)
+            query = isinstance(message, ReleaseKey)
+            call = (to_plain(backward(job())), lie) if query else lie
+            vectors = {"weights": WEIGHTS["weights"].view(np.uint8).copy()} if query else {}
+            answer, _ = counter.desk.answer(call, vectors, lambda _: None)
+            assert not (isinstance(answer, Failure) and "could not answer a call" in answer.reason), (lie, answer)
+    assert told > 30
 
 
 def _mutated(rng: random.Random, plain: Any) -> Any:

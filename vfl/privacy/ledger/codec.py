@@ -62,6 +62,10 @@ class Head:
     seq: int
     hash: str
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.seq < 1 << 63 and len(self.hash) <= 64 and set(self.hash) <= set("0123456789abcdef")):
+            raise LedgerError("the position in a ledger's chain is not a number with a hash")
+
 
 def genesis(identity: str) -> bytes:
     """Return the hash before the first entry. This hash depends on the ledger, so no entry fits into another ledger's chain."""
