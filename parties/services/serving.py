@@ -216,7 +216,7 @@ class Served:
         self._lock = threading.Lock()
         self._looked = time.monotonic()
         self._due = math.inf
-        self._reading, self._read_again = False, threading.Event()
+        self._reading = threading.Thread()
         self.rows: Rows | Queried | None = None
         self.state, self.stale = LOADING, ""
         self.refresh()
@@ -230,17 +230,13 @@ class Served:
         if now >= self._due or self._stamped(self.source) != self._stamp:
             self.refresh()
 
-    def refresh(self) -> threading.Event:
-        """Read the source again in the background. Until then, or if the reading fails, the rows in memory are used.
-
-        Return an event that is set after the reading.
-        """
+    def refresh(self) -> threading.Thread:
+        """Read the source again, in the returned thread. Until then, or if that fails, the rows in memory are used."""
         with self._lock:
-            if self._reading or (self.lookup and self.rows is not None):
-                return self._read_again
-            self._reading, self._read_again = True, threading.Event()
-        threading.Thread(target=self._read, name="vfl reading", daemon=True).start()
-        return self._read_again
+            if not self._reading.is_alive() and not (self.lookup and self.rows is not None):
+                self._reading = threading.Thread(target=self._read, name="vfl reading", daemon=True)
+                self._reading.start()
+            return self._reading
 
     def of(self, ids: Mapping[int, Sequence[bytes]]) -> dict[int, Vector | Exception]:
         """Return {request: margins of its ids, or the error of the database}. One query to the database serves all requests."""
@@ -290,17 +286,12 @@ class Served:
         self._due = now + max(wait, (now - began) / REREAD_SHARE)
         if why:
             place = file_of(self.source)
-            why = why if place in why else f"source {place!r}: {why}"
-            told = [
-                f"{why}. {'Until it can be, the records read earlier are scored' if self.rows else 'Nothing is scored'}"
-            ]
+            left = "Until it can be, the records read earlier are scored" if self.rows else "Nothing is scored"
+            told = [f"{why if place in why else f'source {place!r}: {why}'}. {left}"]
         said = "; ".join(told)
         if said != self._told:
-            self._tell(
-                said or f"party {self.part.party!r}: the data are read again, and all records can be used", bool(why)
-            )
-        self._told, self._reading = said, False
-        self._read_again.set()
+            self._tell(said or f"party {self.part.party!r}: the data are read, and all records can be used", bool(why))
+        self._told = said
 
 
 def read_rows(part: ModelPart, source: Any, fill: Mapping[str, Any]) -> Rows:
@@ -450,7 +441,7 @@ class ServingService(Service):
     def refresh(self) -> str:
         """Read all sources again. Return the reason why one of them could not be read, for the owner alone, or ''."""
         for read in [served.refresh() for served in list(self._served.values())]:
-            read.wait()
+            read.join()
         return self.stale
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:

@@ -287,16 +287,13 @@ class LocalParty(PartyLane):
 
     def _logged(self, questions: Sequence[Question], replies: list[Reply]) -> list[Reply]:
         """Start to log the answers. Return the replies, each with a future that waits for its log entry."""
-        both = zip(questions, replies, strict=True)
+        both = list(zip(questions, replies, strict=True))
         looked = {one: reply for one, reply in both if one.ids is not None and reply.outcome.code in LOOKED_UP}
         if not looked:
             return replies
         lines = [one.asked for one in looked], [one.ids or () for one in looked]
         logged = self._log.ask((*lines, [reply.outcome for reply in looked.values()]), len(looked))
-        return [
-            replace(reply, logged=logged) if one in looked else reply
-            for one, reply in zip(questions, replies, strict=True)
-        ]
+        return [replace(reply, logged=logged) if one in looked else reply for one, reply in both]
 
 
 class RemoteParty(PartyLane):
