@@ -290,18 +290,20 @@ class TestEstimates:
         found = estimates.residuals(np.array([1.0, 1.0, 3.0, 3.0]), statistic, 10, 2.0)
         assert found.keys() == {"mae", "rmse"}
         assert (found["mae"].baseline, found["rmse"].baseline) == (None, None)
-        assert str(found["rmse"]).startswith("too noisy to tell: 0.3162 [0, ")
+        assert str(found["rmse"]).startswith("too noisy to tell: [0, ")
         assert estimates.residuals(np.array([1.0, 1.0, 3.0, 0.0]), statistic, 10, 0.0).keys() == {"mae", "rmse"}
 
     def test_a_measure_with_a_wide_interval_is_called_too_noisy(self) -> None:
         """Four standard errors of an area may not exceed the distance from 0.5 to 1."""
-        assert str(estimates.Estimate(1.0, 0.2, baseline=0.5)) == "too noisy to tell: 1 [0.6, 1.4] (baseline 0.5)"
+        assert str(estimates.Estimate(1.0, 0.2, baseline=0.5)) == "too noisy to tell: [0.6, 1.4] (baseline 0.5)"
         assert str(estimates.Estimate(0.9, 0.1, baseline=0.5)) == "0.9 [0.7, 1.1] (baseline 0.5)"
         assert str(estimates.Estimate(0.3, 0.1, baseline=0.69, best=0.0)) == "0.3 [0.1, 0.5] (baseline 0.69)"
         assert str(estimates.Estimate(0.9, 0.5)) == "0.9 [-0.1, 1.9]"
         unknown = estimates.Estimate(0.9, 0.5, best=0.0)
-        assert str(unknown) == "too noisy to tell: 0.9 [-0.1, 1.9]"
+        assert str(unknown) == "too noisy to tell: [-0.1, 1.9]"
         findings = estimates.Findings({"rmse": unknown}, 9, "exact")
+        assert findings.shown()["measures"]["rmse"].keys() == {"best", "interval", "too_noisy"}
+        assert "0.9" not in f"{findings}{findings._repr_html_()}"
         assert estimates.Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
 
     def test_the_noise_has_the_stated_standard_error(self) -> None:

@@ -91,12 +91,17 @@ class Estimate:
         return "" if low == high else f"[{low:.3g}, {high:.3g}]"
 
     def __str__(self) -> str:
-        shown = f"{self.value:.4g} {self.spread}".rstrip()
+        shown = f"{self.said} {self.spread}".strip()
         if self.baseline is not None:
             shown += f" (baseline {self.baseline:.2g})"
         if self.noiseless is not None:
             shown += f", of the model without noise: between {self.noiseless[0]:.2g} and {self.noiseless[1]:.2g}"
         return f"too noisy to tell: {shown}" if self.too_noisy else shown
+
+    @property
+    def said(self) -> str:
+        """Return the value; '' if it is too noisy to tell, since a reader would take the number for the measure."""
+        return "" if self.too_noisy else f"{self.value:.4g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,7 @@ class Findings:
         rows = [
             (
                 name,
-                f"{e.value:.4g}",
+                e.said,
                 e.spread,
                 "" if e.baseline is None else f"{e.baseline:.2g}",
                 "too noisy to tell" if e.too_noisy else "",
@@ -165,6 +170,15 @@ class Findings:
         if self.histogram is not None:
             plain["histogram"] = self.histogram.to_dict()
         return plain if self.thresholds is None else {**plain, "thresholds": dict(self.thresholds)}
+
+    def shown(self) -> dict[str, Any]:
+        """Return the findings as plain values for readers: measures that are too noisy to tell have an interval alone."""
+        plain = self.to_dict()
+        for name, e in self.measures.items():
+            if e.too_noisy:
+                kept = {key: own for key, own in plain["measures"][name].items() if key not in ("value", "error")}
+                plain["measures"][name] = kept | {"too_noisy": True, "interval": list(e.interval)}
+        return plain
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:

@@ -346,6 +346,7 @@ class HeldOut(Inquiry):
         except BudgetExceeded:  # a resumed run has also paid for lost releases, and keeps the measures released so far
             cut_off = f"{note}; a run that was cut off had paid for the rest"
             return Findings(measured, self.n_records, cut_off, thresholds=fixed)
+        note += f"; {self._clamped}" if self.mu is not None else ""
         drowned = [name for name in self._measures if name not in measured]
         if drowned:
             note += f"; left out, since noise dominates them: {', '.join(drowned)}"
@@ -365,6 +366,14 @@ class HeldOut(Inquiry):
         if not self._in_two:
             return ("mae", "rmse")
         return ("mae", "rmse", "r2") if self.deviance_cap() is None else ("mae", "rmse", "r2", "deviance", "d2")
+
+    @property
+    def _clamped(self) -> str:
+        """The caps on a record's loss, or on its error and deviance, in words."""
+        if self.problem.loss.classification:
+            return f"loss clamped at {self.loss_cap():.3g}"
+        deviances = "" if self.deviance_cap() is None else f", deviances at {self.deviance_cap():.4g}"
+        return f"errors clamped at {self.error_cap():.4g}{deviances}"
 
     def _measure(self, w: Vector, found: dict[str, Estimate], further: dict[str, Any]) -> Exchange[None]:
         """Query the sums. Fill `found` with measures, and `further` with other fields of the findings, both in place."""

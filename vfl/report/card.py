@@ -182,7 +182,13 @@ def _importance(facts: Facts) -> tuple[Block, ...]:
         return ()
     head = ("largest", "party", "margin per standard deviation", "95 % interval", "")
     rows = tuple(
-        (i.feature, i.party, f"{i.value:.3g}", f"{i.low:.3g} to {i.high:.3g}", "too noisy to tell" * i.too_noisy)
+        (
+            i.feature,
+            i.party,
+            "" if i.too_noisy else f"{i.value:.3g}",
+            f"{i.low:.3g} to {i.high:.3g}",
+            "too noisy to tell" * i.too_noisy,
+        )
         for i in found
     )
     return (Table(head, rows), importance_note(facts))

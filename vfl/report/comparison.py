@@ -51,7 +51,8 @@ class Compared:
             "certificate_holds": self.holds,
             **self.facts,
             "measures": {
-                name: {"value": e.value, "error": e.error, "interval": list(e.interval)}
+                name: ({} if e.too_noisy else {"value": e.value, "error": e.error})
+                | {"interval": list(e.interval)}
                 | ({} if e.baseline is None else {"baseline": e.baseline})
                 for name, e in self.measures.items()
             },
@@ -120,7 +121,7 @@ def notes_of(runs: Sequence[Compared]) -> list[str]:
     for name, own in first.measures.items():
         for other in runs[1:]:
             against = other.measures.get(name)
-            if against is None:
+            if against is None or own.too_noisy or against.too_noisy:
                 continue
             less, more = sorted((own, against), key=lambda e: e.value)
             away = more.value - less.value

@@ -120,7 +120,7 @@ def _cell(e: Estimate | None) -> str:
 
 def _ends(e: Estimate, form: str) -> str:
     low, high = e.interval
-    return "" if low == high else f"[{max(low, 0.0):{form}}, {high:{form}}]"
+    return "" if low == high else f"[{max(low, 0.0):{form}},\N{NO-BREAK SPACE}{high:{form}}]"
 
 
 def _chart(

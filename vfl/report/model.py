@@ -222,7 +222,7 @@ def rows_of(found: Mapping[str, Findings]) -> list[tuple[str, ...]]:
         (
             name,
             measure,
-            f"{e.value:.4g}",
+            e.said,
             e.spread,
             "" if e.baseline is None else f"{e.baseline:.2g}",
             "too noisy to tell" if e.too_noisy else "",

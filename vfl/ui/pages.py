@@ -106,7 +106,10 @@ def _measures(folder: Path) -> str:
         kinds = read_json(folder / FINDINGS, SHOWN, follow=False)
         held = (kinds.get("held out") or kinds.get("score") or {}).get("measures", {})  # a tune releases a score
         found = Findings.from_dict({"measures": held, "n_records": 0, "note": ""}).measures
-        return ", ".join(f"{name} {e.value:.3g} {e.spread}".rstrip() for name, e in found.items())
+        return ", ".join(
+            f"{name} {'too noisy to tell' if e.too_noisy else f'{e.value:.3g}'} {e.spread}".rstrip()
+            for name, e in found.items()
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return ""
 

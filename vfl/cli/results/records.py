@@ -164,5 +164,5 @@ def evaluate_command(run: Path, threshold: float | None, where: Where, *, as_jso
         raise SpecificationError(
             f"the run in {str(run)!r} has no measures: train with --set holdout=0.2, or give --data with records to measure on"
         )
-    plain = {name: findings.to_dict() for name, findings in found.items()}
+    plain = {name: findings.shown() for name, findings in found.items()}
     tell(plain, *(f"{name}: {findings}" for name, findings in found.items()), as_json=as_json)

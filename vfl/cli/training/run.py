@@ -165,9 +165,8 @@ def headline(result: Result) -> str | None:
     for name, shown in HEADLINES.items():
         if findings is not None and (measure := findings.measures.get(name)) is not None:
             half = max(abs(end - measure.value) for end in measure.interval)
-            doubt = "too noisy to tell: " * measure.too_noisy
-            records = f"{findings.n_records:,} held-out records"
-            return f"{shown} {doubt}{measure.value:.3f} ± {half:.3f} on {records} (95 %)"
+            value = "too noisy to tell" if measure.too_noisy else f"{measure.value:.3f} ± {half:.3f}"
+            return f"{shown} {value} on {findings.n_records:,} held-out records (95 %)"
     return None
 
 
@@ -189,5 +188,5 @@ def summary(result: Result, folder: Path, warnings: Sequence[str]) -> dict[str, 
             *warnings,
         ],
         **result.in_original_units(),
-        "findings": {name: findings.to_dict() for name, findings in result.findings.items()},
+        "findings": {name: findings.shown() for name, findings in result.findings.items()},
     }

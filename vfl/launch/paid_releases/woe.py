@@ -68,8 +68,8 @@ class Evidence:
         return self.value <= self.limit
 
     def __str__(self) -> str:
-        shown = f"information value {self.value:.3g} ± {self.error:.2g} (floor {self.floor:.2g})"
-        return f"too noisy to tell: {shown}" if self.too_noisy else shown
+        value = "too noisy to tell" if self.too_noisy else f"{self.value:.3g} ± {self.error:.2g}"
+        return f"information value {value} (floor {self.floor:.2g})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ class Importance:
         return self.low == 0.0 and self.high > 0.0
 
     def __str__(self) -> str:
-        shown = f"{self.feature} {self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
-        return f"{shown}, too noisy to tell" if self.too_noisy else shown
+        value = "too noisy to tell" if self.too_noisy else f"{self.value:.3g}"
+        return f"{self.feature} {value} ({self.low:.3g} to {self.high:.3g})"
 
 
 def importance_of(result: Result) -> tuple[Importance, ...]:

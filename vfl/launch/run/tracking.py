@@ -69,7 +69,8 @@ def tracked(result: Result) -> Tracked:
             continue
         for measure, estimate in findings.measures.items():
             name = f"{kind}/{measure}"
-            metrics |= {name: estimate.value, f"{name} error": estimate.error}
+            if not estimate.too_noisy:
+                metrics |= {name: estimate.value, f"{name} error": estimate.error}
             if estimate.baseline is not None:
                 metrics[f"{name} baseline"] = estimate.baseline
     tags = {
