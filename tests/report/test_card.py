@@ -13,6 +13,7 @@ import vfl
 from tests.report.test_report import EVIL, Page, data, job, trained
 from vfl import cli
 from vfl.errors import OutputError, SpecificationError
+from vfl.evaluation.estimates import Findings
 from vfl.report import write_card, write_run
 
 if TYPE_CHECKING:
@@ -34,9 +35,11 @@ def test_a_card_states_measures_guarantee_and_digests(run: Path) -> None:
     certificate = json.loads((run / "certificate.json").read_text(encoding="utf-8"))
     findings = json.loads((run / "findings.json").read_text(encoding="utf-8"))["held out"]
     assert certificate["model_digest"] in said
+    told = Findings.from_dict(findings)
     for name, estimate in findings["measures"].items():
         low, high = estimate["interval"]
-        assert f"| held out | {name} | {estimate['value']:.4g} | \\[{low:.3g}, {high:.3g}\\] |" in said
+        value = told.measures[name].said
+        assert f"| held out | {name} | {value} | \\[{low:.3g}, {high:.3g}\\] |" in said
     for sentence in report.guarantee:
         assert sentence.split("(")[0].strip() in said
     for heading in ("Model", "Intended use", "How good it is", "What is promised", "Data", "Limits", "Provenance"):

@@ -488,7 +488,7 @@ class TestFindings:
         page = Page(write_run(tmp_path / "run")[0])
         (found,) = result.findings.values()
         for name, estimate in found.measures.items():
-            assert f"{name} {estimate.value:.4g} {estimate.spread}" in page.said
+            assert " ".join(f"{name} {estimate.said} {estimate.spread}".split()) in page.said
         assert found.note in page.said
         assert f"records, {found.n_records} of them held out {result.certificate.n_records}" in page.said
         assert "in two parts" in page.said

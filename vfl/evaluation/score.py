@@ -85,10 +85,11 @@ class Score(Inquiry):
         if self._measure == "accuracy":
             low, high = measured.interval
             measured = replace(measured, value=1.0 - mean, within=(1.0 - high, 1.0 - low))
-        return Findings({self._measure: measured}, self.n_records, f"{NOISED}{self._clamped}")
+        return Findings({self._measure: measured}, self.n_records, f"{NOISED}{self.clamped}")
 
     @property
-    def _clamped(self) -> str:
+    def clamped(self) -> str:
+        """The cap of the measure, in words."""
         return "" if self._measure == "accuracy" else f"; clamped at {self._lost.unit:.4g}"
 
     @property
@@ -98,7 +99,7 @@ class Score(Inquiry):
     def explain(self) -> str:
         """Return a sentence for the plan: the measure, the number of records, and the expected noise."""
         lost = self._lost
-        return f"{self.n_records} records held out; noise of the {self._measure} {self._noise * lost.unit:.2g}{self._clamped}"
+        return f"{self.n_records} records held out; noise of the {self._measure} {self._noise * lost.unit:.2g}{self.clamped}"
 
 
 def lower_is_better(measure: str) -> bool:

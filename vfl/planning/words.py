@@ -77,7 +77,7 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
         *_alignment(plan),
         *((("signal", faint),) if faint else ()),
         *_advice(plan),
-        ("more", "every release, its noise and every choice: --explain (in Python: plan.explain())"),
+        ("more", "every release, its noise and every choice: vfl plan JOB --explain (in Python: plan.explain())"),
     )
 
 

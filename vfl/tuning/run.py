@@ -419,7 +419,8 @@ class _Tune:
         plan = make_plan(tuning.trials[winner], trial.n_records)
         score = Estimate(trial.score, trial.error) if math.isfinite(trial.score) else None
         measured = plan.n_records - plan.problem.n_records
-        findings = {} if score is None else {SCORE: Findings({tuning.score: score}, measured, NOISED)}
+        note = f"{NOISED}{getattr(plan.inquiries[0], 'clamped', '')}"
+        findings = {} if score is None else {SCORE: Findings({tuning.score: score}, measured, note)}
         w, coordinates = trial.w.copy(), plan.problem.layout.names
         certificate = certify_selection(
             plan,
