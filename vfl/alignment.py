@@ -107,3 +107,8 @@ class Aligned:
     n_records: int
     sizes: Mapping[str, int]
     reused: bool = False
+
+    def __str__(self) -> str:
+        """Return the outcome in words, for its participants."""
+        held = ", ".join(f"{size:,} of {party}" for party, size in self.sizes.items())
+        return f"{self.n_records:,} records are common to all parties (of {held})"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ def entry(option: str, column: str, value: str, plain: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause ' (did you mean …?)' with the nearest known names; '' if no known name is near."""
-    known = list(known)
+    known, plain = list(known), unicodedata.normalize("NFC", name)
+    if any(unicodedata.normalize("NFC", other) == plain for other in known):
+        return " (there is one in another normal form of Unicode, which looks the same: write both in form NFC)"
     close = [other for other in known if other.casefold() == name.casefold()]
     close = close or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     return f" (did you mean {' or '.join(repr(c) for c in close)}?)" if close else ""

@@ -43,12 +43,15 @@ if TYPE_CHECKING:
 
 
 class RayMeters:
-    """Metrics of a run, as Ray metrics. Ray's nodes offer them to Prometheus."""
+    """Metrics of a run, as Ray metrics. Ray's nodes offer them to Prometheus.
+
+    Ray sends tags in ASCII alone, so other characters of a name are escaped.
+    """
 
     def __init__(self, job: str, run: str) -> None:
         from ray.util.metrics import Counter, Gauge
 
-        tags = {"job": job, "run": run}
+        tags = {tag: name.encode("ascii", "backslashreplace").decode() for tag, name in (("job", job), ("run", run))}
         self._meters = {
             name: kind(name, description=text, tag_keys=tuple(tags))
             for kind, named in ((Counter, COUNTERS), (Gauge, GAUGES))

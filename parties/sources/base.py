@@ -8,9 +8,10 @@ cell).
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from vfl.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -30,8 +31,9 @@ Content: TypeAlias = Literal["number", "boolean", "text", "date", "id"]
 """Declared content of a column, used to read cells that have no type. Columns of typed sources keep their type. 'id' is the
 content of the column by which records are aligned; a sparse matrix has no such column."""
 
-BY_POSITION = b"vfl.by_position"
-"""Metadata key that marks a table made from an array, whose columns are identified by position."""
+BY_POSITION, MARKS = b"vfl.by_position", b"vfl.missing"
+"""Metadata keys of a table: its columns are identified by position, as in the array that it was made from; and the texts that
+marked missing cells in the file that it was read from, in JSON."""
 
 CHUNK_CELLS = 1 << 20
 MAX_CHUNK_ROWS = 1 << 16
@@ -90,6 +92,27 @@ class Origin:
     place: str
     by_position: bool = False
     """True if columns are identified by position. A wrong order of columns then cannot be detected."""
+    marks: tuple[str, ...] = field(default=(), kw_only=True)
+    """Texts that the file reads as missing cells."""
+
+    @property
+    def metadata(self) -> dict[bytes, bytes]:
+        """Metadata of a table in memory that is made from this source, for `of_metadata`."""
+        return {MARKS: json.dumps(self.marks).encode()} | ({BY_POSITION: b""} if self.by_position else {})
+
+    def of_metadata(self, metadata: Mapping[bytes, bytes]) -> Origin:
+        """Return the origin of a table with this metadata."""
+        return replace(self, by_position=BY_POSITION in metadata, marks=tuple(json.loads(metadata.get(MARKS, b"[]"))))
+
+    def check_marks(self, column: str, categories: Iterable[str]) -> None:
+        """Refuse a category that the file reads as a missing cell: a file without marks would give it another value."""
+        for category in categories:
+            if category in self.marks:
+                raise self.error(
+                    f"column {column!r} is declared with the category {category!r}, which the file reads as a missing cell: "
+                    "declare the file's marks of missing cells without it, missing = [...] in its table of [data], vfl join "
+                    "--csv missing=... or vfl.Csv(path, missing=...), or declare it as the column's fill"
+                )
 
     def error(self, problem: str) -> DataError:
         """Return the error for a problem of this source."""
@@ -150,7 +173,7 @@ class Origin:
         """Return the error for text in a numeric column."""
         return self.error(
             f"column {column!r} holds text where numbers are declared: clean the cells, declare what marks a missing "
-            "value, or declare the column categorical"
+            "value, or declare the column categorical; of a text file with decimal commas, declare decimal = ','"
         )
 
     def not_boolean(self, column: str) -> DataError:

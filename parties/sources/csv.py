@@ -195,7 +195,7 @@ class CsvSource:
         stream: Callable[[], Any] | None = None,
         lines: Lines | None = None,
     ) -> None:
-        self.origin = origin
+        self.origin = replace(origin, marks=spec.missing)
         self._spec = spec
         self._stream = stream or partial(pa.input_stream, spec.path)
         self._contents = contents

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from parties.sources import databases, files, plugins, sparse, stores, tables
-from parties.sources.base import BY_POSITION, Origin
+from parties.sources.base import Origin
 from parties.sources.blocks import Blocks, BlockSource, is_dataset
 from parties.sources.csv import Scanned
 from parties.sources.sparse import SparseSource
@@ -160,12 +160,9 @@ def split_table(
                 )
     source.origin.check_columns(source.names, contents)
     whole = _whole(source, contents)
-    made = {
+    return {
         q: whole.select([named[q][c] for c in part]).rename_columns(list(part)) for q, part in parts.items() if part
     }
-    if source.origin.by_position:
-        return {q: part.replace_schema_metadata({BY_POSITION: ""}) for q, part in made.items()}
-    return made
 
 
 def in_one_table(
@@ -179,4 +176,4 @@ def _whole(source: Source, contents: Mapping[str, Content]) -> pa.Table:
     batches = list(source.batches(list(contents)))
     if not sum(batch.num_rows for batch in batches):
         raise source.origin.error("there are no records")
-    return pa.Table.from_batches(batches)
+    return pa.Table.from_batches(batches).replace_schema_metadata(source.origin.metadata)

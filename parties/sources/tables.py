@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from parties.sources.base import BY_POSITION, NO_DATE, Seekable
+from parties.sources.base import NO_DATE, Seekable
 from vfl.columns import canonical_category, nearest_double
 from vfl.errors import SpecificationError
 
@@ -207,7 +207,7 @@ def open_table(table: Any, contents: Mapping[str, Content], origin: Origin) -> A
         table = pa.Table.from_batches([table])
     if isinstance(table, pa.Table):
         columns = {name: table.column(i) for i, name in enumerate(table.column_names)}
-        origin = replace(origin, by_position=BY_POSITION in (table.schema.metadata or {}))
+        origin = origin.of_metadata(table.schema.metadata or {})
         origin.check_columns(table.column_names, [name for name in contents if name in columns])
         return ArraySource(columns, contents, origin)
     if isinstance(table, np.ndarray):

@@ -242,15 +242,17 @@ def read_columns(
 
 
 def check_types(source: Source, columns: Sequence[str], schema: Schema, scaling: Scaling, **options: Any) -> None:
-    """Check the columns' types without reading cells. Arguments and options : as for `read_columns`.
+    """Check the columns' types, and that the first piece of the source has a label. Arguments and options : as for `read_columns`.
 
     Raises DataError early; `read_columns` would raise it only after a long alignment. A text file has no types, so the first
     piece of the file is read and converted.
     """
     reading = Reading(source.origin, 0, columns, schema, scaling, **options)
-    batch = next(iter(source.batches(reading.wanted, 1)), None) if reading.wanted else None
+    batch = next(iter(source.batches(reading.wanted)), None) if reading.wanted else None
     if batch is not None:
         reading.check(batch.slice(0, 0))
+        if reading.labels:
+            reading.labels.require_some(batch)
 
 
 class Reading:

@@ -40,9 +40,11 @@ class LabelReader:
         self._values = np.empty(at_most)
         if isinstance(declared, ClassLabel):
             self._code_of = lookup(declared.classes)
+            origin.check_marks(self.column, declared.classes)
         elif isinstance(declared, BinaryLabel):
             # Without declared classes: 0, 1 and −1, written as numbers, text or truth values.
             self._code_of = _undeclared_class if declared.classes is None else lookup(declared.listed)
+            origin.check_marks(self.column, map(canonical_category, () if declared.classes is None else declared.listed))
 
     def add(self, cells: pa.Array, rows: slice) -> None:
         """Read the label cells of some records. rows : positions of these records."""
@@ -61,7 +63,16 @@ class LabelReader:
 
     def values(self, count: int) -> Vector:
         """Return y, (count,), for the first `count` records."""
-        values = self._values[:count]
+        return self._allowed(self._values[:count])
+
+    def require_some(self, cells: pa.Array) -> None:
+        """Raise DataError if none of these cells is a class, as for words where 0 and 1 are read."""
+        if not isinstance(self._declared, RealLabel):
+            found = codes(cells, self._code_of, self.column, self._origin)
+            if len(found) and (found == UNKNOWN).all():
+                self._allowed(found.astype(np.float64))
+
+    def _allowed(self, values: Vector) -> Vector:
         if isinstance(self._declared, RealLabel) and self._declared.bounds is not None:
             return np.clip(values, *self._declared.bounds)
         if isinstance(self._declared, RealLabel | ClassLabel):
@@ -72,7 +83,7 @@ class LabelReader:
                 )
             if not np.isfinite(values).all():
                 raise self._origin.error(f"label {self.column!r} holds infinite values: declare its bounds")
-            return values.copy() if count < len(self._values) else values
+            return values.copy() if len(values) < len(self._values) else values
         if self._declared.classes is not None:
             if (values < 0).any():
                 raise self._origin.misread(
@@ -96,6 +107,10 @@ class TargetReader:
     def columns(self) -> tuple[str, ...]:
         """Return the names of the columns that are read, the label first."""
         return (self._label.column, *(reader.column for _, reader in self._factors))
+
+    def require_some(self, batch: pa.RecordBatch) -> None:
+        """Raise DataError if none of these records has a label that the job declares."""
+        self._label.require_some(batch.column(self._label.column))
 
     def add(self, cells: Sequence[pa.Array], rows: slice) -> None:
         """Read the cells of some records, one array per column of `columns`. rows : positions of these records."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.storage.cells import MISSING, UNKNOWN, codes, dates, lookup, missing, numbers, text_of, truths
-from vfl.columns import Boolean, Categorical
+from vfl.columns import Boolean, Categorical, canonical_category
 from vfl.features import Crossed, DateParts, Hashed, OfCells, Ordinal
 
 if TYPE_CHECKING:
@@ -90,6 +90,10 @@ def _categories(declared: Categorical | Ordinal | Hashed, source: str, origin: O
     )
     unknown = "" if isinstance(declared, Hashed) else declared.unknown
     fill = None if declared.fill is None else code_of(declared.fill)
+    if not isinstance(declared, Hashed):
+        filled = None if fill is None or declared.missing else canonical_category(declared.fill)
+        texts = map(canonical_category, declared.categories)
+        origin.check_marks(source, (text for text in texts if text != filled))
 
     def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
         found = codes(cells, code_of, source, origin)

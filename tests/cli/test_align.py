@@ -75,6 +75,7 @@ def test_align_prints_the_count_and_who_learned_what(folder: Path, call: Callabl
     said = call("align", "job.toml", "--engine", "inprocess")
     assert said.code == 0, said.err
     assert f"{common(folder)} records are common" in said.out
+    assert "(of 80 of bank, 70 of telco)" in said.out
     assert "coordinator learned" in said.out
     assert "aligning 300/300  comparing" in said.err
     assert len(list(folder.glob("own/*/*.index"))) == 2
@@ -278,6 +279,10 @@ def test_a_model_is_measured_on_the_records_that_all_parties_have(folder: Path, 
         ("telco", {"calls": "many"}, (), 3, "column 'calls' holds text where numbers are declared"),
         ("bank", {"income": "1"}, (), 3, "column 'income' holds text where numbers are declared"),
         ("bank", {"default": [[]]}, (), 3, "column 'default' holds values of type list<"),
+        ("bank", {"default": "yes"}, (), 3, "label 'default' is not binary"),
+        ("bank", {}, ("--set", "classes=['no', 'yes']"), 3, "values other than the two declared classes"),
+        ("telco", {}, ("--set", "columns.calls={kind='categorical', categories=['NA', 'b']}", "--set", "bounds.calls="),
+         3, "category 'NA', which the file reads as a missing cell"),
         ("bank", {}, ("--set", "solver={kind='NoisyGram'}"), 2, "NoisyGram needs loss='squared'"),
     ],
 )

@@ -344,7 +344,9 @@ def test_a_file_that_is_not_a_certificate_is_named(folder: Path, call: Callable[
         ("Income", ["income", "incomes"], " (did you mean 'income'?)"),
         ("incme", ["income"], " (did you mean 'income'?)"),
         ("x", ["income"], ""),
+        ("gr\u00f6\u00dfe", ["gro\u0308\u00dfe"],
+         " (there is one in another normal form of Unicode, which looks the same: write both in form NFC)"),
     ],
-)
+)  # fmt: skip
 def test_the_nearest_name_ignores_case_first(name: str, known: list[str], said: str) -> None:
     assert nearest(name, known) == said

@@ -278,3 +278,49 @@ def test_codes_and_marks_of_missing_cells_are_asked_about(tmp_path: Path) -> Non
     again = draft({"census": vfl.Csv(str(tmp_path / "census.csv"), missing=("", "N"))}, label="y")
     assert "missing=N" not in again
     assert "WKHP = " in again
+
+
+def test_ids_are_compared_as_the_draft_declares_them(tmp_path: Path) -> None:
+    """A program has written the ids of one file as numbers, without their leading zeros."""
+    for party, ids in (("a", [f"{k:05d}" for k in range(N)]), ("b", list(range(N)))):
+        pd.DataFrame({"id": ids, f"x{party}": np.arange(N) % 7, "y": np.arange(N) % 2}).to_csv(
+            tmp_path / f"{party}.csv", index=False
+        )
+    text = draft({party: tmp_path / f"{party}.csv" for party in "ab"}, label="a.y")
+    assert 'id_kind = "integer"' in text
+    assert "100% of a's are in b's" in text
+    words = pd.read_csv(tmp_path / "a.csv", dtype=str).assign(id=[f"n{k}" for k in range(N)])
+    words.to_csv(tmp_path / "a.csv", index=False)
+    text = draft({party: tmp_path / f"{party}.csv" for party in "ab"}, label="a.y", ids="id")
+    assert "id_kind" not in text
+    assert "0% of a's are in b's" in text
+
+
+@pytest.mark.parametrize(
+    ("often", "loss"),
+    [
+        ([400, 300, 150, 60, 20, 5], "poisson"),
+        ([82, 205, 257, 214, 133, 67, 28, 10, 3, 1], "poisson"),  # mean 2.5
+        ([100] * 10, "multinomial"),  # digits
+        ([60, 50, 4], "multinomial"),
+    ],
+)
+def test_counts_are_told_from_classes_by_a_rare_largest_number(tmp_path: Path, often: list[int], loss: str) -> None:
+    y = np.repeat(np.arange(len(often)), often)
+    pd.DataFrame({"x": np.arange(len(y)), "y": y}).to_csv(tmp_path / "a.csv", index=False)
+    text = draft({"a": tmp_path / "a.csv"})
+    assert tomllib.loads(text)["loss"] == loss
+    (tmp_path / "job.toml").write_text(declared(text), encoding="utf-8")
+    job, _ = jobfile.read(tmp_path / "job.toml")
+    assert (job.classes is None) == (loss == "poisson")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_column_without_any_value_is_dropped(tmp_path: Path, kind: str) -> None:
+    table = pd.DataFrame({"x": np.arange(N), "e": np.full(N, np.nan), "y": np.arange(N) % 2})
+    path = tmp_path / f"a.{kind}"
+    table.to_csv(path, index=False) if kind == "csv" else table.to_parquet(path)
+    text = draft({"a": path})
+    assert '[columns.e]\nkind = "dropped"  # no cell holds a value' in text
+    (tmp_path / "job.toml").write_text(declared(text), encoding="utf-8")
+    assert jobfile.read(tmp_path / "job.toml")[0].partition.features == ("x",)

@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parties.sources.opening import open_source
+import vfl
+from parties.sources.opening import open_source, read_table
 from parties.storage.cells import contents_of
 from parties.storage.dense import read_columns
 from vfl.columns import Boolean, Categorical, Numeric
+from vfl.csv import Csv
 from vfl.errors import DataError
 from vfl.schema import BinaryLabel, RealLabel, Scaling, Schema
 
@@ -244,7 +246,7 @@ def test_many_chunks_give_the_same_as_one(tmp_path):
 
 TEXT = (
     "column 'a' holds text where numbers are declared: clean the cells, declare what marks a missing value, or declare "
-    "the column categorical"
+    "the column categorical; of a text file with decimal commas, declare decimal = ','"
 )
 MISSING = (
     "column 'a' has missing values: declare fill={'a': value}, or a = VALUE under [fill] of a job file, or complete it"
@@ -358,3 +360,27 @@ def test_a_late_text_in_a_csv_file_is_named(tmp_path):
     with pytest.raises(DataError) as caught:
         load(str(path), columns=["a"], label=("y", BinaryLabel()))
     assert str(caught.value) == f"party 'bank', file {str(path)!r}: {TEXT}"
+
+
+@pytest.mark.parametrize("word", ["NA", "None", "null", "nan"])
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_category_that_the_file_reads_as_a_missing_cell_is_refused(tmp_path, word, simulated):
+    """Parquet gives the category, CSV a missing cell: one model would score the same record twice differently."""
+    frame = pd.DataFrame({"c": [word, "b", "c"] * 20, "y": [0, 1, 1] * 20})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+
+    def trained(source, **declared):
+        columns = {"c": vfl.Categorical([word, "b", "c"], unknown="zero", **declared)}
+        partition = vfl.FeaturePartition({"a": ["c"]}, label=("a", "y"))
+        job = vfl.Job(partition=partition, columns=columns, privacy=None, penalty=vfl.L2(1e-2))
+        return vfl.train(job, read_table(source, {"c": "text", "y": "text"}) if simulated else {"a": source}).coef_
+
+    path, clean = str(tmp_path / "a.csv"), Csv(str(tmp_path / "a.csv"), missing=("",))
+    with pytest.raises(DataError, match=f"'{word}', which the file reads as a missing cell"):
+        trained(path, missing="indicator")
+    expected = trained(str(tmp_path / "a.parquet"), missing="indicator")
+    np.testing.assert_allclose(trained(clean, missing="indicator"), expected)
+    np.testing.assert_allclose(trained(path, fill=word), trained(str(tmp_path / "a.parquet"), fill=word))
+    with pytest.raises(DataError, match="which the file reads as a missing cell"):
+        trained(path, fill="b")

@@ -284,7 +284,7 @@ SHAPE = (
 )
 TEXT = (
     "column 'b' holds text where numbers are declared: clean the cells, declare what marks a missing value, or declare "
-    "the column categorical"
+    "the column categorical; of a text file with decimal commas, declare decimal = ','"
 )
 ENCODING = (
     "is not text in the encoding 'utf-8': save it as UTF-8, or declare its encoding, "

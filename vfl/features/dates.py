@@ -53,7 +53,7 @@ class DateParts(OfCells):
 
     kind: ClassVar[str] = "date"
     content: ClassVar[str] = "date"
-    parts: tuple[str, ...]
+    parts: tuple[str, ...] = ()
     bounds: tuple[str, str] = ("1900-01-01", "2100-01-01")
     cyclic: bool = False
     unknown: str = "refuse"

@@ -164,8 +164,13 @@ class Job:
             object.__setattr__(self, "classes", ClassLabel(given if isinstance(given, tuple) else tuple(given)).classes)
             self._check_multinomial()
         elif self.classes is not None:
+            if not self.classification:
+                raise SpecificationError(
+                    f"{self.loss} loss predicts numbers, and classes are declared: leave classes out, --set classes= of a "
+                    "job file, or choose the loss of classes, 'logistic' or 'multinomial'"
+                )
             try:
-                classes = BinaryLabel(given).classes if self.classification else None
+                classes = BinaryLabel(given).classes
             except SpecificationError:
                 classes = None
             if classes is None:

@@ -152,7 +152,7 @@ class Progress:
         elif isinstance(event, Aligned):
             self._steps.end()
             how = "kept from an earlier alignment" if event.reused else "aligned"
-            click.echo(f"{how}: {event.n_records} records are common to all parties", err=True)
+            click.echo(f"{how}: {event}", err=True)
         elif isinstance(event, Plan):
             self._begin(event)
         elif isinstance(event, Round):

@@ -259,8 +259,7 @@ def align_command(job: str, assignments: tuple[str, ...], where: Where, *, again
         }
         print_json(outcome)
         return
-    sizes = ", ".join(f"{party} {size}" for party, size in aligned.sizes.items())
-    click.echo(f"{aligned.n_records} records are common to all parties ({sizes}); {seconds:.1f} s")
+    click.echo(f"{aligned}; {seconds:.1f} s")
     if aligned.reused:
         click.echo("every party still holds an alignment of these files, which is reused; --again makes a new one")
         return

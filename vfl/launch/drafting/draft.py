@@ -36,7 +36,7 @@ from vfl.job.drafted import MARK
 from vfl.job.environment import path_of
 from vfl.job.file import ADDRESS
 from vfl.job.plain import FORMAT
-from vfl.launch.drafting.recognition import by_overlap, distinct_cells, is_recognised, overlap, recognise
+from vfl.launch.drafting.recognition import as_declared, by_overlap, distinct_cells, is_recognised, overlap, recognise
 from vfl.launch.sources import named_as_id
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ MANY = 50
 """Largest number of distinct values in a text column. A column with more values is treated as free text and dropped."""
 FEW = 10
 """Largest number of classes in a label of numbers. A label with more distinct values is treated as a number."""
+RARE = 10
+"""Smallest factor between the most frequent count and the largest one. Classes are seldom that rare, and seldom begin at 0."""
 FEWEST = 3
 """Largest number of distinct texts in a column of numbers. So few texts are taken for marks of missing cells."""
 NAME = 'name = "draft"'
@@ -88,14 +90,15 @@ class Found:
     """Summary of a column's cells.
 
     kind : 'numeric', 'boolean', 'text', 'date' or 'other'.
-    values : the first distinct cells as text, at most MANY + 1. empty : True if a text cell is empty.
+    values : {cell as text: number of such cells} of the first distinct cells. The numbers are exact for at most MANY cells.
+    empty : True if a text cell is empty.
     """
 
     kind: str
     low: float | None = None
     high: float | None = None
     missing: bool = False
-    values: dict[str, None] = field(default_factory=dict)
+    values: Counter[str] = field(default_factory=Counter)
     empty: bool = False
 
     def add(self, cells: pa.Array, numbers: pa.Array | None = None) -> None:
@@ -106,9 +109,9 @@ class Found:
             return
         told = numbers if self.kind == "numeric" else cells if self.kind == "text" else None
         if told is not None and len(self.values) <= MANY:
-            for value in pc.unique(told).to_pylist():
+            for pair in pc.value_counts(told):
                 if len(self.values) <= MANY:
-                    self.values[canonical_category(value)] = None
+                    self.values[canonical_category(pair["values"].as_py())] += pair["counts"].as_py()
         self.empty = self.empty or (self.kind == "text" and "" in self.values)
         if numbers is None or self.kind != "numeric":
             return
@@ -381,7 +384,7 @@ def _ids_with_reason(
 
 
 def _said_overlap(cells: Mapping[str, pa.Array]) -> str:
-    (first, own), *others = cells.items()
+    (first, own), *others = zip(cells, as_declared(list(cells.values())), strict=True)
     return "; ".join(f"{overlap(own, theirs):.0%} of {first}'s are in {party}'s" for party, theirs in others)
 
 
@@ -477,8 +480,14 @@ def _loss(label: Found | None, class_lines: Sequence[str]) -> str:
         return "logistic" if len(tomllib.loads(classes.lstrip("# "))["classes"]) == 2 else "multinomial"
     if label is None or label.kind != "numeric" or _binary(label):
         return "logistic"
-    whole = all(re.fullmatch(r"[0-9]+", value) for value in label.values)
-    return "poisson" if whole and (label.low or 0.0) >= 0 else "squared"
+    return "poisson" if all(re.fullmatch(r"[0-9]+", value) for value in label.values) else "squared"
+
+
+def _counts(found: Found) -> bool:
+    """Return True for numbers that seem to be counts: whole, four or more from 0 on, and the largest of them rare."""
+    whole = found.kind == "numeric" and all(re.fullmatch(r"[0-9]+", value) for value in found.values)
+    numbers = sorted(found.values, key=int) if whole else []
+    return len(numbers) > 3 and numbers[0] == "0" and RARE * found.values[numbers[-1]] <= max(found.values.values())
 
 
 def _binary(found: Found) -> bool:
@@ -496,6 +505,9 @@ def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
         )
     if _binary(found) or (found.kind == "numeric" and len(found.values) > FEW):
         return lines
+    if _counts(found):
+        listed = ", ".join(sorted(found.values, key=int))
+        return [*lines, f'# if the numbers of the label name classes: loss = "multinomial" and classes = [{listed}]']
     if found.kind == "text":
         shown: list[Any] = sorted(value for value in found.values if value)
     else:
@@ -540,7 +552,9 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
     beside : {name: summary of the cells} for label, weights and exposures, which need only bounds.
     """
     numeric = {
-        c: found for c, (_, local, found) in columns.items() if found.kind == "numeric" and not named_as_id(local)
+        c: found
+        for c, (_, local, found) in columns.items()
+        if found.kind == "numeric" and found.low is not None and not named_as_id(local)
     }
     lines = ["", "[bounds]"]
     middles: dict[str, str] = {}
@@ -623,7 +637,8 @@ def _middle(answer: str | None) -> str:
 def _dropped(column: str, party: str, found: Found) -> list[str]:
     """Return the declaration that drops a column, with a comment on what the column probably holds."""
     if not named_as_id(column) and len(found.values) <= MANY:
-        return ['kind = "dropped"  # a constant, or of a type that cannot be a feature']
+        what = "a constant, or of a type that cannot be a feature" if found.values else "no cell holds a value"
+        return [f'kind = "dropped"  # {what}']
     seems = "named like an id" if named_as_id(column) else "free text, or an id"
     return [
         f'kind = "dropped"  # {seems}. If records are known by it, write id = ... above,',

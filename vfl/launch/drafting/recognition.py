@@ -236,6 +236,13 @@ def _as_text(cells: pa.Array) -> pa.Array | None:
     return pc.utf8_trim_whitespace(text)
 
 
+def as_declared(ids: list[pa.Array]) -> list[pa.Array]:
+    """Return the ids of all files as a job compares them: by value if all are digits, since a draft declares integers then."""
+    if not all(pc.all(pc.match_substring_regex(cells, "^[+-]?[0-9]+$")).as_py() for cells in ids):
+        return ids
+    return [pc.replace_substring_regex(cells, r"^\+?(-?)0*([0-9]+)$", r"\1\2") for cells in ids]
+
+
 def overlap(first: pa.Array, second: pa.Array) -> float:
     """Return the share of the cells in `first` that are in `second`, too."""
     return float(pc.mean(pc.is_in(first, value_set=second)).as_py() or 0.0)
@@ -254,7 +261,7 @@ def by_overlap(cells: Mapping[str, Mapping[str, pa.Array]]) -> dict[str, tuple[s
         for party, columns in others:
             shares = {}
             for c, theirs in columns.items():
-                less, more = sorted((ids, theirs), key=len)
+                less, more = sorted(as_declared([ids, theirs]), key=len)
                 share = overlap(less, more)
                 shares[c] = share if share * len(less) >= FEWEST else 0.0
             if not shares:
