@@ -160,9 +160,10 @@ def split_table(
                 )
     source.origin.check_columns(source.names, contents)
     whole = _whole(source, contents)
-    return {
+    made = {
         q: whole.select([named[q][c] for c in part]).rename_columns(list(part)) for q, part in parts.items() if part
     }
+    return {q: part.replace_schema_metadata(source.origin.metadata) for q, part in made.items()}
 
 
 def in_one_table(

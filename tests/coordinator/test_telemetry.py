@@ -274,3 +274,12 @@ def watched(events: Iterator[Any]) -> Iterator[int]:
     for event in events:
         if isinstance(event, Round):
             yield event.number + 1
+
+
+def test_names_in_any_script_reach_the_metrics_of_ray() -> None:
+    """Ray encodes tags in ASCII when it records a number, which would end a run after its first charge."""
+    from coordinator.cluster.actor import RayMeters
+
+    meters = RayMeters("crédit 信用 \ud800", "läuft")
+    meters.add("vfl_rounds", 1.0)
+    meters.set("vfl_epsilon_spent", 0.5)
