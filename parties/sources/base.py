@@ -210,7 +210,9 @@ class Sparing(Origin):
     def of(cls, source: Source) -> Sparing:
         """Give a source such an origin, before its cells are read, and return the origin."""
         own = source.origin
-        source.origin = made = cls(own.party, own.place, own.by_position, np.zeros(source.at_most, bool))
+        source.origin = made = cls(
+            own.party, own.place, own.by_position, np.zeros(source.at_most, bool), marks=own.marks
+        )
         return made
 
     def at(self, record: int) -> None:
