@@ -242,7 +242,7 @@ def read_columns(
 
 
 def check_types(source: Source, columns: Sequence[str], schema: Schema, scaling: Scaling, **options: Any) -> None:
-    """Check the columns' types, and that the first piece of the source has a label. Arguments and options : as for `read_columns`.
+    """Check the columns' types, and that the first piece of the source has a label. Arguments : as for `read_columns`.
 
     Raises DataError early; `read_columns` would raise it only after a long alignment. A text file has no types, so the first
     piece of the file is read and converted.

@@ -470,7 +470,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         DataError,
         (
             "the table: column 'age' holds text where numbers are declared: clean the cells, declare what "
-            "marks a missing value, or declare the column categorical; of a text file with decimal commas, declare decimal = ','"
+            "marks a missing value, or declare the column categorical; of a text file with "
+            "decimal commas, declare decimal = ','"
         ),
     ),
     "a missing value": (
