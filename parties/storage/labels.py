@@ -40,7 +40,7 @@ class LabelReader:
         self._values = np.empty(at_most)
         if isinstance(declared, ClassLabel):
             self._code_of = lookup(declared.classes)
-            origin.check_marks(self.column, declared.classes)
+            origin.check_marks(self.column, map(canonical_category, declared.classes))
         elif isinstance(declared, BinaryLabel):
             # Without declared classes: 0, 1 and −1, written as numbers, text or truth values.
             self._code_of = _undeclared_class if declared.classes is None else lookup(declared.listed)
