@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -284,6 +285,7 @@ N = 50
 BLOCK = Block(0, "bank", 0, 2, 0)
 FORWARD = Forward({"bank": (BLOCK, np.zeros(2))})
 BACKWARD = Backward(Derivative(Logistic()), (BLOCK,), (np.zeros(2),), (np.ones(2),), Clip(1.0, 2), None)
+NOISED = replace(BACKWARD, event=BACKWARD.clip.event(3.0))
 CALLS = {
     "too large a body": lambda call: [FromParty(head=Head(call=call, body=1 << 40))],
     "a reply of 4 GB": lambda call: [
@@ -372,6 +374,9 @@ REPLIES = {
         (Reply((np.zeros(2),), None, NoisyScore(0, 1)), {}),
         "releases of different lengths",
     ),
+    "a release that is not a number": (NOISED, (Reply((np.array([0.0, np.nan]),)), {}), "not a finite number"),
+    "an infinite release": (NOISED, (Reply((np.array([-np.inf, 0.0]),)), {}), "not a finite number"),
+    "a time that is not a number": (BACKWARD, (Reply((np.zeros(2),), seconds=float("inf")), {}), "impossible time"),
     "another message": (FORWARD, (Done(), {}), "answered with a Done, where a Reply was expected"),
     "another kind": (FORWARD, lambda call: frames(call, (FORMAT, "shell", "rm")), "unknown message kind 'shell'"),
     "another format": (FORWARD, lambda call: frames(call, (0, "reply")), "a format different"),
