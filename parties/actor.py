@@ -33,7 +33,7 @@ from vfl.messages.joining import Load
 from vfl.secure.roles import DEALER
 from vfl.shards import Each, Here
 from vfl.shards.lending import Borrower, Lender, Lent
-from vfl.shards.ray_transport import FETCH_SECONDS, Reader, answer_of, room_to_send, sent, stored
+from vfl.shards.ray_transport import FETCH_SECONDS, Named, Reader, answer_of, room_to_send, sent, stored
 from vfl.shards.serving import Served, Serving
 from vfl.version import __version__
 
@@ -81,10 +81,12 @@ class InStore:
 
 
 def _opened(source: Any) -> Any:
-    return ray.get(source.reference, timeout=FETCH_SECONDS) if isinstance(source, InMemory) else source
+    while isinstance(source, InMemory | ray.ObjectRef):  # the reference may be the user's own
+        source = ray.get(getattr(source, "reference", source), timeout=FETCH_SECONDS)
+    return source
 
 
-class Shared:
+class Shared(Named):
     """Actor that hosts several parties of a simulation in one process. Each party is an ordinary `PartyActor`.
 
     This actor does not protect one party from another, so use it only for simulations by one owner. Results are bit-identical
@@ -114,7 +116,7 @@ def _encoded(argument: Any) -> Any:
     return to_plain(argument) if isinstance(argument, Query) else argument
 
 
-class IdsActor:
+class IdsActor(Named):
     """Base of actors that hold one shard of a party's rows. Before loading, they hold the ids of a range of the source's rows.
 
     task : task of the party, or a reference to it; it names the id column.
@@ -301,7 +303,7 @@ class Constants:
         return self._fetched[name][1]
 
 
-class ServiceActor:
+class ServiceActor(Named):
     """Actor around a service (parties.services). It fetches vectors by reference; messages are nested tuples, not objects.
 
     Ray never retries methods of this actor, since a retry would be a new release. name : name of the participant.

@@ -22,7 +22,7 @@ from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
 from vfl.errors import PartyLost
 from vfl.messages import Records
 from vfl.shards.lending import Lender, Lenders, Lent
-from vfl.shards.ray_transport import Reader, answer_of, room_to_send, sent
+from vfl.shards.ray_transport import Named, Reader, answer_of, room_to_send, sent
 from vfl.shards.serving import Served, Serving
 from vfl.version import __version__
 
@@ -70,7 +70,7 @@ class RayMeters:
         self._meters[name].set(value)
 
 
-class MarginsActor(Serving, ShardMargins):
+class MarginsActor(Named, Serving, ShardMargins):
     """Actor that holds one shard of the margins Xw.
 
     The actor shares memory with parties whose shard is on the same machine. It puts vectors for other parties into the object
@@ -128,7 +128,7 @@ class MarginsActor(Serving, ShardMargins):
         return self._lenders.lend(margins, self._used())
 
 
-class CoordinatorActor:
+class CoordinatorActor(Named):
     """Actor that runs a job over the parties' actors.
 
     The actor waits for the driver twice: before the first release, so that the driver can refuse the plan, and before the

@@ -260,6 +260,70 @@ class TestPlacement:
         finally:
             local_ray.kill(greedy)
 
+    def test_a_group_that_captures_is_the_place_of_a_job(self, local_ray: Any) -> None:
+        """As in a trial of Ray Tune: the parties take the group's bundles, or the error says which bundles to ask for."""
+        from ray.util.placement_group import placement_group, remove_placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        @local_ray.remote(num_cpus=0.1, max_retries=0)
+        def trial() -> str:
+            from ray.util.placement_group import placement_group_table
+
+            others = len([group for group in placement_group_table().values() if group["state"] == "CREATED"])
+            seen: list[int] = []
+
+            def watch(_: Any) -> None:
+                groups = placement_group_table().values()
+                seen.append(len([group for group in groups if group["state"] == "CREATED"]) - others)
+
+            try:
+                vfl.train(job(passes=2), table(), at=vfl.Ray(party_cpus=0.1), watch=watch)
+            except PlacementError as error:
+                return str(error)
+            return f"trained, with {max(seen)} more groups"
+
+        said = []
+        for bundles in ([{"CPU": 0.1}] * 3, [{"CPU": 0.1}]):
+            group = placement_group(bundles)
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+            try:
+                said.append(local_ray.get(trial.options(scheduling_strategy=strategy).remote(), timeout=180))
+            finally:
+                remove_placement_group(group)
+        assert said[0] == "trained, with 0 more groups"
+        assert 'tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 0.1}, {"CPU": 0.1}])' in said[1]
+
+    def test_actors_show_run_and_party(self, local_ray: Any, tmp_path: Path) -> None:
+        from ray.util import list_named_actors
+
+        shown: dict[str, str] = {}
+        named: set[str] = set()
+
+        def watch(event: Any) -> None:
+            if not shown:  # the actors wait for this process
+                actors = {name: local_ray.get_actor(name) for name in list_named_actors()}
+                shown.update(
+                    {name: local_ray.get(one.__ray_call__.remote(repr), timeout=60) for name, one in actors.items()}
+                )
+            if isinstance(event, Round):
+                named.update(list_named_actors())
+
+        vfl.train(job(passes=2), table(), at=vfl.Ray(shards=2), watch=watch, output=tmp_path / "run")
+        assert all(name == said for name, said in shown.items())
+        assert len({name.partition(": ")[0] for name in named}) == 1
+        parties = {"coordinator", "party bank", "party telco"}
+        assert {name.partition(": ")[2] for name in shown} >= parties
+        assert {name.partition(": ")[2] for name in named} == {
+            *(*parties, "shard 0 of the margins", "shard 1 of the margins"),
+            *(f"shard {k} of {party}" for k in range(2) for party in PARTITION.parties),
+        }
+
+    def test_a_reference_is_a_source(self, local_ray: Any) -> None:
+        parts = {p: {name: table()[name] for name in PARTITION.wanted(p)} for p in PARTITION.parties}
+        spec = job(passes=2)
+        there = vfl.train(spec, {p: local_ray.put(part) for p, part in parts.items()})
+        assert there.coef_.tobytes() == vfl.train(spec, table(), at="inprocess").coef_.tobytes()
+
     def test_ray_client_is_refused(self) -> None:
         code = (
             "import vfl, numpy as np\n"

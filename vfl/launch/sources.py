@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,9 @@ def in_memory(data: Any) -> bool:
         return all(map(in_memory, data.values()))
     from parties.sources.blocks import is_dataset
 
-    return data is not None and not (isinstance(data, str | Path | Csv) or callable(data) or is_dataset(data))
+    ray = sys.modules.get("ray")
+    stored = ray is not None and isinstance(data, ray.ObjectRef)
+    return data is not None and not (isinstance(data, str | Path | Csv) or callable(data) or is_dataset(data) or stored)
 
 
 def named_for(partition: FeaturePartition, data: Any) -> dict[str, Any]:

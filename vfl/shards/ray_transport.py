@@ -23,6 +23,15 @@ FETCH_SECONDS = 600.0
 """Time limit, in seconds, for one vector to arrive from the object store."""
 
 
+class Named:
+    """Base of actors whose name, of run and party, appears where Ray shows an actor: in its lists, logs and dashboard."""
+
+    def __repr__(self) -> str:
+        context = ray.get_runtime_context()
+        name = context.get_actor_name() if context.get_actor_id() else None
+        return name or object.__repr__(self)
+
+
 class Reader:
     """Reads the vectors that other actors send to this process."""
 

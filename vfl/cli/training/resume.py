@@ -55,7 +55,7 @@ def command(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
     where = replace(where, federation=Path(site.file) if isinstance(site, Federated) else None)
     earlier = checkpoint.charged_before(run, job)
     with (
-        resumable(run),
+        resumable(run, site),
         watched(where, members_of(job, where.federation), job=job.name, quiet=as_json),
         Progress(quiet=as_json, earlier=earlier) as progress,
     ):

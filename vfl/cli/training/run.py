@@ -82,7 +82,7 @@ def command(
     with contextlib.ExitStack() as stack:
         stack.enter_context(watched(where, members_of(spec, where.federation), job=spec.name, quiet=as_json))
         folder = output or unused(spec.name)
-        stack.enter_context(resumable(folder))
+        stack.enter_context(resumable(folder, site))
         progress = stack.enter_context(Progress(quiet=as_json, explain=explain))
         for warning in () if as_json else warnings:
             click.echo(f"warning: {warning}", err=True)
@@ -108,11 +108,18 @@ def command(
 
 
 @contextlib.contextmanager
-def resumable(folder: Path) -> Iterator[None]:
-    """Print the command that continues the run if Ctrl-C interrupts the code in this block."""
+def resumable(folder: Path, site: Any = None) -> Iterator[None]:
+    """Print the command that continues the run if Ctrl-C interrupts the code in this block; on a cluster, print it at once.
+
+    Ray ends this process without an error of ours a minute after the cluster's head has died.
+    """
     from vfl.launch.run import checkpoint
     from vfl.tuning.run import is_tune
 
+    if getattr(site, "address", None) is not None:
+        click.echo(
+            f"the run is kept in {folder}; if this process is cut off, continue with: vfl resume {folder}", err=True
+        )
     try:
         yield
     except KeyboardInterrupt:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 import urllib.parse
 from importlib.util import cache_from_source
@@ -60,10 +61,16 @@ def unreachable(what: str, where: str, error: Exception, remedy: str) -> Placeme
 
 
 def check_address(address: str | None) -> None:
-    """Raise PlacementError for an address that this process cannot join as a node. Address 'auto' stands for RAY_ADDRESS."""
+    """Raise PlacementError if this process cannot join the address as a node. Address 'auto' stands for RAY_ADDRESS."""
     named = os.environ.get("RAY_ADDRESS") if address == "auto" else None
     said = f"RAY_ADDRESS={named}, which 'auto' stands for," if named else repr(address)
     asked = named or address or ""
+    client = sys.modules.get("ray.util.client")
+    if client is not None and client.ray.is_connected():
+        raise PlacementError(
+            "this process is connected to a cluster by Ray Client, with which it is not a node of the cluster and cannot keep "
+            "a run: run on a node with --address auto, send the job there with: vfl submit JOB, or call ray.shutdown() first"
+        )
     if asked.startswith("ray://"):
         raise PlacementError(
             f"{said} is Ray Client, with which this process is not a node of the cluster and cannot keep a run: "

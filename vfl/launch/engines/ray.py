@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.charging.budget import Reserved
 from coordinator.rounds import LOSSES_A_QUERY
 from vfl.errors import PlacementError
-from vfl.job.site import ALONE, Ray
+from vfl.job.site import ALONE, COORDINATOR, Ray
 from vfl.launch.engines.bundles import CENTRE, cpus_of, layout_of, require_version, reserved
 from vfl.launch.engines.connection import connected, connected_elsewhere
 from vfl.launch.engines.place import Arrangement, cores_each, usable_cores
@@ -224,7 +224,11 @@ def _federation(
         offers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         layout = layout_of(place, processes, label_party, here=here, secure=secure, offers=offers)
         name = "prediction" if job is None else job.name
-        title = " ".join(filter(None, (name, run, secrets.token_hex(3))))
+        title = " ".join(filter(None, (name, run[:8], secrets.token_hex(3))))
+
+        def called(who: str) -> dict[str, str]:
+            return {"name": f"{title}: {who}"}
+
         spot = groups.enter_context(reserved(ray, layout, place.ready_seconds, title))
         this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         central = {"num_cpus": 0, **({"scheduling_strategy": this_node} if here else spot(CENTRE, 0))}
@@ -233,11 +237,16 @@ def _federation(
         takes: dict[str, Any] = {"num_cpus": place.party_cpus}
 
         def shards(who: str, taken: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-            return tuple(again | taken | spot(who, k) for k in range(place.shards)) if place.shards > 1 else ()
+            return tuple(
+                again | taken | spot(who, k) | called(f"shard {k} of {who or 'the margins'}")
+                for k in range(place.shards if place.shards > 1 else 0)
+            )
 
         # Keep tables in memory for the whole run: a restarted party asks for its table again.
         handed = {
-            name: source if isinstance(source, str | Path | Blocks) else InMemory(ray.put(source))
+            name: source
+            if isinstance(source, str | Path | Blocks)
+            else InMemory(source if isinstance(source, ray.ObjectRef) else ray.put(source))
             for name, source in {**sources, **datasets}.items()
         }
         spec = None if job is None else InMemory(ray.put(job))
@@ -250,6 +259,7 @@ def _federation(
         actors: dict[str, Any] = {}
         for number, hosted in enumerate(processes):
             options = again | (takes if place.shards == 1 else {"num_cpus": 0}) | spot(hosted[0], 0)
+            options |= called(f"{'party' if len(hosted) == 1 else 'parties'} {', '.join(hosted)}")
             actors |= _started(ray, number, {name: given[name] for name in hosted}, options)
         dealing = {}
         if secure is not None:
@@ -260,11 +270,11 @@ def _federation(
                 if secure.dealer == AT_COORDINATOR
                 else {"num_cpus": 0 if place.pinned else takes["num_cpus"], **spot(DEALER, 0)}
             )
-            dealing[DEALER] = ray.remote(DealerActor).options(**again, **beside).remote(spec)
+            dealing[DEALER] = ray.remote(DealerActor).options(**again, **beside, **called("dealer")).remote(spec)
         margins = () if label_party is None else shards(CENTRE, {"num_cpus": 0})
         coordinator = (
             ray.remote(CoordinatorActor)
-            .options(**once, **central)
+            .options(**once, **central, **called(COORDINATOR))
             .remote(actors, handed, place.faults, name, run, dealing.get(DEALER), margins)
         )
         apart = {CENTRE: coordinator, **dealing}
@@ -304,8 +314,12 @@ def run(
         patience = place.faults.answer_seconds + (LOSSES_A_QUERY + 1) * place.faults.wait_seconds
         for event in answer_of("coordinator", coordinator.begin.remote(job, budget, log), patience):
             yield replace(event, flags=flags) if isinstance(event, Reserved) else event
-        ahead = {"num_returns": "streaming", "_generator_backpressure_num_objects": ROUNDS_AHEAD}
-        for ref in coordinator.rounds.options(**ahead).remote():
+        rounds = coordinator.rounds.options(num_returns="streaming")
+        with contextlib.suppress(TypeError, ValueError):  # private to Ray, so a version may lack it
+            rounds = coordinator.rounds.options(
+                num_returns="streaming", _generator_backpressure_num_objects=ROUNDS_AHEAD
+            )
+        for ref in rounds.remote():
             yield answer_of("coordinator", ref, patience)
         yield answer_of("coordinator", coordinator.finish.remote(), patience)
 
