@@ -130,7 +130,7 @@ class Store:
             check_same_thread=False,
         )
         try:
-            self._require_tables(connection)
+            self._require_whole(connection)
             if not self.readonly:
                 self._keep_journal(connection)
         except BaseException:
@@ -139,13 +139,21 @@ class Store:
         self._connection = connection
         return connection
 
-    def _require_tables(self, connection: sqlite3.Connection) -> None:
+    def _require_whole(self, connection: sqlite3.Connection) -> None:
         # Compare the schema before any query: a view in place of a table could run a query that never ends.
+        connection.execute("BEGIN")
         made = dict(connection.execute("SELECT name, sql FROM sqlite_master"))
         if any(made.get(name) != sql for name, sql in self.tables.items()):
             raise self.refusal(
                 "its tables are not those that this vfl makes, or are damaged; name another file, or restore the newest copy"
             )
+        pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        if pages * size != self.path.stat().st_size:  # SQLite takes a page that is cut short for one that ends in zeros
+            raise self.refusal("its length is not that of its content; restore the newest copy")
+        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise self.refusal(f"{_CAUSES['SQLITE_CORRUPT']} ({found})")
+        connection.execute("COMMIT")
 
     def _require_one_name(self) -> None:
         if why := second_name(self.path):

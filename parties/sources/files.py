@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from parties.sources.csv import Lines
 
 BUFFER_BYTES = 1 << 20
+_ARROW_BEGINS = b"ARROW1\0\0"
 DAMAGED = "is damaged, cut short or not of the kind that its name says"
 
 
@@ -107,7 +108,10 @@ class ParquetSource(Seekable):
 
     def _facts(self, path: Path | str) -> tuple[tuple[str, ...], int]:
         with self._file(path) as file:
-            return tuple(file.schema_arrow.names), file.metadata.num_rows
+            facts = file.metadata
+            if facts.num_rows != sum(facts.row_group(i).num_rows for i in range(facts.num_row_groups)):
+                raise ValueError("its footer contradicts itself on the number of records")
+            return tuple(file.schema_arrow.names), facts.num_rows
 
     def _batches_of(self, path: Path | str, names: list[str], rows: int, first: int) -> Iterator[pa.RecordBatch]:
         with self._file(path) as file:
@@ -115,10 +119,14 @@ class ParquetSource(Seekable):
             while groups and first >= (count := file.metadata.row_group(groups[0]).num_rows):
                 first -= count
                 del groups[0]
+            left = sum(file.metadata.row_group(i).num_rows for i in groups)
             for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=names):
+                left -= batch.num_rows
                 if first < batch.num_rows:
                     yield batch.select(names).slice(first)
                 first = max(0, first - batch.num_rows)
+            if left and names:
+                raise ValueError("it holds a different number of records from the one that its footer states")
 
 
 class ArrowSource(Seekable):
@@ -143,7 +151,12 @@ def _arrow_facts(path: Path) -> tuple[tuple[str, ...], int]:
         names = tuple(pa.ipc.open_file(mapped).schema.names)
         # One column suffices to count records, so no other column is decompressed.
         reader = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(included_fields=[0] if names else []))
-        return names, sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+        n_records = sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+        mapped.seek(len(_ARROW_BEGINS))
+        held = sum(message.type == "record batch" for message in pa.ipc.MessageReader.open_stream(mapped))
+        if held != reader.num_record_batches:
+            raise ValueError("its footer does not list the batches that it holds")
+        return names, n_records
 
 
 def _arrow_batches(path: Path, fields: list[int], names: list[str], rows: int, first: int) -> Iterator[pa.RecordBatch]:

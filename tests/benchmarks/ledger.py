@@ -1,4 +1,4 @@
-"""Durable charges against bare SQLite inserts, in one run; both write ahead and sync each commit.
+"""Durable charges against bare SQLite inserts, in one run; both keep a journal and sync each commit.
 
     python tests/benchmarks/ledger.py [charges]
 
@@ -29,7 +29,7 @@ EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-7, 1.0, 4)
 def bare(folder: Path, charges: int) -> Callable[[int], None]:
     """Insert rows of a charge's size."""
     connection = sqlite3.connect(folder / "bare.sqlite", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA journal_mode=PERSIST")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("CREATE TABLE charge (seq INTEGER PRIMARY KEY, run TEXT, round INTEGER, body TEXT, hash BLOB)")
     body, digest = "x" * 160, b"h" * 32

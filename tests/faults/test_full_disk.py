@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import resource
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import vfl
 from vfl.errors import LedgerError, OutputError, VflError
 from vfl.job import file as jobfile
 from vfl.launch.train import resume
-from vfl.privacy.ledger import SqliteLedger
+from vfl.privacy.ledger import Head, SqliteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +41,15 @@ def table() -> dict[str, np.ndarray]:
     return {name: X[:, j] for j, name in enumerate(FEATURES)} | {"y": (X[:, 0] > 0).astype(int)}
 
 
+def long_ledger(folder: Path) -> Path:
+    """Make a ledger that reaches 60,000 bytes before the log of a run does."""
+    ledger = SqliteLedger(folder / "budget.db")
+    ledger.set_cap("data", epsilon=1.0, delta=1e-6)
+    while ledger.path.stat().st_size < 53_000:
+        ledger.note("bank", Head(1, "ab" * 32))
+    return ledger.path
+
+
 @pytest.mark.parametrize(
     ("n_bytes", "private", "kind", "said"),
     [
@@ -57,10 +67,12 @@ def test_a_full_disk_ends_the_run_with_a_message(
         privacy=vfl.Privacy(epsilon=1.0, delta=1e-6) if private else None,
         solver=vfl.SkGD(passes=100, block_size=1, sweep="block"),
     )
-    run = tmp_path / "run"
-    whole = vfl.train(job, table(), at="inprocess")  # cached kernels need no space
+    run, ledger = tmp_path / "run", None
+    if private:
+        job, ledger = dataclasses.replace(job, dataset="data"), long_ledger(tmp_path)
+    whole = vfl.train(dataclasses.replace(job, dataset=None), table(), at="inprocess")  # cached kernels need no space
     with room(n_bytes), pytest.raises(kind) as raised:
-        vfl.train(job, table(), at="inprocess", output=run)
+        vfl.train(job, table(), at="inprocess", output=run, ledger=ledger)
     assert type(raised.value) is kind
     assert said in str(raised.value)
     assert raised.value.__notes__ == [
@@ -69,9 +81,9 @@ def test_a_full_disk_ends_the_run_with_a_message(
     assert not (run / "model.json").exists()
     result = resume(run, table(), at="inprocess")
     if private:
-        SqliteLedger(run / "ledger.db").verify()
+        SqliteLedger(ledger).verify()
         assert result.certificate.epsilon <= 1.0
-        assert result.verify(ledger=run / "ledger.db").ok
+        assert result.verify(ledger=ledger).ok
     else:
         assert result.coef_.tobytes() == whole.coef_.tobytes()
 
@@ -84,13 +96,16 @@ def test_the_command_line_says_how_to_continue(tmp_path: Path, call: Callable[..
         solver=vfl.SkGD(passes=100, block_size=1, sweep="block"),
     )
     columns = table()
+    ledger = long_ledger(tmp_path)
     rows = np.column_stack(list(columns.values()))
     np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=",".join(columns), comments="")
-    (tmp_path / "job.toml").write_text(jobfile.to_toml(job) + f'[simulation]\ntable = "{tmp_path / "all.csv"}"\n')
+    charged = jobfile.to_toml(dataclasses.replace(job, dataset="data"))
+    (tmp_path / "job.toml").write_text(charged + f'[simulation]\ntable = "{tmp_path / "all.csv"}"\n')
     vfl.train(job, columns, at="inprocess")
     run = tmp_path / "run"
     with room(60_000):
-        said = call("run", str(tmp_path / "job.toml"), "--engine", "inprocess", "--output", str(run), "--json")
+        where = ("--engine", "inprocess", "--output", str(run), "--ledger", str(ledger))
+        said = call("run", str(tmp_path / "job.toml"), *where, "--json")
     assert said.code == LedgerError.exit_code
     error, note = said.err.splitlines()
     assert "disk failed or is full" in error

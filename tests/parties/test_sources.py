@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from parties.alignment.index import file_of
-from parties.sources.files import column_names
+from parties.sources.files import column_names, open_file
 from parties.sources.opening import open_source, read_table, split_table
 from vfl import FeaturePartition
 from vfl import csv as endings
@@ -659,3 +659,30 @@ def test_unreadable_names_are_empty(name, tmp_path):
     if name.startswith(("damaged", "x")):
         (tmp_path / name).write_bytes(b"\x00 no table")
     assert column_names(tmp_path / name) == ()
+
+
+@pytest.mark.parametrize("end", [".parquet", ".arrow"])
+def test_a_file_with_flipped_bits_has_all_its_records_or_is_refused(tmp_path: Path, end: str) -> None:
+    """Bits of the footer, which states the number of records, included."""
+    table = pa.table({"a": np.arange(200.0), "b": [f"x{k % 3}" for k in range(200)]})
+    path, rng = tmp_path / f"whole{end}", np.random.default_rng(1)
+    if end == ".parquet":
+        pa.parquet.write_table(table, path)
+    else:
+        pa.feather.write_feather(table, path, compression="uncompressed")
+    content, refused = path.read_bytes(), 0
+    for trial in range(600):
+        damaged = bytearray(content)
+        for _ in range(int(rng.integers(1, 4))):
+            damaged[-1 - int(rng.integers(800 if trial % 2 else len(content)))] ^= 1 << int(rng.integers(8))
+        path = tmp_path / f"{trial}{end}"
+        path.write_bytes(damaged)
+        try:
+            source = open_file(path, {}, "bank")
+            read = sum(batch.num_rows for batch in source.batches([source.names[0]], 64))
+        except DataError:
+            refused += 1
+        else:
+            assert (read, source.n_records) == (200, 200)
+        path.unlink()
+    assert refused > 50

@@ -170,3 +170,22 @@ def test_an_older_copy_that_overwrites_the_file_is_refused(ledger: SqliteLedger)
     for use in (SqliteLedger(ledger.path).verify, SqliteLedger(ledger.path, readonly=True).show):
         with pytest.raises(LedgerError, match="an older copy was restored"):
             use()
+
+
+def test_a_count_or_list_of_answers_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    """SQLite itself reads zeros where a page is cut, and would find no answer there."""
+    for name, take in (
+        ("count", lambda path: DailyCount(path).take("bank", 94, 100)),
+        ("answered", lambda path: Answered(path, "bank", "run").take(ReleaseKey(0), 0)),
+    ):
+        path = tmp_path / name
+        if name == "count":
+            DailyCount(path).take("bank", 7, 100)
+        else:
+            Answered(path, "bank", "run").take(ReleaseKey(0), 0, 40)
+        content = path.read_bytes()
+        for size in range(len(content) - 1, 0, -97):
+            cut = tmp_path / f"{name}{size}"
+            cut.write_bytes(content[:size])
+            with pytest.raises(ConsentRefused, match=r"cannot be kept|cannot record"):
+                take(cut)
