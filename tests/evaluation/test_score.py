@@ -69,7 +69,7 @@ def test_the_cap_of_deviances_is_declared_or_follows_from_the_bounds(given, cap)
     )
     (inquiry,) = plan(counts, 1000).inquiries
     assert "noise of the deviance" in inquiry.explain()
-    assert f"(clamped at {cap:g})" in inquiry.explain()
+    assert f"; clamped at {cap:g}" in inquiry.explain()
 
 
 def job(**changes):
