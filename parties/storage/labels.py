@@ -44,9 +44,7 @@ class LabelReader:
         elif isinstance(declared, BinaryLabel):
             # Without declared classes: 0, 1 and −1, written as numbers, text or truth values.
             self._code_of = _undeclared_class if declared.classes is None else lookup(declared.listed)
-            origin.check_marks(
-                self.column, map(canonical_category, () if declared.classes is None else declared.listed)
-            )
+            origin.check_marks(self.column, map(canonical_category, declared.listed))
 
     def add(self, cells: pa.Array, rows: slice) -> None:
         """Read the label cells of some records. rows : positions of these records."""
