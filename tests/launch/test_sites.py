@@ -127,6 +127,16 @@ def test_parties_of_one_machine_ask_for_a_fraction_of_a_cpu() -> None:
     assert layout_of(vfl.Ray(party_cpus=0), processes).asked() == []
 
 
+def test_a_client_that_the_user_opened_is_refused_before_a_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = pytest.importorskip("ray.util.client")
+    monkeypatch.setattr(type(client.ray), "is_connected", lambda _: True)
+    with pytest.raises(PlacementError, match="by Ray Client"):
+        vfl.train(job(), TABLE, at=vfl.Ray(), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_every_command_refuses_what_cannot_run_there() -> None:
     with pytest.raises(PlacementError, match="Ray Client"):
         vfl.train(job(), TABLE, at=vfl.Ray("ray://127.0.0.1:10001"))
