@@ -384,16 +384,19 @@ def load_range(
 
 
 def _total(task: PartyTask) -> PartyTask:
-    """Return a task that reads infinite values as the largest number wherever no bounds are declared.
+    """Return a task that reads infinite values as the largest number wherever no bounds are declared, and clamps negative ones.
 
-    In a private run, refusing an infinite value would reveal one record's value to everybody. The contribution of the record is
-    clipped in any case.
+    In a private run, refusing an infinite or negative value would reveal one record's value to everybody. The contribution of
+    the record is clipped in any case. The owner's log names the column of negative counts, weights and exposures.
     """
     scaling, label, most = task.scaling, task.label, float(np.finfo(task.storage).max)
     scaling = replace(scaling, lo=np.maximum(scaling.lo, -most), hi=np.minimum(scaling.hi, most))
-    if label is not None and label[1] == RealLabel():
-        label = (label[0], RealLabel((-sys.float_info.max, sys.float_info.max)))
-    return replace(task, scaling=scaling, label=label)
+    if label is not None and isinstance(label[1], RealLabel) and label[1].bounds is None:
+        label = (label[0], replace(label[1], bounds=(-sys.float_info.max, sys.float_info.max)))
+    if label is not None and isinstance(label[1], RealLabel):
+        label = (label[0], replace(label[1], refuse_negative=False))
+    factors = tuple(replace(factor, refuse_negative=False) for factor in task.factors)
+    return replace(task, scaling=scaling, label=label, factors=factors)
 
 
 def _read(

@@ -464,9 +464,11 @@ class RealLabel:
     """Label that is a number.
 
     bounds : (lo, hi); values outside are clamped. None declares no bounds.
+    refuse_negative : True for counts and amounts: a value below 0 is an error, since it would be clamped to a wrong label.
     """
 
     bounds: Bounds | None = None
+    refuse_negative: bool = False
 
     def __post_init__(self) -> None:
         if self.bounds is not None:
@@ -480,11 +482,13 @@ class Factor:
     role : 'exposure', which becomes the offset log(exposure) of the record's margin, or 'weight', which becomes the weight
         s/hi ≤ 1 of the record's loss.
     column : column of the owner's data. bounds : declared (lo, hi).
+    refuse_negative : True if weights below 0, and exposures that are not above 0, are an error.
     """
 
     role: str
     column: str
     bounds: Bounds
+    refuse_negative: bool = True
 
     def of(self, values: Vector) -> Vector:
         """Return the factors (n,) for values that lie within the bounds."""

@@ -11,6 +11,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -150,10 +151,8 @@ def header(spec: Csv, stream: Callable[[], Any] | None = None) -> tuple[list[str
     """
     with pa.input_stream(spec.path) if stream is None else stream() as raw:
         text = io.TextIOWrapper(raw, encoding=spec.encoding, errors="replace", newline="")
-        blank, names = next(((k, row) for k, row in enumerate(csv.reader(text, **dialect(spec))) if row), (0, []))
-    if names:
-        names[0] = names[0].removeprefix("\ufeff")
-    return names, blank
+        lines = chain([text.readline().removeprefix("\ufeff")], text)  # before a quote, the mark would make it a letter
+        return next(((row, k) for k, row in enumerate(csv.reader(lines, **dialect(spec))) if row), ([], 0))
 
 
 def dialect(spec: Csv) -> dict[str, Any]:
@@ -336,10 +335,11 @@ class CsvSource:
 
     def _blocks(self, types: Mapping[str, pa.DataType], part: tuple[int, int] | None) -> Iterator[pa.RecordBatch]:
         spec = self._spec
+        plain = codecs.lookup(spec.encoding).name in ("utf-8", "utf-8-sig")  # Arrow itself drops a byte order mark
         options = {
             "read_options": pa.csv.ReadOptions(
                 block_size=self._block_bytes,
-                encoding=spec.encoding.replace("utf-8", "utf8"),
+                encoding="utf8" if plain else spec.encoding,
                 skip_rows=self._blank_before if len(self.names) == 1 and part is None else 0,
                 column_names=None if part is None else list(self.names),
             ),

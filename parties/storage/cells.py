@@ -184,6 +184,35 @@ def lookup(categories: Iterable[Category]) -> Callable[[object], int]:
     return code_of
 
 
+def require_reachable(cells: pa.Array, categories: Iterable[Category], column: str, origin: Origin) -> None:
+    """Raise DataError if no cell of this type can be one of the categories, as truth values where text is declared.
+
+    The type is a fact of the table's schema, so the error tells nothing about records.
+    """
+    kind, texts = _kind(cells), [canonical_category(category) for category in categories]
+    if pa.types.is_boolean(kind):
+        fits, held = any(text in TRUTHS for text in texts), "truth values"
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        fits, held = any(as_number(text) == text for text in texts if not _is_word(text)), "numbers"
+    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        fits, held = any(_twice_seconds(text) != UNREADABLE for text in texts), "dates"
+    else:
+        return
+    if not fits:
+        raise origin.error(
+            f"column {column!r} holds {held}, and none of its declared categories is one: give the column as it was declared, "
+            "or declare it anew and train again"
+        )
+
+
+def _is_word(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False
+
+
 def text_of(value: object) -> object:
     """Return the text of bytes, lone surrogates included. Return any other value unchanged."""
     if not isinstance(value, bytes):

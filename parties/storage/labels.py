@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 
+log = logging.getLogger("vfl.parties")
 _MINUS_ONE = 2
 _ONE = {"label": "a label", "exposure": "an exposure", "weight": "a weight"}
 _DECLARE_CLASSES = (
@@ -30,11 +32,14 @@ _DECLARE_CLASSES = (
 
 
 class LabelReader:
-    """Collects the label chunk by chunk. Raises DataError for missing, unknown or infinite labels."""
+    """Collects the label chunk by chunk. Raises DataError for missing, unknown, infinite and wrongly negative values."""
 
     def __init__(self, label: tuple[str, Label], origin: Origin, at_most: int, role: str = "label") -> None:
         self.column, declared = label
         self._role = role
+        self._signed = isinstance(declared, RealLabel) and (
+            role != "label" or declared.refuse_negative or (declared.bounds or (-1.0,))[0] >= 0.0
+        )
         self._declared = declared
         self._origin = origin
         self._values = np.empty(at_most)
@@ -51,6 +56,7 @@ class LabelReader:
         if isinstance(self._declared, RealLabel):
             values = numbers(cells, self.column, self._origin)
             absent = np.isnan(values)
+            self._check_sign(values)
         else:
             found = codes(cells, self._code_of, self.column, self._origin)
             absent = found == MISSING
@@ -60,6 +66,21 @@ class LabelReader:
                 f"{self._role} {self.column!r} has missing values: a record without {_ONE[self._role]} must be left out"
             )
         self._values[rows] = values
+
+    def _check_sign(self, values: Vector) -> None:
+        """Refuse values whose sign is wrong, or name the column in the owner's log, once."""
+        role, declared = self._role, self._declared
+        least = "not above 0" if role == "exposure" else "below 0"
+        bad = values <= 0.0 if role == "exposure" else values < 0.0
+        if not self._signed or not bad.any():
+            return
+        error = self._origin.misread(
+            f"{role} {self.column!r} holds values {least}: correct them, or leave those records out"
+        )
+        if isinstance(declared, RealLabel) and declared.refuse_negative:
+            raise error
+        self._signed = False
+        log.warning("%s. They are clamped", error)
 
     def values(self, count: int) -> Vector:
         """Return y, (count,), for the first `count` records."""
@@ -101,7 +122,10 @@ class TargetReader:
 
     def __init__(self, label: tuple[str, Label], factors: Sequence[Factor], origin: Origin, at_most: int) -> None:
         self._label = LabelReader(label, origin, at_most)
-        self._factors = [(f, LabelReader((f.column, RealLabel(f.bounds)), origin, at_most, f.role)) for f in factors]
+        self._factors = [
+            (f, LabelReader((f.column, RealLabel(f.bounds, f.refuse_negative)), origin, at_most, f.role))
+            for f in factors
+        ]
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.storage.cells import MISSING, UNKNOWN, codes, dates, lookup, missing, numbers, text_of, truths
+from parties.storage.cells import (
+    MISSING,
+    UNKNOWN,
+    codes,
+    dates,
+    lookup,
+    missing,
+    numbers,
+    require_reachable,
+    text_of,
+    truths,
+)
 from vfl.columns import Boolean, Categorical, canonical_category
 from vfl.features import Crossed, DateParts, Hashed, OfCells, Ordinal
+
+log = logging.getLogger("vfl.parties")
+MANY = 20
+"""Number of undeclared categories, and none that is declared, after which the owner's log says so."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -94,9 +110,16 @@ def _categories(declared: Categorical | Ordinal | Hashed, source: str, origin: O
         filled = None if fill is None or declared.missing else canonical_category(declared.fill)
         texts = map(canonical_category, declared.categories)
         origin.check_marks(source, (text for text in texts if text != filled))
+    warned = isinstance(declared, Hashed)
 
     def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
+        nonlocal warned
+        if not isinstance(declared, Hashed):
+            require_reachable(cells, declared.categories, source, origin)
         found = codes(cells, code_of, source, origin)
+        if not warned and (found == UNKNOWN).sum() >= MANY and not (found >= 0).any():
+            warned = True
+            log.warning("%s", origin.error(f"column {source!r}: no cell of {MANY} or more is a declared category"))
         if unknown == "refuse":
             origin.refuse(found == UNKNOWN, origin.undeclared_category(source))
         if unknown in ("refuse", "missing"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from vfl.losses import loss_of
 from vfl.schema import BinaryLabel, ClassLabel, Factor, RealLabel
 from vfl.security.identifiers import IdKind
 
@@ -102,4 +103,5 @@ def label_of(job: Job) -> Label:
     if job.classification:
         return BinaryLabel(classes)
     column = job.partition.label_column
-    return RealLabel(None if job.schema.unbounded([column]) else job.schema[column].limits)
+    bounds = None if job.schema.unbounded([column]) else job.schema[column].limits
+    return RealLabel(bounds, refuse_negative=loss_of(job.loss).power is not None)
