@@ -39,6 +39,7 @@ from vfl.solvers import joint
 from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.iterates.convergence import describe, largest, require_tolerance, tolerance
 from vfl.solvers.protocol import Derivative, Solver, Vectors, require_clip, require_one_of, require_whole
+from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.rules import defaults
 from vfl.types import Adjacency
@@ -212,9 +213,12 @@ class GCD(Solver):
         except BudgetExceeded:  # without moments no step is right
             return np.zeros(problem.layout.n_coordinates)
         ε, z = self._noise(problem) if problem.private else (None, None)
-        whole, weighting = problem.layout.whole(), Derivative(problem.loss)
-        singles = problem.layout.singles()
-        w = np.zeros(problem.layout.n_coordinates)
+        whole, singles, w = problem.layout.whole(), problem.layout.singles(), np.zeros(problem.layout.n_coordinates)
+        if counts.is_exact(problem):
+            known, mean, loss = yield from counts.at_the_mean(problem, known)
+            w, problem = problem.intercept * mean, replace(problem, loss=loss)
+            yield joint.forward(problem, w, "reset")
+        weighting = Derivative(problem.loss)
         root = np.sqrt(known.smoothness)
         # A score is at least the length of its step, so the best score bounds the steps of all coordinates.
         reach = root * (1.0 + _bends(problem, known))
@@ -249,7 +253,8 @@ class GCD(Solver):
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages that a run waits for: two per round, rebuilds of Xw, and one if moments are needed."""
-        return asks_moments(problem) + 2 * (self.rounds or 0) + self._rebuilds(problem)
+        begun = asks_moments(problem) + 2 * counts.is_exact(problem)
+        return begun + 2 * (self.rounds or 0) + self._rebuilds(problem)
 
     def _rebuilds(self, problem: Problem) -> int:
         return ((self.rounds or 0) - 1) // (defaults.REBUILD_EVERY * problem.layout.n_coordinates)

@@ -86,7 +86,7 @@ class GD(joint.JointSolver):
     def schedule(self, problem: Problem) -> Schedule:
         """In every pass, release the clipped gradient, take a step, and rebuild Xw."""
         clip, charges = self._clip(problem), self.releases(problem)
-        w, loss, curvature = yield from self._begun(problem, charges)
+        w, loss, curvature = yield from self._begun(problem, charges, self.passes or 1)
         query = joint.backward(
             problem, joint.ClippedDerivative(loss, clip.cap), clip, charges[-1][0] if charges else None
         )

@@ -31,7 +31,7 @@ from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import OVERFLOW
 from vfl.solvers.releases.start import ReleasedStart, begins
 from vfl.solvers.rules.defaults import signal_to_noise, typical_spread
-from vfl.solvers.rules.record_defaults import STILL, has_constant, still
+from vfl.solvers.rules.record_defaults import STILL, still
 
 if TYPE_CHECKING:
     from vfl.losses import Loss
@@ -68,19 +68,26 @@ class JointSolver(Solver):
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def _begun(
-        self, problem: Problem, charges: tuple[Charge, ...], *, margins: bool = True
+        self, problem: Problem, charges: tuple[Charge, ...], steps: int, *, margins: bool = True
     ) -> Exchange[tuple[Vector, Loss, float]]:
         """Make the queries before the first step. Return the first iterate, (p,), the training loss, and L·mean‖x‖².
 
-        margins : True computes Xw.
+        For counts whose released spread is below the typical one, L is raised so that `steps` steps of the default size stay
+        within `time_limit`. margins : True computes Xw.
         """
         square = yield from mean_square(self.name, problem)
-        w, loss = yield from self._start(problem).found(charges)
+        w, loss, known = yield from self._start(problem).found(charges)
         if self.asks_norms(problem):
             yield record_norms(problem)
         if margins and begins(problem, self.label_share or 0.0):
             yield forward(problem, w, "reset")
-        return w, loss, curvature_at(problem, loss, w) * square
+        L = problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
+        if counts.has_counts(problem):
+            time = steps * default_step_size(problem, float(self.clip or math.inf), steps)
+            square *= max(
+                1.0, time / (time_limit(problem, float(self.clip or math.inf)) * counts.squared_spread(problem, known))
+            )
+        return w, loss, L * float(known.smoothness[0]) * square
 
     def asks_norms(self, problem: Problem) -> bool:
         """Return True if a clip is finite: the coordinator caps each residual by the norm of the record."""
@@ -205,16 +212,6 @@ def asks_mean_square(problem: Problem) -> bool:
     return isinstance(problem.smoothness, str) and problem.smoothness == "data" and bool(problem.penalised.any())
 
 
-def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
-    """Return L for steps of 1/(L·mean‖x‖²): 1 for a loss with a kink. For counts, the curvature at the mean count, at least 1.
-
-    w : (p,) the first iterate. For counts with a mean below 1, steps are deliberately short, because noise matters more there.
-    """
-    if counts.has_counts(problem) and loss is not problem.loss:
-        return min(problem.loss.curvature, math.exp(max(0.0, float(problem.intercept @ w))))
-    return loss.curvature if math.isfinite(loss.curvature) else 1.0
-
-
 MOST_STEPS = 500
 """Largest default number of steps. More steps cost time and gain no accuracy, since noise is averaged."""
 
@@ -230,7 +227,9 @@ def default_clip(problem: Problem) -> float:
     if not problem.private:
         return math.inf
     slope, grown = problem.loss.slope, float(signal_to_noise(problem) ** 0.45)
-    if math.isfinite(slope):
+    if counts.has_counts(problem):
+        typical = counts.residual_of(problem, problem.label_range / 3) * min(0.6, max(0.06, 0.04 * grown))
+    elif math.isfinite(slope):
         typical = slope / 2 * min(1.25, max(0.25, 0.15 * grown))
     else:
         typical = problem.label_range / 3 * min(0.6, max(0.06, 0.04 * grown))
@@ -248,7 +247,7 @@ def default_steps(problem: Problem) -> int:
     Steps of 1/(L·mean‖x‖²) are short along most directions, so a run needs many steps. At low ρ, an early stop limits the
     noise. The rule was fitted, like `default_clip`, to simulations of 5 problems with 6 to 50 columns at ε of 0.1, 1 and 10.
     """
-    each = 8.0 if math.isfinite(problem.loss.slope) else 20.0
+    each = 8.0 if math.isfinite(problem.loss.slope) and not counts.has_counts(problem) else 20.0
     return round(min(MOST_STEPS, max(20.0, each * signal_to_noise(problem))))
 
 
@@ -269,13 +268,12 @@ def time_limit(problem: Problem, clip: float) -> float:
     r and the number of steps cancel. A run with t far below p stays near its start, the constant model. GD, SGD and SVRG
     apply this limit to the default γ, and SCD applies it to the default overlap.
     """
-    rates = counts.has_counts(problem) and not has_constant(problem)  # the rule was not fitted to these problems
-    if problem.mu is None or not math.isfinite(clip) or rates:
+    if problem.mu is None or not math.isfinite(clip):
         return math.inf
     slope = problem.loss.slope
     typical = slope / 2.0 if math.isfinite(slope) else typical_spread(problem)
     if counts.has_counts(problem):
-        typical = 1.0  # the standard deviation of counts with mean 1
+        typical = counts.residual_of(problem, typical_spread(problem))
     if not math.isfinite(typical):
         return math.inf
     squares = squares_bound(problem) * (typical / clip) ** 2

@@ -20,6 +20,7 @@ from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
 from vfl.solvers.iterates.convergence import Average
 from vfl.solvers.protocol import require_clip, require_one_of
+from vfl.solvers.releases import counts
 from vfl.solvers.releases.start import explain as explain_start
 from vfl.solvers.rules.defaults import signal_to_noise
 
@@ -243,13 +244,17 @@ class SCD(BatchSolver):
         charges = self.releases(problem)
         event = charges[-1][0] if charges else None
         dual = self._dual_clip() if event is not None and self.release == "both" else None
-        weighting = DualStep(problem.loss, clip.cap, self._coupling(problem), dual.grid if dual else None)
         per_unit = 1.0 / (problem.penalty.convexity * problem.n_records)
         if not problem.private:
             yield from joint.mean_square(self.name, problem)  # overflowing norms would make all steps 0
         w = np.zeros(problem.layout.n_coordinates)
-        if self.label_share:
-            w, _ = yield from self._start(problem).found(charges)
+        loss = problem.loss
+        if self.label_share or counts.is_exact(problem):
+            first, loss, _ = yield from self._start(problem).found(charges)
+            w = (
+                first if self.label_share else w
+            )  # without a dual variable for it, no exact run starts elsewhere than at 0
+        weighting = DualStep(loss, clip.cap, self._coupling(problem), dual.grid if dual else None)
         yield joint.record_norms(problem)
         if self.label_share:
             yield joint.forward(problem, w, "reset")
@@ -272,7 +277,11 @@ class SCD(BatchSolver):
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per step, and one for the norms. Drawing a sample takes no message."""
-        asked = 2 * bool(self.label_share) + (not problem.private and joint.asks_mean_square(problem))
+        asked = (
+            2 * bool(self.label_share)
+            + counts.is_exact(problem)
+            + (not problem.private and joint.asks_mean_square(problem))
+        )
         return 2 * self._batches(problem).steps + asked
 
     def explain(self, problem: Problem) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ class SGD(BatchSolver):
         clip, drawn = self._clip(problem), self._batches(problem)
         charges = self.releases(problem)
         event = charges[-1][0] if charges else None
-        w, loss, curvature = yield from self._begun(problem, charges)
+        w, loss, curvature = yield from self._begun(problem, charges, drawn.steps)
         weighting, step = joint.ClippedDerivative(loss, clip.cap), (self.step_size or 1.0) / curvature
         mean = Average(self.iterate or "last", drawn.steps // 2)
         for t, (sample, fold) in enumerate(drawn.draws()):

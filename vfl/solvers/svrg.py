@@ -15,6 +15,7 @@ from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
 from vfl.solvers.iterates.convergence import Average
 from vfl.solvers.protocol import require_clip
+from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import require_curvature
 from vfl.solvers.releases.start import explain as explain_start
 
@@ -136,7 +137,7 @@ class SVRG(BatchSolver):
         snapshot_clip, difference_clip = self._clips(problem)
         drawn, n, charges = self._batches(problem), problem.n_records, self.releases(problem)
         snapshot_event, step_event = (charges[-2][0], charges[-1][0]) if charges else (None, None)
-        w, loss, curvature = yield from self._begun(problem, charges, margins=False)
+        w, loss, curvature = yield from self._begun(problem, charges, 2 * drawn.steps, margins=False)
         snapshot = joint.backward(problem, SnapshotDerivative(loss, snapshot_clip.cap), snapshot_clip, snapshot_event)
         difference = ClippedDifference(loss, difference_clip.cap)
         step = (self.step_size or 1.0) / curvature
@@ -164,7 +165,7 @@ class SVRG(BatchSolver):
         """Return the number of messages: two per step, two per pass for the snapshot, and those before the first pass."""
         drawn = self._batches(problem)
         asked = self.asks_norms(problem) + joint.asks_mean_square(problem)
-        asked += bool(self.label_share)
+        asked += bool(self.label_share) or counts.is_exact(problem)
         return 2 * (drawn.steps + drawn.passes) + asked
 
     def explain(self, problem: Problem) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def event(problem: Problem) -> Gaussian:
 
 def schedule(problem: Problem) -> Schedule:
     """Release the statistic. Return the constant model, (p,), moved by one proximal step if the intercept is penalised."""
-    w, _ = yield from ReleasedStart(problem, 1.0).found(((event(problem), 1),))
+    w, *_ = yield from ReleasedStart(problem, 1.0).found(((event(problem), 1),))
     return joint.proximal(problem, w, 1.0 / problem.loss.curvature)
 
 

@@ -139,6 +139,17 @@ def has_counts(problem: Problem) -> bool:
     return problem.private and problem.loss.start == COUNTS and problem.centred and 0.0 < most < math.inf
 
 
+def residual_of(problem: Problem, spread: float) -> float:
+    """Return a typical |ℓ'| for labels of this spread, of which the mean is about as large: spread^(2 − p)."""
+    return float(spread ** (2.0 - (problem.loss.power or 1.0)))
+
+
+def squared_spread(problem: Problem, known: Curvature) -> float:
+    """Return the square of the released spread of residuals, in units of the typical one (`residual_of`), at most 1."""
+    typical = typical_spread(problem)
+    return min(1.0, float(known.smoothness[0]) * (known.unit * typical / residual_of(problem, typical)) ** 2)
+
+
 def is_exact(problem: Problem) -> bool:
     """Return True for a regression with a log link without privacy, whose start is the exact mean."""
     return not problem.private and problem.loss.start == COUNTS

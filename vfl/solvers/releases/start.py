@@ -61,25 +61,27 @@ class ReleasedStart:
             ε = epsilon_of(problem.mu * (1.0 - 1e-12), problem.delta)
         return scaled_to_budget((*first, *charges), ε, problem.delta)
 
-    def found(self, charges: tuple[Charge, ...]) -> Exchange[tuple[Vector, Loss]]:
-        """Return the first iterate, (p,), and the training loss. For counts the loss is made linear far from the mean count.
+    def found(self, charges: tuple[Charge, ...]) -> Exchange[tuple[Vector, Loss, Curvature]]:
+        """Return the first iterate, (p,), the training loss, and its curvature in units of the declared loss's.
+
+        For counts the loss is made linear far from the mean count, near which the curvature is taken.
 
         If charges for lost attempts leave too little budget for the statistic, the run starts as with a share of 0.
         """
-        problem = self.problem
+        problem, flat = self.problem, Curvature.flat(self.problem)
         if counts.is_exact(problem):
-            _, start, loss = yield from counts.at_the_mean(problem, Curvature.flat(problem))
-            return problem.intercept * start if problem.start is None else problem.start, loss
+            known, start, loss = yield from counts.at_the_mean(problem, flat)
+            return problem.intercept * start if problem.start is None else problem.start, loss, known
         if not self.share:
-            return problem.begin, problem.loss
+            return problem.begin, problem.loss, flat
         event = charges[0][0]
         if not isinstance(event, Gaussian):
             raise TypeError("the first charge is not the statistic's")
         try:
-            _, value, loss = yield from started(problem, Curvature.flat(problem), event)
+            known, value, loss = yield from started(problem, flat, event)
         except BudgetExceeded:
-            return problem.begin, problem.loss
-        return problem.intercept * value, loss
+            return problem.begin, problem.loss, flat
+        return problem.intercept * value, loss, known
 
 
 def statistic_of(problem: Problem, *, spread: bool = False) -> Statistic:

@@ -200,11 +200,9 @@ def label_share(problem: Problem) -> float:
 
 def has_constant(problem: Problem) -> bool:
     """Return True if label statistics determine the best constant model and an intercept, penalised or not, can start at it."""
-    if counts.has_counts(problem):
-        return problem.loss.power == 1.0 and problem.exposure is None
     start = problem.loss.start
     known = start == SHARES or (start == MEAN and math.isfinite(problem.label_range))
-    return known and problem.layout.has_intercept
+    return counts.has_counts(problem) or (known and problem.layout.has_intercept)
 
 
 def start_share(problem: Problem) -> float:
