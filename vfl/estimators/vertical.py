@@ -29,7 +29,7 @@ from vfl.job import Job
 from vfl.kernels.dense import WEIGHTS
 from vfl.kernels.geometry import Geometry
 from vfl.launch.run.result import Result
-from vfl.launch.run.warnings import warn, warn_of_plan
+from vfl.launch.run.warnings import RELEASED_FIRST, warn, warn_of_plan
 from vfl.launch.train import stream
 from vfl.planning import Plan, plan
 from vfl.privacy.noise import SeededNoise
@@ -113,9 +113,6 @@ def warn_unless_converged(
 
 SPARSE = ("csc", "csr", "coo")
 """Sparse formats that are not converted. scikit-learn converts other formats to the first of these."""
-
-RELEASED_FIRST = ("Moments", "Tally", "Unnoised")
-"""Kinds of queries whose releases update no coordinate: statistics of columns or labels, and the objective."""
 
 NOT_VOUCHED_FOR = (
     "steps before this fit (of a pipeline, scaling, selection of features or of parameters) are unknown to it: if they "

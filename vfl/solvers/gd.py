@@ -113,6 +113,10 @@ class GD(joint.JointSolver):
         """Return the number of messages: two per pass, and those before the first pass."""
         return self._round_trips(problem, self.passes or 1)
 
+    def last_pass(self, problem: Problem) -> int | None:
+        """Return the number of passes of a run that never meets the stopping rule; None without a tolerance."""
+        return None if self.tol is None else self.passes
+
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return one sentence for every option."""
         return (

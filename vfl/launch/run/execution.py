@@ -22,7 +22,7 @@ from vfl.job.job import require_job
 from vfl.job.site import InProcess, Ray
 from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
 from vfl.launch.run.result import Result, numbers, told
-from vfl.launch.run.warnings import count_run
+from vfl.launch.run.warnings import Passes, count_run
 from vfl.launch.sources import ask_owners, named_by_owners, sources_of
 from vfl.messages import Tally
 from vfl.planning import Plan, cheapest, check
@@ -235,9 +235,12 @@ def finish(
 
     watches : functions, each of which is called with every event.
     """
+    passes = Passes()
     with contextlib.closing(events_of(job, settings)) as events:  # type: ignore[type-var]
         for event in events:
+            passes(event)
             if isinstance(event, Result):
+                passes.ended(event)
                 return event if signer is None else replace(event, certificate=event.certificate.signed(signer))
             for watch in watches:
                 watch(event)

@@ -7,6 +7,9 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from coordinator.rounds import Round
 from vfl.planning import Plan
 from vfl.planning import plan as make_plan
 from vfl.planning.forecast import forecast
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
     from vfl.launch.run.result import Result
     from vfl.privacy.ledger.composition import Plan as Releases
 
+RELEASED_FIRST = ("Moments", "Tally", "Unnoised")
+"""Kinds of queries whose releases update no coordinate: statistics of columns or labels, and the objective."""
+DEEP = 35.0
+"""Distance from the limit of the mean, as a logarithm, at which a model of counts predicts 0."""
 OURS = ("vfl", "coordinator", "parties")
 
 
@@ -28,6 +35,46 @@ class PrivacyWarning(UserWarning):
 
     Warnings come before anything is released: `warnings.simplefilter("error", vfl.PrivacyWarning)` refuses such runs.
     """
+
+
+class ConvergenceWarning(UserWarning):
+    """Warning of a run without privacy that ended before it converged, or of a model whose predictions are at their limit."""
+
+
+class Passes:
+    """Counts the passes of a run without privacy, and warns if the run made all of its passes without converging."""
+
+    def __init__(self) -> None:
+        self._plan: Plan | None = None
+        self._updates = 0
+
+    def __call__(self, event: object) -> None:
+        """Take the plan, or count the coordinates that a round updated."""
+        if isinstance(event, Plan):
+            self._plan = event
+        elif isinstance(event, Round) and event.kind not in RELEASED_FIRST:
+            self._updates += sum(map(len, event.released))
+
+    def ended(self, result: Result) -> None:
+        """Warn of a run that has not converged, and of a model at the limit of its predictions."""
+        plan = self._plan
+        if plan is None:
+            return
+        last = plan.solver.last_pass(plan.problem) if result.job.privacy is None else None
+        if last is not None and self._updates >= last * plan.problem.layout.n_coordinates:
+            warn(
+                f"{result.job.name} has not converged in {last:,} passes: give its solver more passes, a larger tol, another "
+                "solver (SkGD, CD), or the job a stronger penalty",
+                ConvergenceWarning,
+            )
+        loss, middle = result.job.response, result.intercept_on_scaled
+        if loss.power is not None and not loss.highest - DEEP < middle < loss.highest:
+            warn(
+                f"{result.job.name}: in the middle of the columns' bounds the model predicts its limit, a mean of "
+                f"{loss.response(np.array([middle]))[0]:.3g}: the run has not converged, or the limits of {loss.name} loss "
+                "do not fit the labels. Correct the label's bounds or these limits, or take more records or a larger ε",
+                ConvergenceWarning,
+            )
 
 
 class RunningTotal:
