@@ -67,7 +67,7 @@ def _points(loss, n=4000, spread=6.0):
     ends = [1.0, -1.0, 0.5, -0.5, 3.0, 0.0, *(y[:3] + 1.35), *(y[3:6] - 1.35)][: n // 2]
     v[: len(ends)] = np.array(ends) - 4 * KINKS
     near = np.zeros(n, bool)
-    for width in (getattr(loss, "width", 0.0), 0.0):
+    for width in (getattr(loss, "width", 0.0) or 1.35, 0.0):
         for kink in (1.0 - width, y + width, y - width, -(1.0 - width), 1.0, -1.0, getattr(loss, "margin", 1.0)):
             near |= abs(v - kink) < KINKS
     return np.where(near, v + 2 * KINKS, v), y

@@ -16,7 +16,7 @@ from coordinator.states.margins import Margins
 from tests.coordinator.test_transports import in_process
 from vfl.errors import DataError, PartitionError, SpecificationError
 from vfl.kernels.geometry import record_limits
-from vfl.losses import Poisson, loss_of
+from vfl.losses import Huber, Poisson, loss_of
 from vfl.messages import Backward, Block, RecordCap
 from vfl.privacy.geometry import Clip
 from vfl.solvers.protocol import Derivative
@@ -92,8 +92,8 @@ def test_weights_and_exposures_together(table: dict[str, np.ndarray]) -> None:
 )
 def test_stochastic_solvers_reach_the_minimum(solver: Any, within: float, table: dict[str, np.ndarray]) -> None:
     X, y, s = columns(table), table["y"], table["s"] / HIGH
-    spec = job(loss="huber", solver=solver, penalty=vfl.L2(0.05), scaling="none", intercept=False)
-    loss = loss_of("huber")
+    loss = Huber(width=1.35)
+    spec = job(loss=loss, solver=solver, penalty=vfl.L2(0.05), scaling="none", intercept=False)
 
     def objective(w: np.ndarray) -> float:
         return float((s * loss.value(X @ w, y)).mean() + 0.025 * w @ w)

@@ -93,6 +93,15 @@ class Loss(ABC):
         """
         return self
 
+    @property
+    def seeks_spread(self) -> bool:
+        """True if the loss is measured in units of the spread of the labels."""
+        return False
+
+    def of_spread(self, spread: float) -> Self:
+        """Return the loss for labels of this spread."""
+        return self
+
     def near(self, start: float, least: float, reach: float = REACH) -> Self:
         """Return this loss with a linear part above the margin start + reach, for runs that start at the mean of the labels.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -45,10 +45,12 @@ class Huber(Loss):
     squared loss (Huber 1964).
 
     width : largest |derivative|, in units of the label. If residuals are normal with deviation 1, a width of 1.35 keeps 95 % of
-        the efficiency.
+        the efficiency. None takes 1.35 times the spread of the labels, which a run with declared bounds of the label finds.
+    spread : spread assumed before it is known, which the job takes from the label's declared bounds.
     """
 
-    width: float = 1.35
+    width: float | None = None
+    spread: float = 1.0
     name: ClassVar[str] = "huber"
     classification: ClassVar[bool] = False
     words: ClassVar[str] = "robust linear regression"
@@ -56,20 +58,30 @@ class Huber(Loss):
     curvature: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        require_positive("huber: width", self.width)
-        as_floats(self, "width")
+        require_positive("huber: width", self.width, optional=True)
+        require_positive("huber: spread", self.spread)
+        as_floats(self, "width", "spread")
 
     @property
     def slope(self) -> float:
-        """Return width."""
-        return float(self.width)
+        """Return the width."""
+        return float(1.35 * self.spread if self.width is None else self.width)
+
+    @property
+    def seeks_spread(self) -> bool:
+        """True if the width follows from the spread of the labels."""
+        return self.width is None
+
+    def of_spread(self, spread: float) -> Self:
+        """Return the loss for labels of this spread, unless the job declares a width."""
+        return replace(self, spread=spread)
 
     def value(self, v: Vector, y: Vector) -> Vector:
         """Return a(|v − y| − a/2) with a = min(|v − y|, width), (n,)."""
         far = abs(v - y)
-        near = np.minimum(far, self.width)
+        near = np.minimum(far, self.slope)
         return near * (far - 0.5 * near)
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
         """Return v − y, clipped to [−width, width], (n,)."""
-        return np.clip(v - y, -self.width, self.width)
+        return np.clip(v - y, -self.slope, self.slope)

@@ -72,6 +72,8 @@ def problem_of(job: Job, n_records: int) -> Problem:
     reach = layout.of_columns([reach_of[name] for name in columns])
     low, high = job.schema[job.partition.label_column].limits
     label_range = 2.0 if loss.classification else high - low
+    if 0.0 < label_range < math.inf:
+        loss = loss.of_spread(label_range / 7.2)  # `typical_spread`
     centre = np.array([0.0 if loss.classification or not math.isfinite(label_range) else low / 2 + high / 2])
     privacy = job.privacy
     smoothness: Any = "data" if privacy is None else privacy.smoothness

@@ -28,8 +28,9 @@ from vfl.privacy.geometry import Clip
 from vfl.problem import INTERCEPT
 from vfl.solvers.protocol import Solver, require_groups, require_one_of, require_share, require_whole
 from vfl.solvers.releases import counts
+from vfl.solvers.releases.labels import seeks_spread
 from vfl.solvers.releases.smoothness import OVERFLOW
-from vfl.solvers.releases.start import ReleasedStart, begins
+from vfl.solvers.releases.start import ReleasedStart, begins, is_exact
 from vfl.solvers.rules.defaults import signal_to_noise, typical_spread
 from vfl.solvers.rules.record_defaults import STILL, still
 
@@ -72,7 +73,7 @@ class JointSolver(Solver):
     ) -> Exchange[tuple[Vector, Loss, float]]:
         """Make the queries before the first step. Return the first iterate, (p,), the training loss, and L·mean‖x‖².
 
-        For counts whose released spread is below the typical one, L is raised so that `steps` steps of the default size stay
+        If the released spread of the labels is below the typical one, L is raised so that `steps` default steps stay
         within `time_limit`. margins : True computes Xw.
         """
         square = yield from mean_square(self.name, problem)
@@ -82,7 +83,7 @@ class JointSolver(Solver):
         if margins and begins(problem, self.label_share or 0.0):
             yield forward(problem, w, "reset")
         L = problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
-        if counts.has_counts(problem):
+        if counts.has_counts(problem) or seeks_spread(problem):
             time = steps * default_step_size(problem, float(self.clip or math.inf), steps)
             square *= max(
                 1.0, time / (time_limit(problem, float(self.clip or math.inf)) * counts.squared_spread(problem, known))
@@ -96,7 +97,7 @@ class JointSolver(Solver):
     def _round_trips(self, problem: Problem, steps: int) -> int:
         """Return the number of messages: those of `_begun`, and two per step, without the update of Xw after the last step."""
         share = self.label_share or 0.0
-        first = bool(share) or counts.is_exact(problem)
+        first = bool(share) or is_exact(problem)
         begun = asks_mean_square(problem) + first + self.asks_norms(problem) + begins(problem, share)
         return begun + 2 * steps - 1
 

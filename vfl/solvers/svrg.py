@@ -15,9 +15,9 @@ from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
 from vfl.solvers.iterates.convergence import Average
 from vfl.solvers.protocol import require_clip
-from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import require_curvature
 from vfl.solvers.releases.start import explain as explain_start
+from vfl.solvers.releases.start import is_exact
 
 if TYPE_CHECKING:
     from vfl.losses import Loss
@@ -165,7 +165,7 @@ class SVRG(BatchSolver):
         """Return the number of messages: two per step, two per pass for the snapshot, and those before the first pass."""
         drawn = self._batches(problem)
         asked = self.asks_norms(problem) + joint.asks_mean_square(problem)
-        asked += bool(self.label_share) or counts.is_exact(problem)
+        asked += bool(self.label_share) or is_exact(problem)
         return 2 * (drawn.steps + drawn.passes) + asked
 
     def explain(self, problem: Problem) -> tuple[str, ...]:

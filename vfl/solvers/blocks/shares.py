@@ -14,7 +14,7 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.protocol import require_share
-from vfl.solvers.releases import correlations, counts, excess, products, smoothness, start
+from vfl.solvers.releases import correlations, excess, products, smoothness, start
 from vfl.solvers.releases.once import Phase
 from vfl.solvers.releases.smoothness import Curvature, require_bearable
 from vfl.solvers.rules import record_defaults
@@ -66,7 +66,7 @@ def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
     """Return what a resolved SkGD releases outside its passes, in order. Each takes a share of the μ² still left."""
     shares = solver.decided
     rows = [smoothness.row(problem)]
-    if shares.label_share or counts.is_exact(problem):
+    if shares.label_share or start.is_exact(problem):
         rows.append(start.row(problem, shares.label_share or 0.0, by_pass=solver.by_pass))
     if solver.joint:
         rows.append(correlations.row(problem, correlations.SHARE))

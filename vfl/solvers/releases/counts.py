@@ -145,7 +145,9 @@ def residual_of(problem: Problem, spread: float) -> float:
 
 
 def squared_spread(problem: Problem, known: Curvature) -> float:
-    """Return the square of the released spread of residuals, in units of the typical one (`residual_of`), at most 1."""
+    """Return the square of the released spread of residuals, in units of the typical one, at most 1."""
+    if not has_counts(problem):
+        return min(1.0, known.unit**2)
     typical = typical_spread(problem)
     return min(1.0, float(known.smoothness[0]) * (known.unit * typical / residual_of(problem, typical)) ** 2)
 

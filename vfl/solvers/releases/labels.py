@@ -14,7 +14,7 @@ import numpy as np
 
 from vfl.evaluation.estimates import on_simplex
 from vfl.evaluation.statistics import GRID, LabelMean, Positives
-from vfl.messages import Tally
+from vfl.messages import Tally, Unnoised
 from vfl.schema import MOST_CLASSES
 from vfl.solvers.releases.smoothness import bearable
 
@@ -33,6 +33,8 @@ BINS = 32
 """Number of bins, of equal width, over the declared range."""
 MOST = 0.95
 """Share of the labels that a range returned by `narrow` must hold."""
+FINEST = 1e-7
+"""End of the first bin of `Magnitudes`, as a share of the largest distance."""
 SURE = 4.0
 """Number of standard deviations of the noise that are subtracted from a count before the count is compared."""
 
@@ -97,6 +99,68 @@ class Spread:
 
     mean: float
     deviation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Magnitudes:
+    """Histogram of labels by their distance from an origin, in 2·SIDE bins whose widths grow with the distance on either side.
+
+    Replacing a record moves one count from one bin to another: Δ = √2. Labels outside count in the first or the last bin, and
+    NaN in the last.
+
+    origin : 0 if the declared range holds it, else the end nearest to 0. reach : largest distance within the declared range.
+    """
+
+    origin: float
+    reach: float
+
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = 96
+    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
+
+    @property
+    def edges(self) -> Vector:
+        """Return the ends of the bins, (dimension + 1,): the origin ± reach·FINEST to reach, each 1.4 times the one before."""
+        side = self.reach * np.append(0.0, np.geomspace(FINEST, 1.0, self.dimension // 2))
+        return self.origin + np.concatenate([-side[:0:-1], side])
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the counts, (dimension,), in steps of GRID."""
+        bins = np.searchsorted(self.edges[1:-1], labels, side="right")
+        return np.bincount(bins, minlength=self.dimension).astype(np.int64) * round(1.0 / GRID)
+
+
+def magnitudes_of(problem: Problem) -> Magnitudes:
+    """Return the statistic over the declared range of the label."""
+    low, high = problem.label_low, problem.label_low + problem.label_range
+    origin = min(max(0.0, low), high)
+    return Magnitudes(origin, max(high - origin, origin - low))
+
+
+def seeks_spread(problem: Problem) -> bool:
+    """Return True if the run finds centre and spread of the labels, in whose units the loss is measured."""
+    return problem.loss.seeks_spread and problem.centred and 0.0 < problem.label_range < math.inf
+
+
+def centre_and_spread(problem: Problem, event: Gaussian | None) -> Exchange[Spread]:
+    """Find median and spread (interquartile range/1.35) of the labels from their `Magnitudes`, with noise or exactly.
+
+    Only bins whose counts exceed the noise by SURE standard deviations are used. If they hold fewer than half of the records,
+    the result is the mean, shrunk towards the middle of the declared range, and the spread that this range suggests.
+    """
+    statistic, n = magnitudes_of(problem), problem.n_records
+    (noisy,) = yield Unnoised(statistic, None) if event is None else Tally(statistic, event)
+    edges, sigma = statistic.edges, 0.0 if event is None else event.sigma
+    share = np.where(noisy > SURE * sigma, noisy, 0.0)
+    if share.sum() < 0.5 * n:
+        middles = (edges[1:] + edges[:-1]) / 2.0 - problem.label_centre
+        noise = sigma * float(np.linalg.norm(middles)) / (n * problem.label_range)
+        apart = min(max(shrunk(float(noisy @ middles) / (n * problem.label_range), noise), -0.5), 0.5)
+        return Spread(problem.label_centre + problem.label_range * apart, problem.loss.slope / 1.35)
+    below = np.append(0.0, np.cumsum(share)) / share.sum()
+    low, median, high = np.interp([0.25, 0.5, 0.75], below, edges)
+    width = float(np.diff(edges)[np.searchsorted(below[1:], 0.5)])
+    return Spread(float(median), max((high - low) / 1.35, width / 7.2))
 
 
 def counts_of(problem: Problem) -> LabelCounts:

@@ -17,7 +17,18 @@ from vfl.privacy.calibration import noise_multiplier, scaled_to_budget
 from vfl.privacy.events import Gaussian
 from vfl.privacy.gaussian_dp import epsilon_of
 from vfl.solvers.releases import counts
-from vfl.solvers.releases.labels import balance_of, constant, counts_of, mean, mean_and_spread, mean_of, noised
+from vfl.solvers.releases.labels import (
+    balance_of,
+    centre_and_spread,
+    constant,
+    counts_of,
+    magnitudes_of,
+    mean,
+    mean_and_spread,
+    mean_of,
+    noised,
+    seeks_spread,
+)
 from vfl.solvers.releases.once import OneTime, Phase
 from vfl.solvers.releases.smoothness import Curvature
 from vfl.solvers.rules import record_defaults
@@ -69,8 +80,8 @@ class ReleasedStart:
         If charges for lost attempts leave too little budget for the statistic, the run starts as with a share of 0.
         """
         problem, flat = self.problem, Curvature.flat(self.problem)
-        if counts.is_exact(problem):
-            known, start, loss = yield from counts.at_the_mean(problem, flat)
+        if is_exact(problem):
+            known, start, loss = yield from started(problem, flat, None)
             return problem.intercept * start if problem.start is None else problem.start, loss, known
         if not self.share:
             return problem.begin, problem.loss, flat
@@ -84,12 +95,19 @@ class ReleasedStart:
         return problem.intercept * value, loss, known
 
 
+def is_exact(problem: Problem) -> bool:
+    """Return True if a run without privacy starts at an exact statistic of the labels."""
+    return not problem.private and (counts.is_exact(problem) or seeks_spread(problem))
+
+
 def statistic_of(problem: Problem, *, spread: bool = False) -> Statistic:
     """Return the label statistic that determines the constant model; with `spread`, also the spread of numeric labels."""
     if counts.has_counts(problem):
         return counts.histogram(problem)
     if problem.loss.classification:
         return balance_of(problem)
+    if seeks_spread(problem):
+        return magnitudes_of(problem)
     return counts_of(problem) if spread else mean_of(problem)
 
 
@@ -101,6 +119,10 @@ def started(
     spread : as in `statistic_of`.
     """
     value: float | Vector
+    if seeks_spread(problem):
+        found = yield from centre_and_spread(problem, event)
+        unit = found.deviation * 1.35 / problem.loss.slope
+        return replace(known, unit=unit), found.mean, problem.loss.of_spread(found.deviation)
     if event is None:
         return (yield from counts.at_the_mean(problem, known))
     if counts.has_counts(problem):
@@ -132,6 +154,9 @@ def row(problem: Problem, share: float, *, by_pass: bool) -> OneTime:
 
 def _said(problem: Problem, share: float, *, spread: bool) -> str:
     what, there = "mean of the labels", "the intercept starts there"
+    if seeks_spread(problem):
+        what = "median and spread of the labels"
+        there = "the intercept starts there, and the width of the loss and the cap follow from the spread"
     if spread:
         what = "mean and spread of the labels"
         there += f"; the cap assumes a spread of {typical_spread(problem):.3g} until the released one replaces it"
@@ -140,7 +165,9 @@ def _said(problem: Problem, share: float, *, spread: bool) -> str:
     elif problem.loss.classification:
         what = "shares of the classes" if problem.layout.classes else "share of positive labels"
     if not problem.private:
-        return "the intercept starts at the log of the mean label."
+        return (
+            f"the intercept starts at {'the median' if seeks_spread(problem) else 'the log of the mean'} of the labels."
+        )
     return f"{what} for {share:.2g} of μ²: {there}."
 
 
@@ -165,4 +192,4 @@ def explain(share: float) -> tuple[str, ...]:
 
 def begins(problem: Problem, share: float) -> bool:
     """Return True if, by public facts, the first step may begin at a nonzero model."""
-    return bool(share) or counts.is_exact(problem) or bool(np.any(problem.begin))
+    return bool(share) or is_exact(problem) or bool(np.any(problem.begin))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from vfl.losses.base import MEAN, SHARES
 from vfl.penalties import declares_sparse
 from vfl.solvers.releases import counts
+from vfl.solvers.releases.labels import seeks_spread
 from vfl.solvers.rules.defaults import (
     SPREAD_FROM,
     has_spread,
@@ -78,6 +79,8 @@ STILL = 0.3
 """Time τ below which a run stays near the model at which it starts."""
 SHRINKS = 1.5
 """Time τ below which a run shrinks its moves, if the penalty has an L1 part."""
+MAGNITUDES = 150.0
+"""Numbers of records per noise of the mean to which √2 times the noise of a bin corresponds, if a run seeks the spread."""
 UNSURE = 10.0
 """Value of ρ below which smoothed hinge loss starts at its best constant model.
 
@@ -192,7 +195,7 @@ def label_share(problem: Problem) -> float:
             return 0.0
         return _balance_share(problem, clear(problem), 0.1)
     if releases_mean(problem):
-        return _mean_share(problem, clear(problem), 33.0, 0.3)
+        return _mean_share(problem, clear(problem), MAGNITUDES if seeks_spread(problem) else 33.0, 0.3)
     if not has_spread(problem):
         return 0.0
     return spread_share(clear(problem))
@@ -217,7 +220,8 @@ def start_share(problem: Problem) -> float:
         return _nearly_all(problem) or counts.share(clear)
     if problem.loss.classification:
         return _balance_share(problem, clear, 0.07)
-    return _mean_share(problem, clear, 83.0 if math.isfinite(problem.loss.slope) else 33.0, 0.6)
+    parts = MAGNITUDES if seeks_spread(problem) else 83.0 if math.isfinite(problem.loss.slope) else 33.0
+    return _mean_share(problem, clear, parts, 0.6)
 
 
 def _nearly_all(problem: Problem) -> float:
