@@ -46,7 +46,7 @@ def test_every_penalty_has_a_plain_form(name: str) -> None:
 
 def test_plain_forms_are_spelt_as_documented() -> None:
     assert encode("penalty", L1(1)) == ("l1", 1.0)
-    assert encode("weighting", Derivative(Huber(2))) == ("derivative", ("huber", 2.0))
+    assert encode("weighting", Derivative(Huber(2))) == ("derivative", ("huber", 2.0, 1.0))
     assert encode("penalty", Box(low=0)) == ("box", 0.0, math.inf)
     rule = ProxStep(np.array([0.5]), np.array([2.0]), ElasticNet(0.1))
     vectors = (np.array([0.5]).tobytes(), np.array([2.0]).tobytes())

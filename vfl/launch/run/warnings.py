@@ -56,11 +56,14 @@ class Passes:
             self._updates += sum(map(len, event.released))
 
     def ended(self, result: Result) -> None:
-        """Warn of a run that has not converged, and of a model at the limit of its predictions."""
+        """Warn of a run that has not converged, and of a model at the limit of its predictions.
+
+        Private runs issue no such warning: a filter that makes it an error would lose a model that is paid for.
+        """
         plan = self._plan
-        if plan is None:
+        if plan is None or plan.problem.private:
             return
-        last = plan.solver.last_pass(plan.problem) if result.job.privacy is None else None
+        last = plan.solver.last_pass(plan.problem)
         if last is not None and self._updates >= last * plan.problem.layout.n_coordinates:
             warn(
                 f"{result.job.name} has not converged in {last:,} passes: give its solver more passes, a larger tol, another "
@@ -72,7 +75,7 @@ class Passes:
             warn(
                 f"{result.job.name}: in the middle of the columns' bounds the model predicts its limit, a mean of "
                 f"{loss.response(np.array([middle]))[0]:.3g}: the run has not converged, or the limits of {loss.name} loss "
-                "do not fit the labels. Correct the label's bounds or these limits, or take more records or a larger ε",
+                "do not fit the labels. Correct the label's bounds or these limits, or give the solver more passes",
                 ConvergenceWarning,
             )
 
