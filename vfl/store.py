@@ -69,6 +69,8 @@ class Store:
         """
         if self.readonly or self.path.exists():
             return
+        if self.path.is_symlink():  # a new file would take the place of the link, and the old file would be forgotten
+            raise self.refusal("it is a link to a file that is not there; mount its disk, or repair or remove the link")
         self._require_local()
         part = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         with self._explained():

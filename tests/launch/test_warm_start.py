@@ -275,7 +275,26 @@ def test_a_lying_caller_is_flagged_and_found_out(laundered: tuple[Result, Result
     report = verify_run(runs["quiet"], start=runs["loud"])
     assert next(check.holds for check in report.checks if check.name == "start")
     assert report.ok
+    assert "not verified" not in report.guarantee[0]
+    assert (
+        "(if that model cost no more than the job states, which was not verified)"
+        in verify_run(runs["quiet"]).guarantee[0]
+    )
     assert not verify_run(runs["loud"], start=runs["quiet"]).ok
+
+
+def test_one_certificate_does_not_verify_a_chain_of_starts(
+    laundered: tuple[Result, Result, Result], tmp_path: Path
+) -> None:
+    """The second run's job states the cost of the first, which a lie may understate."""
+    loud, quiet, _ = laundered
+    assert quiet.job.start is not None
+    second = fitted(replace(quiet.job, start=replace(quiet.job.start, mu=0.001)), table())
+    third = fitted(unseeded(0.01, solver=vfl.GD(passes=1)), table(), warm_start=second)
+    assert third.certificate.guaranteed[0] < loud.certificate.epsilon
+    report = verify_run(third.save(tmp_path / "third"), start=second.save(tmp_path / "second"))
+    assert next(check.holds for check in report.checks if check.name == "start") is None
+    assert "which was not verified" in report.guarantee[0]
 
 
 def test_a_multinomial_model_starts_from_one(first: Result) -> None:

@@ -121,11 +121,11 @@ def test_no_cells_and_no_weights_move_the_counts_further() -> None:
             check(replace(query, event=Gaussian(Adjacency.REPLACE_ONE, 0.999 * math.sqrt(2 * m), 1.0, 6)))
 
 
-@pytest.mark.parametrize(("columns", "most"), [((0, 0), 1), ((0, 1), 0), ((0, 1), -4)])
-def test_a_lying_query_of_counts_is_refused(columns: tuple[int, ...], most: int) -> None:
-    """A coordinate that is counted twice would move by two, and a bound below one column would make the noise too small."""
+@pytest.mark.parametrize(("columns", "most"), [((0, 0), 1), ((0, 1), 0), ((0, 1), -4), ((0, 1), 1.01)])
+def test_a_lying_query_of_counts_is_refused(columns: tuple[int, ...], most: float) -> None:
+    """A coordinate counted twice would move by two; a bound below 1, or between 1 and 2, would make the noise too small."""
     event = Gaussian(Adjacency.REPLACE_ONE, 2.0, 1.0, 4)
-    query = Counts(Ones(), {"bank": columns}, {"bank": most}, event)
+    query = Counts(Ones(), {"bank": columns}, {"bank": most}, event)  # type: ignore[dict-item]  # a lie
     party = party_over("bank", Columns(np.asfortranarray(np.eye(2)), ("a", "b")), CryptographicNoise())
     with pytest.raises(PrivacyError, match="query of counts"):
         party.answer(query, Records(weights=np.ones(2)), ReleaseKey(0))

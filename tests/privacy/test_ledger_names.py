@@ -161,6 +161,24 @@ def test_a_damaged_count_is_never_started_anew(tmp_path: Path, content: bytes) -
     assert path.read_bytes() == content
 
 
+def test_a_link_to_a_file_that_is_away_is_never_replaced(ledger: SqliteLedger, tmp_path: Path) -> None:
+    """A new ledger in place of the link would start at ε = 0, and stay in use once the disk is mounted again."""
+    link, disk = tmp_path / "budget.db", ledger.path.parent
+    DatasetBook(ledger, "credit").reserve([(WHOLE, 1)], job="j", run="first").charge([(ReleaseKey(0), WHOLE)])
+    link.symlink_to(ledger.path)
+    spent = SqliteLedger(link).show()[0].spent
+    away = disk.rename(tmp_path / "away")
+    with pytest.raises(LedgerError, match="a link to a file that is not there"):
+        SqliteLedger(link).set_cap("credit", epsilon=1.0, delta=1e-9)
+    with pytest.raises(ConsentRefused, match="a link to a file that is not there"):
+        DailyCount(link).take("bank", 1, 2)
+    with pytest.raises(ConsentRefused, match="a link to a file that is not there"):
+        Answered(link, "bank", "run")
+    assert link.is_symlink()
+    away.rename(disk)
+    assert SqliteLedger(link).show()[0].spent == spent > 0.9
+
+
 def test_an_older_copy_that_overwrites_the_file_is_refused(ledger: SqliteLedger) -> None:
     older = ledger.path.read_bytes()
     ledger.set_cap("other", epsilon=1.0, delta=1e-9)

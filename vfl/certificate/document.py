@@ -365,18 +365,23 @@ def _added(certificate: Certificate) -> str:
     )
 
 
-def sentences(certificate: Certificate) -> tuple[str, str]:
+def sentences(certificate: Certificate, *, start_verified: bool = False) -> tuple[str, str]:
     """Return the guarantee and its limits, in two sentences without mathematics.
 
     Verify the certificate before you print the sentences. They restate differential privacy: the probability of any
     conclusion changes by at most a factor e^ε, plus δ (Dwork & Roth 2014, Def. 2.4).
+
+    start_verified : True if the stated cost of the model that training started from is that of the model's certificate.
     """
     if not certificate.private:
         reason = next((flag for flag in certificate.flags if voids((flag,))), "no flag states the reason")
         return f"This model carries no privacy guarantee: {reason.removeprefix('NOT PRIVATE: ')}.", UNPROTECTED
     start = certificate.start.get("model", "")[:_SHOWN]
+    began = f" and from the model {start}… that it started from" if start else ""
+    if start and not start_verified:
+        began += " (if that model cost no more than the job states, which was not verified)"
     holds = (
-        f"Whatever anyone concludes from this model{f' and from the model {start}… that it started from' if start else ''}, "
+        f"Whatever anyone concludes from this model{began}, "
         "replacing the data of any one record (one row over all parties, with its label) by any other data changes the "
         f"probability of that conclusion by at most {_change(*certificate.guaranteed)}"
         + (

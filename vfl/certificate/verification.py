@@ -87,7 +87,8 @@ class Report:
     def guarantee(self) -> tuple[str, str]:
         """Guarantee and limits, in two sentences without mathematics. Raises OutputError if a check failed."""
         self.require()
-        return sentences(self.certificate)
+        verified = all(check.holds for check in self.checks if check.name == "start")
+        return sentences(self.certificate, start_verified=verified)
 
     def require(self) -> None:
         """Raise OutputError that names all failed checks, if a check failed."""
@@ -365,9 +366,13 @@ def _start(certificate: Certificate, start: Certificate | None) -> str:
         raise _Mismatch(
             "the job states another cost of the model that it starts from than the certificate of that model"
         )
-    return f"{said}, at the cost that its certificate states" + (
-        "; that model had a start, too: verify its certificate likewise" if start.start else ""
-    )
+    signer = "" if start.signature is None else start.signature.public_key
+    found = f"{said}, at the cost that its certificate, signed with key {signer}, states"
+    if start.start:
+        raise _Unsettled(
+            f"{found}; that cost includes a start of its own, not checked: verify that certificate likewise"
+        )
+    return found
 
 
 def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str:

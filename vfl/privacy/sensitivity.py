@@ -90,8 +90,13 @@ def required(query: Query) -> float | None:
                 )
             return magnitudes.sensitivity(sum(map(len, query.columns.values())))
         case Counts():
-            if any(len(set(own)) < len(own) or query.most.get(party, 0) < 1 for party, own in query.columns.items()):
-                raise PrivacyError("a query of counts names a coordinate twice, or counts no column of a party")
+            most = [query.most.get(party) for party in query.columns]
+            if any(len(set(own)) < len(own) for own in query.columns.values()) or not all(
+                type(m) is int and m >= 1 for m in most
+            ):
+                raise PrivacyError(
+                    "a query of counts names a coordinate twice, or has no whole number of columns of a party"
+                )
             return magnitudes.sensitivity(sum(query.most.values()))
         case Tally():
             return query.statistic.sensitivity
