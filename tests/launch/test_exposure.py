@@ -51,7 +51,7 @@ def fitted(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
     return vfl.train(spec, data, **options)
 
 
-@pytest.mark.parametrize("solver", [vfl.SkGD(), vfl.CD(), vfl.GD()], ids=lambda solver: str(solver.name))
+@pytest.mark.parametrize("solver", [vfl.SkGD(), vfl.CD(), vfl.GD(passes=1000)], ids=lambda solver: str(solver.name))
 def test_a_fit_without_noise_equals_scikit_learns_rates(
     solver: Any, table: dict[str, np.ndarray], reference: PoissonRegressor
 ) -> None:
