@@ -166,7 +166,8 @@ def test_a_private_run_starts_at_the_rate(table: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize(("cell", "clamped"), [(0.0, 0.05), (-3.0, 0.05), (np.inf, 1.0), (7.0, 1.0), (-np.inf, 0.05)])
 def test_exposures_beyond_the_limits_are_clamped(cell: float, clamped: float, table: dict[str, np.ndarray]) -> None:
-    spec = job(solver=vfl.SkGD(passes=3))
+    """Without privacy, a wrong sign is an error instead (tests/parties/test_schema_of_types.py)."""
+    spec = job(solver=vfl.SkGD(passes=3), privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(0)))
     first, second = ({name: column.copy() for name, column in table.items()} for _ in range(2))
     first["years"][5], second["years"][5] = cell, clamped
     assert np.array_equal(fitted(spec, first).coef_, fitted(spec, second).coef_)
