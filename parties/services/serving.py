@@ -52,7 +52,7 @@ from vfl.messages.joining import (
     Score,
     Scored,
 )
-from vfl.security.identifiers import cut, joined, normal_forms, normalised
+from vfl.security.identifiers import cut, joined, normal_forms
 from vfl.writing import append_lines, create_file
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ INCOMPLETE = (
     "{}; record {:,} is the first such record. They get no score. In [prediction] of the policy, fill replaces missing cells, "
     "and unusable = true tells callers the reason"
 )
+REPEATED = "party {!r}: ids of column {!r} occur more than once; these records get no score"
 
 
 DIGITS = 32
@@ -175,13 +176,11 @@ class Queried:
         table, K = self._lookup.rows(ids), self._part.job.n_margins
         found: Vector = np.full((len(ids), K) if self._part.job.class_names else len(ids), np.nan)
         if table.num_rows:
-            own, _ = normalised(
-                lambda: table.column(0).chunks, party=self._task.party, column=self._id, kind=self._task.id_kind
-            )
-            row_of = {one: row for row, one in enumerate(own)}
-            rows = Rows(row_of, *margins_of(self._part, self._task, table, len(own)))
-            found[:] = rows.of(ids)
-            for why in rows.reasons:
+            row_of, twice = _first_rows(table.column(0).to_pylist(), self._task)
+            margins, reasons = margins_of(self._part, self._task, table, table.num_rows)
+            margins[twice] = np.inf
+            found[:] = Rows(row_of, margins).of(ids)
+            for why in [*reasons, *([REPEATED.format(self._task.party, self._id)] if twice else [])]:
                 self._tell(why)
         return found
 
@@ -317,16 +316,22 @@ def _rows_by_id(task: PartyTask, source: Any, opened: Source) -> tuple[dict[byte
         ids, _ = read_ids(task, opened)
         return {own: row for row, own in enumerate(ids)}, len(ids), [], []
     except DataError as error:
-        why, row_of, twice = error, dict[bytes, int](), []
-    cells = raw_ids(task, source)
+        why, cells = error, raw_ids(task, source)
+    row_of, twice = _first_rows(cells, task)
+    if not row_of:
+        raise why
+    return row_of, len(cells), twice, [f"{opened.origin.place}, {why}; until then, these records get no score"]
+
+
+def _first_rows(cells: Iterable[Any], task: PartyTask) -> tuple[dict[bytes, int], list[int]]:
+    """Return {id: its first row}, and the first rows of ids that occur again. An unusable id has no row."""
+    row_of, twice = dict[bytes, int](), []
     for row, cell in enumerate(cells):
         with contextlib.suppress(DataError):
             (own,) = normal_forms([cell], kind=task.id_kind)
             if row_of.setdefault(own, row) != row:
                 twice.append(row_of[own])
-    if not row_of:
-        raise why
-    return row_of, len(cells), twice, [f"{opened.origin.place}, {why}; until then, these records get no score"]
+    return row_of, twice
 
 
 def _with_ids(part: ModelPart, fill: Mapping[str, Any]) -> tuple[PartyTask, str]:

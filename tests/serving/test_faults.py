@@ -18,7 +18,7 @@ import pytest
 
 from parties.services import serving
 from parties.services.serving import AnswerLog, ServingService
-from tests.serving.setting import OTHER, Setting, code, table, train
+from tests.serving.setting import OTHER, N, Setting, code, table, train
 from vfl.documents import read_json
 from vfl.errors import ConsentRefused
 from vfl.messages.joining import Asked
@@ -482,6 +482,31 @@ def test_a_looked_up_cell_that_refuses_its_record_is_named_in_the_owners_log_alo
     assert np.isfinite(own[1]).all()
     assert "'calls'" in told[0]
     assert "secret-5" not in told[0]
+
+
+def test_a_repeated_id_of_a_database_refuses_its_own_record(tmp_path: Path) -> None:
+    """One repeated id made the party refuse all records of a request, as if the party were away."""
+    duckdb = pytest.importorskip("duckdb")
+    setting, result = Setting(tmp_path), train()
+    setting.prepare(result)
+    setting.policy("telco", "lookup = true\nunusable = true\n")
+    frame, path = table()[["customer", "calls"]], setting.folder / "telco.duckdb"
+    frame.loc[N] = ["secret-5", 1.0]
+    with duckdb.connect(str(path)) as connection:
+        connection.register("frame", frame)
+        connection.execute("CREATE TABLE t AS SELECT * FROM frame")
+    part, told = result.part("telco"), list[str]()
+    service = ServingService("telco", setting.folder / "telco.policy.toml", "bank", lambda why, _: told.append(why))
+    service.add(part, f"duckdb://{path}?table=t")
+    setting.until(lambda: service.keep([part.digest])[part.digest] == "")
+    (outcome,), (own,) = service.score([Asked(part.digest, "branch", "", 2)], [[b"secret-5", b"secret-3"]])
+    service.close()
+    assert outcome.code == ""
+    assert own is not None
+    assert np.isinf(own[0])
+    assert own[1] == part.margins(table()[["customer", "calls"]][3:4])[0]
+    assert "'customer' occur more than once" in told[0]
+    assert "secret" not in told[0]
 
 
 def test_a_reload_names_kept_and_refused_versions_and_sigterm_ends_the_command_well(setting: Setting) -> None:
