@@ -68,3 +68,10 @@ def test_amounts_get_neither_a_forecast_nor_advice_which_nobody_measured_on_them
     made = plan(replace(job, solver=vfl.OutputPerturbation(), penalty=vfl.L2(0.1)), 20_000)
     for said in (str(made), made.explain(), str(plan(job, 20_000))):
         assert "  advice" not in said
+
+
+@pytest.mark.parametrize("solver", [vfl.GCD(), vfl.SCD()])
+def test_a_private_plan_says_which_solvers_do_not_find_the_mean_of_counts(solver: object) -> None:
+    job = replace(JOB, loss="poisson", solver=solver, bounds={**JOB.bounds, "default": (0, 9)})
+    assert "solver = SkGD" in str(plan(job, 20_000))
+    assert "solver = SkGD" not in str(plan(replace(job, solver=vfl.SkGD()), 20_000))

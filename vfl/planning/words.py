@@ -255,6 +255,9 @@ def compared(plan: Plan) -> bool:
 
 def _advice(plan: Plan) -> Lines:
     """Return a sentence on the solver with the smallest expected error, if the job names another solver."""
+    if plan.problem.private and not compared(plan) and plan.solver.name in ("GCD", "SCD"):
+        why = "does not find the mean of counts and amounts with noise; predictions may be wrong by a factor of 10 or more"
+        return (("advice", f"{plan.solver.name} {why}: solver = SkGD"),)
     if plan.sharing is not None or not compared(plan):  # the comparison has solvers that cannot run on shares
         return ()
     if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:
