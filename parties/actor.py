@@ -508,7 +508,7 @@ class PartyActor(Serving, ServiceActor):
     def _of_shard(self, number: int, ref: Any) -> Any:
         """Return the answer of one shard. If the shard is lost, raise PartyLost for the whole party."""
         try:
-            return answer_of(self._name, ref, SHARD_SECONDS)
+            return answer_of(self._name, ref, SHARD_SECONDS, self._started[number])
         except PartyLost as lost:
             raise PartyLost(f"shard {number} of {lost}", self._name) from lost
 

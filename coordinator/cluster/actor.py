@@ -194,16 +194,16 @@ class CoordinatorActor(Named):
     ) -> MarginShards:
         """Start one actor per shard of the margins, and return the margins. These actors end when this actor ends."""
         started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
-        group = Served(started, self._of_margins, lost=self._late, seconds=self._answer_seconds)
+        group = Served(started, partial(self._of_margins, started), lost=self._late, seconds=self._answer_seconds)
         assert isinstance(self._transport, ShardTransport)  # noqa: S101 - made with the shards
         self._transport.targets = targets
         self._transport.n_trained = n_records if split is None else split.sizes(n_records)[0]
         meet = partial(self._transport.introduce, group)
         return MarginShards(group, labels, split, n_records, targets, loaded=meet)
 
-    def _of_margins(self, number: int, ref: Any) -> Any:
+    def _of_margins(self, started: Sequence[Any], number: int, ref: Any) -> Any:
         try:
-            return answer_of("the margins", ref, self._answer_seconds)
+            return answer_of("the margins", ref, self._answer_seconds, started[number])
         except PartyLost as lost:
             if lost.party in self._actors:
                 raise

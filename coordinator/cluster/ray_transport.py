@@ -140,17 +140,17 @@ class RayTransport(MessageTransport):
 
     def _post(self, call: Call) -> Posted:
         """Call the participant's actor. Ray keeps the calls to one actor in order."""
-        to, limit = call.to, call.seconds or self._timeout
-        actor = self._dealer if to == DEALER else self._actors[to]
+        to, actor = call.to, self._dealer if call.to == DEALER else self._actors[call.to]
+        limits = call.seconds or self._timeout, process_of(actor)
         plain, names, vectors = to_plain_call(call.message), tuple(call.vectors), call.vectors.values()
         if call.steps:
             made = actor.stream.options(num_returns="streaming").remote(plain, names, *vectors)
-            return Posted(to, (made, limit))
+            return Posted(to, (made, *limits))
         if not call.passed or not call.due:
-            return Posted(to, (actor.call.remote(plain, names, None, *vectors), limit))
+            return Posted(to, (actor.call.remote(plain, names, None, *vectors), *limits))
         sent = tuple(call.due)
         ref, *refs = actor.call.options(num_returns=1 + len(sent)).remote(plain, names, sent, *vectors)
-        return Posted(to, (ref, limit), dict(zip(sent, refs, strict=True)))
+        return Posted(to, (ref, *limits), dict(zip(sent, refs, strict=True)))
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
         """Wait for replies in the order of the messages, so that PartyLost names the first participant that was lost."""
@@ -253,7 +253,7 @@ class RayTransport(MessageTransport):
         return replace(reply, vector=view if share.target == "add" else view.copy())
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
+        return {name: answer_of(name, ref, self._timeout, process_of(self._actors[name])) for name, ref in refs.items()}
 
 
 def received(answer: Any) -> tuple[object, Mapping[str, Any]]:

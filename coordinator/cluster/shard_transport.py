@@ -131,7 +131,7 @@ class ShardTransport(RayTransport):
             caller.close()
 
     def _answer_of(self, party: str, ref: Any) -> Any:
-        return answer_of(party, ref, self._timeout)
+        return answer_of(party, ref, self._timeout, self._actors[party])
 
     def _late(self, party: str) -> PartyLost:
         return PartyLost(f"{party!r} did not answer within {self._timeout:g} s", party)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,6 @@ from vfl.errors import PartyLost, PlacementError
 from vfl.job.site import Faults
 from vfl.launch.engines.bundles import layout_of
 from vfl.launch.train import resume
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.faults
 
@@ -45,6 +43,16 @@ def test_a_killed_shard_reads_its_rows_again(local_ray: Any, tmp_path: Path, alo
 
 
 @pytest.mark.slow
+def test_a_stopped_shard_ends_with_the_process_of_its_party(local_ray: Any, tmp_path: Path, alone: bytes) -> None:
+    seen, watch = killing(tmp_path, "bank", 20, signal.SIGSTOP)
+    at = vfl.Ray(shards=2, faults=Faults(answer_seconds=10.0))
+    result = vfl.train(job(), sources(tmp_path), watch=watch, at=at)
+    assert {event.party for event in seen if isinstance(event, Lost)} == {"bank"}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids(tmp_path, "bank"))
+    assert result.coef_.tobytes() == alone
+
+
+@pytest.mark.slow
 def test_lines_carry_references_to_large_vectors_also_after_a_loss(
     local_ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,7 +64,7 @@ def test_lines_carry_references_to_large_vectors_also_after_a_loss(
     assert result.coef_.tobytes() == vfl.train(spec, table(), at="inprocess").coef_.tobytes()
 
 
-def killing_margins(folder: Path, number: int) -> tuple[list[Any], Any]:
+def killing_margins(folder: Path, number: int, how: int = signal.SIGKILL) -> tuple[list[Any], Any]:
     """Return the list of events, and a watcher that kills a shard of the margins at a round."""
     seen: list[Any] = []
 
@@ -64,16 +72,20 @@ def killing_margins(folder: Path, number: int) -> tuple[list[Any], Any]:
         seen.append(event)
         if isinstance(event, Round) and event.number == number:
             own = [pid for pid in processes(b"ray::MarginsActor") if parent(pid) == parent(pids(folder, "bank")[-1])]
-            os.kill(own[0], signal.SIGKILL)
+            os.kill(own[0], how)
 
     return seen, watch
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("number", [1, 100, 250])
-def test_a_killed_shard_of_the_margins_is_rebuilt(local_ray: Any, tmp_path: Path, alone: bytes, number: int) -> None:
-    seen, watch = killing_margins(tmp_path, number)
-    result = vfl.train(job(), sources(tmp_path), watch=watch, at=vfl.Ray(shards=2))
+def test_a_killed_or_stopped_shard_of_the_margins_is_rebuilt(
+    local_ray: Any, tmp_path: Path, alone: bytes, number: int, how: signal.Signals
+) -> None:
+    seen, watch = killing_margins(tmp_path, number, how)
+    at = vfl.Ray(shards=2, faults=Faults(answer_seconds=10.0))
+    result = vfl.train(job(), sources(tmp_path), watch=watch, at=at)
     assert {event.party for event in seen if isinstance(event, Lost)} == {""}
     assert result.coef_.tobytes() == alone
 

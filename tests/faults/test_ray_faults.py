@@ -85,12 +85,26 @@ def killing(folder: Path, party: str, number: int, signals: int = signal.SIGKILL
     return seen, watch
 
 
-@pytest.mark.parametrize("party", ["bank", pytest.param("telco", marks=pytest.mark.slow)])
-def test_a_killed_party_comes_back_and_the_model_is_the_same(local_ray: Any, tmp_path: Path, party: str) -> None:
-    seen, watch = killing(tmp_path, party, 20)
-    result = vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch, at="ray")
-    assert [event.party for event in seen if isinstance(event, Lost)] == [party]
-    assert len(set(pids(tmp_path, party))) == 2
+@pytest.mark.parametrize(
+    ("party", "how"),
+    [
+        ("bank", signal.SIGKILL),
+        ("bank", signal.SIGSTOP),
+        *(pytest.param("telco", how, marks=pytest.mark.slow) for how in (signal.SIGKILL, signal.SIGSTOP)),
+    ],
+)
+def test_a_killed_or_stopped_party_comes_back_and_the_model_is_the_same(
+    local_ray: Any, tmp_path: Path, party: str, how: signal.Signals
+) -> None:
+    """A stopped process is killed after the time for its answer. Its query is charged and repeated, as a dead one's."""
+    seen, watch = killing(tmp_path, party, 20, how)
+    policy = Faults(answer_seconds=10.0)
+    result = vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch, at=vfl.Ray(faults=policy))
+    (lost,) = [event for event in seen if isinstance(event, Lost)]
+    assert (lost.party, bool(lost.charges)) == (party, True)
+    first, second = pids(tmp_path, party)
+    assert first != second
+    assert not Path(f"/proc/{first}").exists()
     assert result.coef_.tobytes() == vfl.train(job(), table(), at="inprocess").coef_.tobytes()
 
 
@@ -106,11 +120,18 @@ def test_true_noise_is_charged_again_after_a_loss(local_ray: Any, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_party_that_hangs_is_given_up_in_time(local_ray: Any, tmp_path: Path) -> None:
-    """The process is stopped, not dead: first its answer is late, then its restart."""
+    """The process is stopped: first its answer is late, then the data of its restarted process."""
     _, watch = killing(tmp_path, "bank", 20, signal.SIGSTOP)
+    given = sources(tmp_path)
+
+    def slow() -> Any:
+        time.sleep(60 * (tmp_path / "bank.pids").exists())
+        return given["bank"]()
+
     policy = Faults(on_party_lost="skip", wait_seconds=2.0, answer_seconds=2.0)
     began = time.monotonic()
-    result = vfl.train(job(), sources(tmp_path), at=vfl.Ray(faults=policy), watch=watch, output=tmp_path / "run")
+    there = given | {"bank": slow}
+    result = vfl.train(job(), there, at=vfl.Ray(faults=policy), watch=watch, output=tmp_path / "run")
     assert time.monotonic() - began < 60
     assert (result.coef_[:3] == 0).all()
     assert (result.coef_[3:] != 0).all()

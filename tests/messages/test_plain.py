@@ -184,7 +184,7 @@ def test_messages_to_an_actor_are_plain(monkeypatch: pytest.MonkeyPatch) -> None
         call = Method()
 
     transport = RayTransport({"bank": Actor(), "telco": Actor()}, 1.0)
-    monkeypatch.setattr("coordinator.cluster.ray_transport.answer_of", lambda name, answer, seconds: answer)
+    monkeypatch.setattr("coordinator.cluster.ray_transport.answer_of", lambda name, answer, *_: answer)
     for _, share, records in run("GCD GS-q", True)[0].asked:
         with contextlib.suppress(FederationError):  # the actor answers no query
             transport.ask({"bank": share}, records, KEY)

@@ -74,8 +74,12 @@ def room_to_send(size: int, room: Room, *, near: bool) -> Vector | None:
     return room(size) if near and 8 * size > INLINE_BYTES else None
 
 
-def answer_of(name: str, ref: Any, timeout: float) -> Any:
-    """Wait for one answer of an actor. Raises the actor's own errors unchanged, and PartyLost if the actor is lost."""
+def answer_of(name: str, ref: Any, timeout: float, actor: Any = None) -> Any:
+    """Wait for one answer of an actor. Raises the actor's own errors unchanged, and PartyLost if the actor is lost.
+
+    actor : handle of the actor, whose process is killed if the answer is late. Ray then restarts the actor as a dead one, and
+        never repeats the call. Ray ends even a stopped process, after some seconds. None kills nothing.
+    """
     try:
         return ray.get(ref, timeout=timeout)
     except RayTaskError as error:
@@ -84,6 +88,8 @@ def answer_of(name: str, ref: Any, timeout: float) -> Any:
             raise PartyLost(f"{name!r} was cut off: {_first_line(cause)}", name) from error
         raise (cause if isinstance(cause, VflError) else error) from None
     except GetTimeoutError:
+        if actor is not None:
+            ray.kill(actor, no_restart=False)
         raise PartyLost(f"{name!r} did not answer within {timeout:g} s", name) from None
     except RayError as error:
         raise PartyLost(f"{name!r} died: {_first_line(error)}", name) from error
