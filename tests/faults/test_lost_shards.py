@@ -44,11 +44,18 @@ def test_a_killed_shard_reads_its_rows_again(local_ray: Any, tmp_path: Path, alo
 
 @pytest.mark.slow
 def test_a_stopped_shard_ends_with_the_process_of_its_party(local_ray: Any, tmp_path: Path, alone: bytes) -> None:
-    seen, watch = killing(tmp_path, "bank", 20, signal.SIGSTOP)
+    seen, kill = killing(tmp_path, "bank", 20, signal.SIGSTOP)
+    stopped: list[int] = []
+
+    def watch(event: Any) -> None:
+        kill(event)
+        if isinstance(event, Round) and event.number == 20:
+            stopped.append(pids(tmp_path, "bank")[-1])
+
     at = vfl.Ray(shards=2, faults=Faults(answer_seconds=10.0))
     result = vfl.train(job(), sources(tmp_path), watch=watch, at=at)
     assert {event.party for event in seen if isinstance(event, Lost)} == {"bank"}
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids(tmp_path, "bank"))
+    assert not Path(f"/proc/{stopped[0]}").exists()
     assert result.coef_.tobytes() == alone
 
 
