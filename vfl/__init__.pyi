@@ -78,7 +78,6 @@ from vfl.planning import (
     Plan as Plan,
     forecast as forecast,
     plan as plan,
-    recommend as recommend,
 )
 from vfl.privacy.ledger import SqliteLedger as SqliteLedger
 from vfl.privacy.noise import SeededNoise as SeededNoise

@@ -1,10 +1,10 @@
-"""Untuned errors of the solvers that `vfl.recommend` may name, kept in recommended.json for a test of its choice.
+"""Untuned errors of the solvers that a plan may recommend, kept in recommended.json for a test of its choice.
 
     python -m tests.benchmarks.recommended [--data DIR] [--only NAME ...] [--seeds N]
 
 The rows are those of `methods` and of the papers with sparse signals. A row holds the job, which is public, and the mean error
 of each solver. The test in tests/solvers/test_recommend.py plans each job anew, so that a changed rule is held against what was
-measured. Batch solvers are left out: recommend names them only for losses that the others refuse.
+measured. Batch solvers are left out: a plan recommends them only for losses that the others refuse.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from tests.benchmarks import methods, problems, utility
 from tests.benchmarks.results import Settings
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.job import file as jobfile
+from vfl.planning.public_problem import problem_of
 from vfl.solvers import SOLVERS
+from vfl.solvers.rules.recommend import recommendation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RECORD = Path(__file__).with_name("recommended.json")
 LARGE = 10_000
-"""Records from which greedy descent takes minutes a run; recommend names it for few records per column alone."""
+"""Records from which greedy descent takes minutes a run; a plan recommends it for few records per column alone."""
 NAMED = ("SkGD", "GCD", "NoisyGram")
 SPARSE = ("Sparse LASSO, ε=10", "Square, L1", "log1, L2", "log2, L2", "California standardised, L1")
 
@@ -79,7 +81,7 @@ def main() -> int:
             record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
             record[f"{name}, ε={epsilon:g}" if epsilons else name] = about
             RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            print(name, epsilon, vfl.recommend(case.job, case.n).solver, errors, flush=True)
+            print(name, epsilon, recommendation(problem_of(case.job, case.n)).solver, errors, flush=True)
     return 0
 
 

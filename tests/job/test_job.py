@@ -1158,7 +1158,6 @@ def test_replace_can_remove_the_hold_out() -> None:
 TAKES_A_JOB: dict[str, Callable[[Any], Any]] = {
     "plan": lambda given: vfl.plan(given, 10),
     "forecast": lambda given: vfl.forecast(given, 10),
-    "recommend": lambda given: vfl.recommend(given, 10),
     "align": lambda given: vfl.align(given, {}, at="ray"),
     "private_bounds": lambda given: vfl.private_bounds(given, {}, epsilon=1.0, at="ray"),
     "private_quantiles": lambda given: vfl.private_quantiles(given, {}, epsilon=1.0, at="ray"),

@@ -18,8 +18,11 @@ from vfl.errors import DataError, PartitionError, SpecificationError
 from vfl.kernels.geometry import record_limits
 from vfl.losses import Huber, Poisson, loss_of
 from vfl.messages import Backward, Block, RecordCap
+from vfl.planning.public_problem import problem_of
 from vfl.privacy.geometry import Clip
+from vfl.solvers import SOLVERS
 from vfl.solvers.protocol import Derivative
+from vfl.solvers.rules.recommend import recommendation
 from vfl.targets import Targets
 
 N = 300
@@ -235,14 +238,10 @@ class TestRefused:
             PARTITION.without(["s"])
 
 
-def test_the_solvers_without_weights_are_not_recommended() -> None:
-    spec = job(penalty=vfl.L2(0.1), privacy=vfl.Privacy(epsilon=1.0))
-    names = {each.solver for each in vfl.recommend(spec, 10_000).candidates}
-    assert "SkGD" in names
-    assert not names & {"NoisyGram", "SCD"}
-    plain = vfl.FeaturePartition({"bank": ["a", "b"], "telco": ["c"]}, label=("telco", "y"))
-    without = replace(spec, partition=plain, bounds={"*": (-1, 1), "y": (-8, 8)})
-    assert "NoisyGram" in {each.solver for each in vfl.recommend(without, 10_000).candidates}
+@pytest.mark.parametrize("loss", ["squared", "hinge"])
+def test_the_recommended_solver_weighs_records(loss: str) -> None:
+    spec = job(loss=loss, penalty=vfl.L2(0.1), privacy=vfl.Privacy(epsilon=1.0))
+    assert SOLVERS[recommendation(problem_of(spec, 10_000)).solver].weighs
 
 
 def test_the_job_file_names_it() -> None:

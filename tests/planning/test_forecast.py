@@ -138,6 +138,16 @@ def test_losses_without_a_range_that_holds_promise_no_quality(options: dict[str,
         assert "learn" not in said
 
 
+@pytest.mark.parametrize("solver", [vfl.GD(), vfl.GCD(), vfl.OutputPerturbation()])
+def test_solvers_that_were_not_measured_promise_no_quality_and_still_warn_of_noise(solver: Any) -> None:
+    spec = job(solver=solver, penalty=vfl.L2(0.1))
+    many, few = vfl.forecast(spec, 10_000), vfl.forecast(spec, 30)
+    assert (many.measures, many.needed, many.noise, few.noise) == ({}, (), False, True)
+    assert str(many).splitlines()[1].strip().startswith("no quality is forecast")
+    assert few.lines[0].startswith("NOISE: ")
+    assert "learn" not in str(many)
+
+
 def test_no_signal_is_guessed_for_a_loss_without_forecast() -> None:
     with pytest.raises(SpecificationError, match="hinge loss"):
         vfl.forecast(job(loss="hinge"), 3000, signal=0.8)

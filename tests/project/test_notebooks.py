@@ -70,7 +70,6 @@ def shown(tmp_path_factory):
         "partition": partition,
         "job": job,
         "plan": vfl.plan(job, 50),
-        "advice": vfl.recommend(job, 50),
         "result": result,
         "certificate": result.certificate,
         "findings": result.findings["held out"],

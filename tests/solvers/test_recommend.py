@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,9 @@ import vfl
 from tests.benchmarks import recommended
 from vfl.job import file as jobfile
 from vfl.planning import plan
+from vfl.planning.public_problem import problem_of
 from vfl.solvers import SOLVERS
+from vfl.solvers.rules.recommend import Recommendation, recommendation
 
 
 def job(p: int = 8, **options: object) -> vfl.Job:
@@ -25,6 +28,10 @@ def job(p: int = 8, **options: object) -> vfl.Job:
     if options.get("loss") in ("logistic", "hinge"):
         given["bounds"].pop("y")
     return vfl.Job(**(given | options))
+
+
+def recommended_for(spec: vfl.Job, n: int) -> Recommendation:
+    return recommendation(problem_of(spec, n))
 
 
 @pytest.mark.parametrize(
@@ -44,44 +51,19 @@ def job(p: int = 8, **options: object) -> vfl.Job:
     ids=["ridge", "large n", "logistic", "sparse", "elastic net", "many columns", "svm", "hinge alone", "no noise"],
 )
 def test_the_winner(spec: vfl.Job, n: int, winner: str) -> None:
-    found = vfl.recommend(spec, n)
+    found = recommended_for(spec, n)
     assert found.solver == winner
-    assert all(candidate.solver in SOLVERS for candidate in found.candidates)
-    left = [candidate.left for candidate in found.candidates]
-    assert left == sorted(left)
-    assert all(0 <= share <= 1 for share in left)
-    assert all(0 <= c.low <= c.left <= c.high <= 1 for c in found.candidates)
-
-
-def test_a_solver_that_cannot_run_is_not_a_candidate() -> None:
-    def names(spec: vfl.Job) -> set[str]:
-        return {candidate.solver for candidate in vfl.recommend(spec, 1000).candidates}
-
-    assert "OutputPerturbation" not in names(job(penalty=vfl.L2(0.1)))  # squared loss has no slope
-    assert "OutputPerturbation" in names(job(loss="logistic", penalty=vfl.L2(0.1)))
-    assert "OutputPerturbation" not in names(job(loss="logistic", penalty=vfl.L1(0.1)))
-    assert "NoisyGram" not in names(job(loss="logistic"))
-    assert names(job(loss="hinge")) == {"SGD"}
-
-
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_every_candidate_can_be_planned(loss: str) -> None:
-    from dataclasses import replace
-
-    spec = job(loss=loss, penalty=vfl.L2(0.1))
-    for candidate in vfl.recommend(spec, 1000).candidates:
-        if candidate.solver != "SGD":  # the price of secret sampling needs an extra
-            plan(replace(spec, solver=SOLVERS[candidate.solver]()), 1000)
+    assert found.solver in SOLVERS
+    assert 0 <= found.low <= found.left <= found.high <= 1
+    if winner != "SGD":  # the price of secret sampling needs an extra
+        plan(replace(spec, solver=SOLVERS[winner]()), n)
 
 
 def test_reasons_are_quantities_of_the_papers() -> None:
-    said = str(vfl.recommend(job(loss="logistic", penalty=vfl.L2(0.1)), 10_000))
-    assert "√p·L_{M⁻¹}/(nμ) = " in said
-    assert "nμ/ln p = " in said
-    assert "noise " in said
-    assert "steps and bias " in said
-    assert "√p·Λ/(nμ) = " in said
-    assert "2Λ/(λnμ) = " in said
+    said = plan(job(loss="logistic", penalty=vfl.L2(0.1)), 10_000).explain()
+    for quantity in ("√p·L_{M⁻¹}/(nμ) = ", "noise ", "steps and bias "):
+        assert quantity in said
+    assert "nμ/ln p = " in plan(job(p=100, loss="logistic", penalty=vfl.L1(0.1)), 1000).explain()
 
 
 def test_the_plan_states_the_recommendation() -> None:
@@ -90,7 +72,7 @@ def test_the_plan_states_the_recommendation() -> None:
 
 
 def test_more_records_never_hurt() -> None:
-    errors = [min(c.left for c in vfl.recommend(job(), n).candidates) for n in (10, 100, 10**4, 10**6)]
+    errors = [recommended_for(job(), n).left for n in (10, 100, 10**4, 10**6)]
     assert errors == sorted(errors, reverse=True)
 
 
@@ -120,7 +102,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("spec", "n", "left"), MEASURED)
 def test_the_winner_is_not_behind_the_default_on_a_measured_row(spec: vfl.Job, n: int, left: dict[str, float]) -> None:
-    winner = vfl.recommend(spec, n).solver
+    winner = recommended_for(spec, n).solver
     assert left[winner] <= left["SkGD"]
 
 
@@ -131,7 +113,7 @@ RECORDED = json.loads(recommended.RECORD.read_text(encoding="utf-8"))
 @pytest.mark.parametrize("name", RECORDED)
 def test_no_solver_that_was_measured_behind_the_default_is_named(name: str) -> None:
     row = RECORDED[name]
-    winner = vfl.recommend(jobfile.decode(tomllib.loads(row["job"])), row["n"]).solver
+    winner = recommended_for(jobfile.decode(tomllib.loads(row["job"])), row["n"]).solver
     assert row["errors"][winner] <= row["errors"]["SkGD"]
 
 
@@ -144,14 +126,14 @@ def test_the_record_has_rows_that_another_solver_wins() -> None:
 
 @pytest.mark.parametrize(("spec", "n", "left"), MEASURED)
 def test_measured_figures_lie_within_twice_the_range(spec: vfl.Job, n: int, left: dict[str, float]) -> None:
-    for candidate in vfl.recommend(spec, n).candidates:
-        if candidate.solver in left:
-            assert candidate.low / 2 <= left[candidate.solver] <= 2 * candidate.high
+    found = recommended_for(spec, n)
+    assert found.low / 2 <= left[found.solver] <= 2 * found.high
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_a_run_that_is_expected_to_learn_nothing_has_a_range(loss: str) -> None:
     """The expected share is held to 1 before its range is made: of such runs, many learn something."""
-    (ours,) = (c for c in vfl.recommend(job(loss=loss), 30).candidates if c.solver == "SkGD")
+    ours = recommended_for(job(loss=loss), 30)
+    assert ours.solver == "SkGD"
     assert (ours.left, ours.high) == (1.0, 1.0)
     assert ours.low <= 0.06

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vfl.planning.forecast import Forecast, forecast
 from vfl.planning.public_problem import layout_of, problem_of
 from vfl.planning.quality import Range
-from vfl.planning.run_plan import Plan, cheapest, check, inquiries_of, plan, recommend, warnings_of
+from vfl.planning.run_plan import Plan, cheapest, check, inquiries_of, plan, warnings_of
 
 __all__ = [
     "Forecast",
@@ -18,6 +18,5 @@ __all__ = [
     "layout_of",
     "plan",
     "problem_of",
-    "recommend",
     "warnings_of",
 ]

@@ -1,8 +1,8 @@
 """Forecast of the quality of a model, from public facts and declared guesses, before any budget is spent.
 
-`vfl.planning.quality` has the formulas, which hold for logistic loss alone: of other losses no range was found that holds nine
-of ten runs on all kinds of columns (docs/studies/forecast.md). If the guesses are right and bounds are at most ten times too
-wide, nine of ten runs lie in the forecast range.
+`vfl.planning.quality` has the formulas, which hold for logistic loss and coordinate descent alone: of other losses no range was
+found that holds nine of ten runs on all kinds of columns, and other solvers were not measured (docs/studies/forecast.md). If
+the guesses are right and bounds are at most ten times too wide, nine of ten runs lie in the forecast range.
 
 Widths of intervals: for uncorrelated columns of standard deviation 1, the variance of a coefficient is the sum of
 
@@ -129,6 +129,8 @@ NOISE = 0.7
 Of 190 runs that were expected to miss more than this share, one in 14 missed less than half of the effect.
 """
 MOST = 10**9
+MEASURED = ("SkGD", "CD")
+"""Solvers whose runs were compared with forecasts."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -138,10 +140,11 @@ class Forecast:
     The signal is the AUC or R² of the best linear model. A forecast has a weak and a strong guess of the signal.
 
     n_records : number of training records. epsilon : ε of the job; None without privacy.
-    measures : {"auc" | "loss": range over both guesses of the signal}; {} for a loss that has no forecast.
-    missed : shares of the explainable effect that the model is expected to miss, for the strong and the weak guess; () for a
-        loss that has no forecast.
-    needed : numbers of training records with which the model misses a tenth, for both guesses; None if no number is enough.
+    measures : {"auc" | "loss": range over both guesses of the signal}; {} for a loss or a solver that has no forecast.
+    missed : shares of the explainable effect that SkGD is expected to miss, for the strong and the weak guess, and other
+        solvers at least; () for a loss that has no forecast.
+    needed : numbers of training records with which the model misses a tenth, for both guesses; None if no number is enough,
+        () without measures.
     positives : guessed share of positive labels; None without classes. signal : (weak, strong) guess; None without a use.
     guessed : names of the guesses that the caller did not give.
     by_signal : {signal: measures}, the stronger guess first. widths : {signal: width of intervals}; {} without intervals.
@@ -175,6 +178,8 @@ class Forecast:
         for signal, measures in self.by_signal.items():
             found = ", ".join(f"{said(name)} {range_}" for name, range_ in measures.items())
             words.append(f"{found}, if the best linear model has {self._kind} {signal:.3g}")
+        if not self.measures:
+            words.append("no quality is forecast for this loss and solver: hold records out to measure it")
         if self.widths:
             halves, wider, factors = zip(*map(astuple, self.widths.values()), strict=True)
             unit = "standard deviations of the label" if self.positives is None else "log-odds"
@@ -184,7 +189,7 @@ class Forecast:
                 f"{CORRELATED:g}"
             )
         if not self.measures:
-            return ("no quality is forecast for this loss: hold records out to measure it", *words)
+            return tuple(words)
         words.append("ranges hold nine of ten runs if bounds are at most ten times too wide")
         if self.positives is not None:
             words.append(f"a share {self.positives:.3g} of the labels is taken to be positive")
@@ -261,29 +266,30 @@ def forecast(
         raise SpecificationError(
             f"positives is the share of positive labels, and {name} loss has no classes: leave positives out"
         )
-    signals, solver = _signals(problem.loss, signal), job.solver.name
+    signals = _signals(problem.loss, signal)
     widths = {value: width for value in signals or () if (width := width_of(job.solver, problem, value, share))}
     forecasts = signals if problem.loss.log_odds and signals is not None and share is not None else ()
+    ranged = forecasts if job.solver.name in MEASURED else ()
     if not forecasts and not widths:
         signals = None
     open_ = (("positives", share is not None and positives is None), ("signal", signal is None))
     guessed = tuple(guess for guess, left in open_ if left) if signals is not None else ()
 
     def missed(at: Problem) -> tuple[float, ...]:
-        return tuple(missed_of(Facts.of(at, solver), value, share or 0.5) for value in reversed(forecasts))
+        return tuple(missed_of(Facts.of(at), value, share or 0.5) for value in reversed(forecasts))
 
     whole = job.on_all_records()  # counting a split of many records takes long
 
     def needed(which: int) -> int | None:
         return _least(lambda n: missed(problem_of(whole, n))[which] <= ENOUGH)
 
-    by_signal = {value: expected(job, n_records, value, share) for value in reversed(forecasts)}
+    by_signal = {value: expected(job, n_records, value, share) for value in reversed(ranged)}
     return Forecast(
         n_records=problem.n_records,
         epsilon=None if job.privacy is None else job.privacy.epsilon,
         measures=_joined(tuple(by_signal.values())),
         missed=missed(problem),
-        needed=tuple(map(needed, range(len(forecasts)))),
+        needed=tuple(map(needed, range(len(ranged)))),
         positives=share if signals is not None else None,
         signal=signals,
         guessed=guessed,
@@ -329,7 +335,7 @@ def _signals(loss: Loss, signal: float | tuple[float, float] | None) -> tuple[fl
 
 def expected(job: Job, n_records: int, signal: float, positives: float | None) -> dict[str, Range]:
     """Return {measure: range} of a job at n records, for one guess of the signal; see `forecast`."""
-    return ranges(Facts.of(problem_of(job, n_records), job.solver.name), signal, positives or 0.5)
+    return ranges(Facts.of(problem_of(job, n_records)), signal, positives or 0.5)
 
 
 def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:

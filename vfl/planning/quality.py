@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.solvers.rules.recommend import recommendation
 from vfl.solvers.rules.record_defaults import clear, signal_to_noise
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Power:
     g: float
 
     def at(self, ratio: float, signal: float) -> float:
-        """Return the value of the power law; 0 without noise, where ρ is infinite."""
+        """Return the error due to noise, the number of steps and the cap; 0 without noise, where ρ is infinite."""
         return 0.0 if math.isinf(ratio) else self.a * ratio**-self.b * signal**-self.g
 
 
@@ -86,31 +85,17 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Public facts for a forecast. ratio : ρ = μn/p. clear : μn. factor : error of the solver divided by SkGD's error."""
+    """Public facts for a forecast. ratio : ρ = μn/p. clear : μn."""
 
     n: int
     p: int
     ratio: float
     clear: float
-    factor: float
 
     @classmethod
-    def of(cls, problem: Problem, solver: str) -> Facts:
-        """Return the facts for this problem and solver."""
-        ours, skgd = descent(problem, solver), descent(problem, "SkGD")
-        factor = max(1.0, ours / skgd) if skgd > 0.0 else 1.0
-        return cls(problem.n_records, problem.layout.n_coordinates, signal_to_noise(problem), clear(problem), factor)
-
-    def noise(self, power: Power, signal: float) -> float:
-        """Return the error that is due to noise, to the number of steps and to the cap."""
-        return self.factor * power.at(self.ratio, signal)
-
-
-def descent(problem: Problem, solver: str) -> float:
-    """Return the error in [0, 1] that `vfl.recommend` expects of this solver; without a rule, that of the best solver."""
-    candidates = recommendation(problem).candidates
-    name = "SkGD" if solver == "CD" else solver
-    return next((c.left for c in candidates if c.solver == name), candidates[0].left)
+    def of(cls, problem: Problem) -> Facts:
+        """Return the facts for this problem."""
+        return cls(problem.n_records, problem.layout.n_coordinates, signal_to_noise(problem), clear(problem))
 
 
 def gain_of(auc: float, share: float) -> tuple[float, float]:
@@ -135,7 +120,7 @@ def missed(facts: Facts, signal: float, share: float) -> float:
     signal : AUC of the best linear model. share : share of positive labels.
     """
     gain = gain_of(signal, share)[1]
-    error = max(facts.noise(AUC.middle, gain), facts.p / (2.0 * facts.n) / gain)
+    error = max(AUC.middle.at(facts.ratio, gain), facts.p / (2.0 * facts.n) / gain)
     return 1.0 - _aligned(error, facts.p, 0) ** 2
 
 
@@ -147,8 +132,8 @@ def ranges(facts: Facts, signal: float, share: float) -> dict[str, Range]:
 
 def _auc(facts: Facts, signal: float, gain: float) -> Range:
     z, p = _normal.inv_cdf(signal), facts.p
-    most = max(facts.noise(AUC.high, gain), p / facts.n / gain)
-    least = min(facts.noise(AUC.low, gain), most)
+    most = max(AUC.high.at(facts.ratio, gain), p / facts.n / gain)
+    least = min(AUC.low.at(facts.ratio, gain), most)
     low = min(_aligned(least, p, -1), _aligned(most, p, -1))
     high = max(_aligned(least, p, 1), _aligned(most, p, 1), _aligned(least, p, 0))
     floor = FLOORS["auc"]
@@ -164,8 +149,8 @@ def _aligned(error: float, p: int, chance: int) -> float:
 
 
 def _loss(facts: Facts, entropy: float, gain: float) -> Range:
-    most = max(facts.noise(LOSS[1], gain), facts.p / facts.n / gain)
-    least = min(1.0, facts.noise(LOSS[0], gain))
+    most = max(LOSS[1].at(facts.ratio, gain), facts.p / facts.n / gain)
+    least = min(1.0, LOSS[0].at(facts.ratio, gain))
     high = (
         min(entropy - (GAIN_LOW - most) * gain, entropy + min(WORST, WORSE[0] + (WORSE[1] / facts.clear) ** 2))
         + FLOORS["loss"]

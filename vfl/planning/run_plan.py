@@ -39,7 +39,6 @@ from vfl.security import psi
 from vfl.solvers import on_shares
 from vfl.solvers.on_shares import products_of, rows_of
 from vfl.solvers.output_perturbation import bounding
-from vfl.solvers.rules.recommend import recommendation
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from vfl.solvers.on_shares import Products
     from vfl.solvers.protocol import Released, Solver, Vectors
     from vfl.solvers.releases.knots import Knots, Placed
-    from vfl.solvers.rules.recommend import Recommendation
     from vfl.types import Vector
 
 SLACK = 1.001
@@ -505,11 +503,3 @@ def cheapest(job: Job) -> Plan | None:
     largest = check(job)
     sampled = any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in largest.releases)
     return None if sampled or largest.n_records < MANY else largest
-
-
-def recommend(job: Job, n_records: int) -> Recommendation:
-    """Return all solvers, ranked by their expected error on this job. The solver that the job names does not matter.
-
-    n_records : n, the number of aligned records.
-    """
-    return recommendation(replace(problem_of(job, n_records), penalise_intercept=False))

@@ -97,10 +97,7 @@ def whole(plan: Plan) -> Lines:
     lines += [*_alignment(plan), *_asks(plan)]
     lines += [("choice", sentence) for sentence in plan.solver.explain(plan.problem)]
     if plan.problem.private and compared(plan):
-        first = recommendation(plan.problem).candidates[0]
-        left = f"{first.left:.2g} of the loss ({first.range})"
-        said = f"{first.solver} is expected to win and to leave {left}: {first.reason} (vfl.recommend compares)"
-        lines.append(("advice", said))
+        lines.append(("advice", str(recommendation(plan.problem))))
     return tuple(lines)
 
 
@@ -262,4 +259,4 @@ def _advice(plan: Plan) -> Lines:
         return ()
     if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:
         return ()
-    return (("advice", f"{first} is expected to do better on this job: solver = {first} (vfl.recommend compares)"),)
+    return (("advice", f"{first} is expected to do better on this job: solver = {first}"),)

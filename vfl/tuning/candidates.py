@@ -289,7 +289,7 @@ def _check_job(job: Job) -> None:
     if job.trust == "secure":
         raise SpecificationError(
             "candidates are scored on the margins of held-out records, which trust='secure' shows to nobody: tune with "
-            "trust='trusted', or choose by public facts (vfl.recommend)"
+            "trust='trusted', or choose by public facts (vfl plan --explain)"
         )
     if job.holdout is None:
         raise SpecificationError("candidates are scored on records that are held out: set holdout=0.2 in the job")

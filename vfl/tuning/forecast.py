@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from vfl import markup
 from vfl.planning import plan as make_plan
-from vfl.planning import recommend
 from vfl.privacy.ledger import Accounting
 from vfl.privacy.ledger.composition import epsilon_of, plan_cost
-from vfl.solvers.rules.recommend import ENOUGH
+from vfl.solvers.rules.recommend import ENOUGH, recommendation
 
 if TYPE_CHECKING:
     from vfl.planning import Plan
+    from vfl.problem import Problem
     from vfl.tuning.candidates import Tuning
 
 PARTIES = "a party that keeps its own book counts all trials by composition: {mu:.3g} times the μ of one"
@@ -35,8 +35,12 @@ class TunePlan:
     @cached_property
     def factor(self) -> float:
         """Noise of a trial divided by the noise of the first candidate, trained alone at the same ε."""
-        alone = make_plan(self.tuning.jobs[0], self.n_records).problem.mu
-        return float(alone or 0.0) / self.tuning.budgets[0]
+        return float(self._alone.mu or 0.0) / self.tuning.budgets[0]
+
+    @cached_property
+    def _alone(self) -> Problem:
+        """Problem of the first candidate, trained alone."""
+        return make_plan(self.tuning.jobs[0], self.n_records).problem
 
     @cached_property
     def in_ledger(self) -> float:
@@ -48,11 +52,9 @@ class TunePlan:
     def left(self) -> tuple[float, float]:
         """Expected shares of the loss that remain after training with the best solver: for a single run, and for a trial.
 
-        A share is (F(w) − F*)/(F(0) − F*) for the objective F and its minimum F* (vfl.recommend).
+        A share is (F(w) − F*)/(F(0) − F*) for the objective F and its minimum F*.
         """
-        jobs = (self.tuning.jobs[0], self.tuning.trials[0])
-        alone, trial = (recommend(job, self.n_records).candidates[0].left for job in jobs)
-        return alone, trial
+        return recommendation(self._alone).left, recommendation(self.plans[0].problem).left
 
     @property
     def default_probably_wins(self) -> bool:
