@@ -110,7 +110,7 @@ def compared(row: dict[str, Any], job: vfl.Job, *, kept: bool) -> Run:
         found={keys[key]: row[key] for key in keys if key in row},
         expected={name: (r.low, r.high) for name, r in ranges.items()},
         ratio=signal_to_noise(problem),
-        missed=missed(Facts.of(problem, "SkGD"), row["best"], row["q"]),
+        missed=missed(Facts.of(problem), row["best"], row["q"]),
     )
 
 

@@ -16,7 +16,7 @@ from vfl.launch.run.verification import verify_run
 
 EVIL = "<script>alert(1)</script>"
 SHOWN = (
-    *("partition", "job", "plan", "advice", "result", "certificate", "findings", "report", "classes"),
+    *("partition", "job", "plan", "result", "certificate", "findings", "report", "classes"),
     *("ledger", "balance"),
 )
 
