@@ -415,7 +415,7 @@ class Scaling:
 class BinaryLabel:
     """Label with two classes, which become −1 and +1.
 
-    classes : (negative, positive), compared as text; None accepts 0/1, −1/1 and false/true. The negative class may be a
+    classes : (negative, positive), compared as text; None accepts 0/1 and false/true. The negative class may be a
         tuple of labels.
     """
 

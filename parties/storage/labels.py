@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("vfl.parties")
-_MINUS_ONE = 2
 _ONE = {"label": "a label", "exposure": "an exposure", "weight": "a weight"}
 _DECLARE_CLASSES = (
     'declare its two classes, the negative one first: classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; '
-    'numbers need no quotes); for more classes choose loss = "multinomial", for numbers "squared" or "poisson"'
+    'numbers need no quotes: [-1, 1]); for more classes choose loss = "multinomial", for numbers "squared" or "poisson"'
 )
 
 
@@ -47,7 +46,7 @@ class LabelReader:
             self._code_of = lookup(declared.classes)
             origin.check_marks(self.column, map(canonical_category, declared.classes))
         elif isinstance(declared, BinaryLabel):
-            # Without declared classes: 0, 1 and −1, written as numbers, text or truth values.
+            # Without declared classes: 0 and 1, written as numbers, text or truth values. A model predicts 0 and 1.
             self._code_of = _undeclared_class if declared.classes is None else lookup(declared.listed)
             origin.check_marks(self.column, map(canonical_category, declared.listed))
 
@@ -112,8 +111,8 @@ class LabelReader:
                     "records out, or train one class against the rest with vfl.train_one_vs_rest"
                 )
             return np.where(values == len(self._declared.listed) - 1, 1.0, -1.0)
-        if (values == UNKNOWN).any() or ((values == 0).any() and (values == _MINUS_ONE).any()):
-            raise self._origin.misread(f"label {self.column!r} is not binary: {_DECLARE_CLASSES}")
+        if (values == UNKNOWN).any():
+            raise self._origin.misread(f"label {self.column!r} is not 0/1 or boolean: {_DECLARE_CLASSES}")
         return np.where(values == 1, 1.0, -1.0)
 
 
@@ -153,12 +152,12 @@ class TargetReader:
 
 
 def _undeclared_class(value: object) -> int:
-    """Return the code of a binary label without declared classes: 0, 1, _MINUS_ONE, MISSING or UNKNOWN."""
+    """Return the code of a binary label without declared classes: 0, 1, MISSING or UNKNOWN."""
     if value is None or value != value:  # NaN
         return MISSING
     value = text_of(value)
     text = as_number(value) if isinstance(value, str) else canonical_category(value)
-    return {"0": 0, "false": 0, "1": 1, "true": 1, "-1": _MINUS_ONE}.get(text, UNKNOWN)
+    return {"0": 0, "false": 0, "1": 1, "true": 1}.get(text, UNKNOWN)
 
 
 class GroupReader:

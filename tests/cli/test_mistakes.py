@@ -158,9 +158,9 @@ def test_an_invalid_file(folder: Path, call: Callable[..., Said], there: str, in
         (
             {"default": "maybe"},
             (
-                "label 'default' is not binary: declare its two classes, the negative one first: classes = [\"NEGATIVE\", "
-                '"POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
-                'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
+                "label 'default' is not 0/1 or boolean: declare its two classes, the negative one first: "
+                'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes: [-1, 1]); for '
+                'more classes choose loss = "multinomial", for numbers "squared" or "poisson"'
             ),
         ),
     ],

@@ -426,8 +426,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         table(default=[0, 1, 2]),
         DataError,
         (
-            "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            "party 'bank', the table: label 'default' is not 0/1 or boolean: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes: [-1, 1]); for more '
             'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
         ),
     ),
@@ -435,8 +435,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         table(default=["yes", "no", "no"]),
         DataError,
         (
-            "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            "party 'bank', the table: label 'default' is not 0/1 or boolean: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes: [-1, 1]); for more '
             'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
         ),
     ),
@@ -444,8 +444,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         np.array([[0, 1e4, 30, 1, 5], [1, 2e4, 40, 2, 6]]),
         DataError,
         (
-            "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            "party 'bank', the table: label 'default' is not 0/1 or boolean: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes: [-1, 1]); for more '
             'classes choose loss = "multinomial", for numbers "squared" or "poisson"; or put the '
             "array's columns in the partition's order, the label last: they are matched by position"
         ),
@@ -454,8 +454,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         {"bank": np.array([[0, 1e4, 30], [1, 2e4, 40]]), "telco": np.ones((2, 2))},
         DataError,
         (
-            "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            "party 'bank', the table: label 'default' is not 0/1 or boolean: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes: [-1, 1]); for more '
             'classes choose loss = "multinomial", for numbers "squared" or "poisson"; or put the '
             "array's columns in the partition's order, the label last: they are matched by position"
         ),

@@ -273,6 +273,9 @@ def test_a_cell_that_predict_refuses_has_no_score(kind: Any, cell: Any) -> None:
     frame.loc[3, "a"] = cell
     with pytest.raises(DataError):
         result.predict(frame)
+    for party in (None, "bank"):
+        with pytest.raises(ValueError, match=r"'a' \(a missing cell, or"):
+            result.to_sklearn(party=party).predict(frame)
     sql, onnx = in_sql(result, frame), in_onnx(result, frame)
     for found in (sql["margin"].isna().to_numpy(), sql["prediction"].isna().to_numpy(), np.isnan(onnx["margin"])):
         assert found.tolist() == [k == 3 for k in range(20)]

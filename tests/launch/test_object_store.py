@@ -102,7 +102,7 @@ job = vfl.Job(
     bounds={"a": (0.0, 1.0), "b": (0.0, 1.0)}, privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), solver=vfl.SkGD(passes=1),
 )
 import pandas as pd
-table = pd.DataFrame({"a": rng.random(500), "b": rng.random(500), "y": rng.choice([-1, 1], 500)})
+table = pd.DataFrame({"a": rng.random(500), "b": rng.random(500), "y": rng.choice([0, 1], 500)})
 print(*vfl.train(job, table).certificate.flags, sep="\\n")
 """
 

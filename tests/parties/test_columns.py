@@ -178,11 +178,8 @@ def test_categories_that_are_text_are_compared_as_text():
     "cells",
     [
         [0, 1, 0],
-        [-1, 1, -1],
-        [-1.0, 1.0, -1.0],
         [False, True, False],
         ["0", "1", "0"],
-        ["-1", "+1", "-1.0"],
         ["False", "true", "FALSE"],
         pd.Series([0, 1, 0], dtype="category"),
     ],
@@ -199,6 +196,7 @@ def test_a_binary_label_becomes_plus_and_minus_one(cells):
         (("no", "yes"), ["no", "yes", "no"]),
         ((2, 1), [2, 1, 2]),
         ((2, 1), ["2.0", "1", "2"]),
+        ((-1, 1), ["-1", "+1", "-1.0"]),
         ((True, False), [True, False, True]),
         ((1, 0), [1.0, 0.0, 1.0]),
     ],
@@ -208,7 +206,7 @@ def test_declared_classes(classes, cells):
     assert y.tolist() == [-1.0, 1.0, -1.0]
 
 
-@pytest.mark.parametrize(("cells", "sign"), [([0, 0], -1.0), ([1, 1], 1.0), ([-1, -1], -1.0)])
+@pytest.mark.parametrize(("cells", "sign"), [([0, 0], -1.0), ([1, 1], 1.0)])
 def test_labels_of_a_single_class_are_accepted(cells, sign):
     _, y = load({"x": [1, 2], "y": cells}, columns=["x"], label=("y", BinaryLabel()))
     assert y.tolist() == [sign, sign]
@@ -294,8 +292,8 @@ WRONG = {
         {"x": [1, 2, 3], "a": [0, 1, 2]},
         {"columns": ["x"], "label": ("a", BinaryLabel())},
         (
-            "label 'a' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            "label 'a' is not 0/1 or boolean: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes: [-1, 1]); for more '
             'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
         ),
     ),
@@ -303,8 +301,17 @@ WRONG = {
         {"x": [1, 2, 3], "a": [0, 1, -1]},
         {"columns": ["x"], "label": ("a", BinaryLabel())},
         (
-            "label 'a' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            "label 'a' is not 0/1 or boolean: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes: [-1, 1]); for more '
+            'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
+        ),
+    ),
+    "minus one and one": (
+        {"x": [1, 2], "a": [-1, 1]},
+        {"columns": ["x"], "label": ("a", BinaryLabel())},
+        (
+            "label 'a' is not 0/1 or boolean: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes: [-1, 1]); for more '
             'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
         ),
     ),
@@ -312,8 +319,8 @@ WRONG = {
         {"x": [1, 2], "a": ["SECRET", "no"]},
         {"columns": ["x"], "label": ("a", BinaryLabel())},
         (
-            "label 'a' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            "label 'a' is not 0/1 or boolean: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes: [-1, 1]); for more '
             'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
         ),
     ),

@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import threading
+import time
 from contextlib import closing, contextmanager
 from html import unescape
 from pathlib import Path
@@ -120,11 +121,17 @@ def server(root: Path) -> Iterator[Server]:
         yield server
 
 
-def test_the_overview_lists_runs_jobs_and_ledgers(server: Server) -> None:
+def test_the_overview_lists_runs_jobs_and_ledgers(server: Server, root: Path) -> None:
     said = page(server).text
     for link in ("run/runs/one", "run/runs/half", "job/job.toml", "ledger/owner.db"):
         assert f'href="{server.site.base}{link}"' in said
     assert "interrupted: round 4 of at most" in said
+    for name in ("runs/one/model.json", "runs/half/rounds.log", "job.toml", "owner.db"):
+        os.utime(root / name, (0, 86400 * 365 * (20 + len(name))))
+    said = page(server).text
+    for name in ("runs/one/model.json", "runs/half/rounds.log", "job.toml", "owner.db"):
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(86400 * 365 * (20 + len(name))))
+        assert f"<td>{day}</td>" in said, name
     assert re.search(r"accuracy 0\.\d+ \[", said)
     for name in ("other.toml", "other.db", "secret.csv"):
         assert name not in said

@@ -73,7 +73,7 @@ class Job:
     fill : {column: value} for missing cells. In any other column, a missing cell is an error at the column's owner.
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. Dropped()
         removes a column; the job then equals a job that never named the column.
-    classes : (negative, positive) if the label is not 0/1, −1/1 or boolean. For one class against the rest, the negative class
+    classes : (negative, positive) if the label is not 0/1 or boolean. For one class against the rest, the negative class
         may be several labels, (("a", "b"), "c"). With multinomial loss, all labels that may occur, ("a", "b", "c").
     scaling : 'bounds' maps declared bounds to [−1, 1], or without an intercept only divides by a factor. 'none' does not scale.
     sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay

@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -16,7 +17,8 @@ from vfl.documents import read_json
 from vfl.errors import VflError
 from vfl.evaluation import Findings
 from vfl.job.plain import to_toml
-from vfl.launch.run.folder import CERTIFICATE, FINDINGS
+from vfl.launch.run.checkpoint import NAME
+from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL
 from vfl.planning import forecast
 from vfl.planning import plan as make_plan
 from vfl.report import markup
@@ -42,6 +44,7 @@ POLICY = (
 """Content security policy that lets only `SCRIPT` run, even if foreign markup gets into a page."""
 
 
+LAST = "last written"
 SHOWN = 1 << 24
 """Largest size, in bytes, of a file whose values the overview shows."""
 
@@ -67,22 +70,35 @@ def quoted(name: str) -> str:
 def overview(base: str, root: Path, found: Found, states: Mapping[str, tuple[Child, ...]]) -> str:
     """Return the page that lists all items. states : {run: table cells from `state_of`}."""
     runs = [(link(base, "run", name), *states[name]) for name in found.runs]
-    runs += [(name, "a tune at work, or interrupted", "", "") for name in found.tunes]
+    runs += [(name, "a tune at work, or interrupted", "", "", written(at)) for name, at in found.tunes.items()]
     return page(
         str(root),
         base,
         element("h1", root.name or str(root)),
-        _listed("Runs", ("run", "state", "ε", "measures"), runs, "No run yet: vfl run JOB writes one into runs/."),
         _listed(
-            "Jobs", ("job",), [(link(base, "job", n),) for n in found.jobs], "No job yet: vfl init FILES drafts one."
+            "Runs", ("run", "state", "ε", "measures", LAST), runs, "No run yet: vfl run JOB writes one into runs/."
+        ),
+        _listed(
+            "Jobs",
+            ("job", LAST),
+            [(link(base, "job", name), written(at)) for name, at in found.jobs.items()],
+            "No job yet: vfl init FILES drafts one.",
         ),
         _listed(
             "Ledgers",
-            ("ledger",),
-            [(link(base, "ledger", name),) for name in found.ledgers],
+            ("ledger", LAST),
+            [(link(base, "ledger", name), written(at)) for name, at in found.ledgers.items()],
             "No ledger here. A run without a data set keeps its own, which the page of the run shows.",
         ),
     )
+
+
+def written(path: Path) -> str:
+    """Return the local time at which a file was last written; '' if it is gone."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(path.lstat().st_mtime))
+    except (OSError, OverflowError, ValueError):
+        return ""
 
 
 def _listed(heading: str, head: tuple[str, ...], rows: list[tuple[Child, ...]], none: str) -> Markup:
@@ -90,15 +106,15 @@ def _listed(heading: str, head: tuple[str, ...], rows: list[tuple[Child, ...]], 
 
 
 def state_of(base: str, name: str, folder: Path, progress: Progress) -> tuple[Child, ...]:
-    """Return state, ε and measures of a run as its files state them. The page of the run verifies these values."""
+    """Return state, ε, measures and time of a run as its files state them. The page of the run verifies all but the time."""
     if progress.state != "finished":
-        return (watched(base, name, progress), _of_cap(progress), "")
+        return (watched(base, name, progress), _of_cap(progress), "", written(folder / NAME))
     try:
         certificate = Certificate.load(folder / CERTIFICATE, SHOWN, follow=False)
     except VflError as error:
-        return ("finished", "", str(error))
+        return ("finished", "", str(error), written(folder / MODEL))
     epsilon = f"{certificate.guaranteed[0]:.4g}" if certificate.private else "not private"
-    return ("finished", epsilon, _measures(folder))
+    return ("finished", epsilon, _measures(folder), written(folder / MODEL))
 
 
 def _measures(folder: Path) -> str:

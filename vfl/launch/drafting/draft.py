@@ -491,7 +491,7 @@ def _counts(found: Found) -> bool:
 
 
 def _binary(found: Found) -> bool:
-    return found.kind == "boolean" or ((found.low, found.high) in ((0.0, 1.0), (-1.0, 1.0)) and len(found.values) <= 2)
+    return found.kind == "boolean" or ((found.low, found.high) == (0.0, 1.0) and len(found.values) <= 2)
 
 
 def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:

@@ -40,7 +40,7 @@ class Sum:
     def cells(self) -> tuple[Cell, ...]:
         """Cells of the data that all formulas read, each cell once, in order."""
         formulas = (*self.made.values(), *(formula for _, formula in self.terms), *self.guards)
-        found = dict.fromkeys(cell for formula in formulas for cell in _cells(formula))
+        found = dict.fromkeys(cell for formula in formulas for cell in cells_of(formula))
         return tuple(cell for cell in found if cell.content != "made")
 
 
@@ -99,9 +99,10 @@ def reach_of(loss: Loss) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _cells(formula: Formula) -> Iterator[Cell]:
+def cells_of(formula: Formula) -> Iterator[Cell]:
+    """Yield the cells that a formula reads, once per use."""
     if isinstance(formula, Cell):
         yield formula
         return
     for part in parts_of(formula):
-        yield from _cells(part)
+        yield from cells_of(part)

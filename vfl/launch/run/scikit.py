@@ -2,7 +2,7 @@
 
 The pipeline takes a pandas frame with the columns of all parties by name. The pipeline reads the cells, computes the
 coordinates as one expression of NumPy's functions, then applies `coef_` and `intercept_` in original units. The margins agree
-with `Result.decision_function` up to rounding. A cell that `predict` refuses raises ValueError.
+with `Result.decision_function` up to rounding. A cell that `predict` refuses raises ValueError, which names its columns.
 
 Like a party, the pipeline accepts cells as pandas reads them: categories as integers, floats, truth values or text with
 surrounding blanks; booleans and dates as text, but no week dates. Numeric columns must hold numbers. The pipeline does not
@@ -21,7 +21,7 @@ import numpy as np
 from vfl.arguments import package
 from vfl.columns import canonical_category
 from vfl.features.formula import BLANK, NO_DATE, Apply, Case, Cell, shared
-from vfl.launch.run.parts import coordinates_of, reach_of, sum_of
+from vfl.launch.run.parts import cells_of, coordinates_of, reach_of, sum_of
 
 if TYPE_CHECKING:
     from vfl.features.formula import Condition, Formula
@@ -33,6 +33,7 @@ _NAMES = {
 }
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "remainder": "%", "power": "**"}
 _TRUTHS = dict.fromkeys(("true", "True", "TRUE", "1", 1), 1.0) | dict.fromkeys(("false", "False", "FALSE", "0", 0), 0.0)
+_ONE_COORDINATE = {"ensure_2d": False, "ensure_min_samples": 0}  # it may be one constant
 _DATES = {
     f"^[{BLANK}]+|[{BLANK}]+$": "",
     r"([T ]\d\d(?::?\d\d){0,2})(?:[.,]\d+)?(?:Z|[+-]\d\d(?::?\d\d)*)?$": r"\1",  # fractions, zone
@@ -57,21 +58,27 @@ def pipeline_of(result: Result, party: str | None = None) -> Any:
     pd = package("pandas", "frames", "to_sklearn")
     from sklearn.linear_model import LinearRegression
     from sklearn.pipeline import Pipeline, make_pipeline
+    from sklearn.utils import check_array
 
     job, by_name = result.applied, {}
     for owner in job.partition.parties if party is None else (party,):
         own, guards = coordinates_of(job, owner, in_one_table=party is None)
-        for name, formula in own.items():  # a refused cell makes a coordinate NaN, which the model refuses
+        for name, formula in own.items():  # a refused cell makes a coordinate NaN
             by_name[name] = Apply("add", (formula, guards.pop())) if guards else formula
     made, formulas = shared(by_name.values())
     reading = _Reading(pd)
     source = "(" + "".join(f"{cell.column} := {reading.expression(one)}, " for cell, one in made.items())
-    source += f"stack(broadcast_arrays({', '.join(map(reading.expression, formulas))}), 1),)[-1]"
+    checked = (
+        f"checked({reading.expression(formula)}, input_name={_where(whole)!r}, **rules)"
+        for formula, whole in zip(formulas, by_name.values(), strict=True)
+    )
+    source += f"stack(broadcast_arrays({', '.join(checked)}), 1),)[-1]"
+    names_used = {"__builtins__": {}, **_NAMES, "checked": check_array, "rules": _ONE_COORDINATE}
     cells, names = reading.transformer()
     columns = make_pipeline(
         _step(pd.DataFrame, columns=names),
         _step(dict),
-        _step(partial(eval, source, {"__builtins__": {}, **_NAMES})),
+        _step(partial(eval, source, names_used)),
         _step(pd.DataFrame, columns=list(by_name)),
     )
     nothing = pd.DataFrame(0.0, index=range(max(2, job.n_margins)), columns=list(by_name))
@@ -82,6 +89,11 @@ def pipeline_of(result: Result, party: str | None = None) -> Any:
     coefficients = dict(zip(result.feature_names, result.coef_.T, strict=True))
     model = _fitted(job, np.array([coefficients[name] for name in by_name]), result.intercept_, nothing)
     return Pipeline([("cells", cells), ("columns", columns), ("model", _at_threshold(result, model, nothing.head(2)))])
+
+
+def _where(formula: Formula) -> str:
+    columns = ", ".join(repr(column) for column in dict.fromkeys(cell.column for cell in cells_of(formula)))
+    return f"{columns} (a missing cell, or one that the column's declaration refuses)"
 
 
 def _step(function: Any, **arguments: Any) -> Any:
