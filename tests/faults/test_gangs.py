@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.faults
 
 ROOT = Path(__file__).parents[2]
-PARTIES = ("a", "b", "c")
+SMALL = {"object_store_memory": 80_000_000}
 PROGRAM = """
 import sys, time
 import numpy as np
@@ -50,13 +54,12 @@ def cluster() -> Iterator[Any]:
     """Three nodes: a head without CPUs, and two nodes of two CPUs that offer the parties' resources."""
     from ray.cluster_utils import Cluster
 
-    small: dict[str, Any] = {"object_store_memory": 80_000_000}
     several = Cluster(
         initialize_head=True,
-        head_node_args={"num_cpus": 0, "resources": {"coordinator": 1}, "include_dashboard": False, **small},
+        head_node_args={"num_cpus": 0, "resources": {"coordinator": 1}, "include_dashboard": False, **SMALL},
     )
-    several.add_node(num_cpus=2, resources={"party:a": 1, "party:b": 1}, **small)
-    several.add_node(num_cpus=2, resources={"party:c": 1}, **small)
+    several.add_node(num_cpus=2, resources={"party:a": 1, "party:b": 1}, **SMALL)
+    several.add_node(num_cpus=2, resources={"party:c": 1}, **SMALL)
     yield several
     several.shutdown()
 
@@ -124,3 +127,72 @@ def test_a_job_that_never_fits_is_told_what_is_missing(cluster: Any) -> None:
     assert "refused: the cluster lacks what the job asks for, after 1 s" in said
     assert "each of its 2 shards" in said
     assert "ray start --address=" in said
+
+
+@pytest.fixture
+def scaling(tmp_path: Path) -> Iterator[str]:
+    """Address of a head without CPUs whose autoscaler adds nodes: processes of this machine, in a session of their own.
+
+    AutoscalingCluster of ray.cluster_utils begins and ends with 'ray stop --force', which would end every Ray of this machine.
+    """
+    from ray._private.services import get_node_ip_address
+
+    pytest.importorskip(
+        "ray.autoscaler._private.fake_multi_node.node_provider", reason="this Ray has no provider of nodes for tests"
+    )
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    address = f"{get_node_ip_address()}:{port}"
+    kinds = {
+        "ray.head.default": {"resources": {"coordinator": 1}, "max_workers": 0},
+        "two": {"resources": {"CPU": 2, "party:a": 1, "party:b": 1, **SMALL}, "max_workers": 1},
+        "one": {"resources": {"CPU": 1, "party:c": 1, **SMALL}, "max_workers": 1},
+    }
+    lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray", "stop_ray")
+    config = {
+        "cluster_name": "scaling",
+        "max_workers": 2,
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 5,
+        "provider": {"type": "fake_multinode", "gcs_address": address},
+        "auth": {},
+        "docker": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "head_node_type": "ray.head.default",
+        "available_node_types": {name: {"node_config": {}} | kind for name, kind in kinds.items()},
+        **{f"{name}_commands": [] for name in lists},
+    }
+    (tmp_path / "scaling.json").write_text(json.dumps(config))
+    with (tmp_path / "head.log").open("w") as log:
+        head = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+                *(f"--port={port}", "--num-cpus=0", "--include-dashboard=false", "--object-store-memory=80000000"),
+                *(f"--autoscaling-config={tmp_path / 'scaling.json'}", '--resources={"coordinator": 1}'),
+            ],
+            env=os.environ | {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "PYTHONPATH": str(ROOT)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        until = time.monotonic() + 90
+        while "--block" not in (tmp_path / "head.log").read_text():
+            assert head.poll() is None, (tmp_path / "head.log").read_text()
+            assert time.monotonic() < until, (tmp_path / "head.log").read_text()
+            time.sleep(0.5)
+        yield address
+    finally:
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.getsid(int(path.name)) == head.pid:
+                    os.kill(int(path.name), signal.SIGKILL)
+        head.wait()
+
+
+def test_an_autoscaler_adds_the_nodes_that_a_job_needs(scaling: str) -> None:
+    """Nodes join only for demand that is not met, so a job that waits for nodes before it asks would wait for ever."""
+    said = ended(begin(scaling, pin="always", ready=180))
+    assert said.split() == ["placed", "done"], said

@@ -218,8 +218,7 @@ def _refused(ray: Any, layout: Layout, seconds: float, title: str) -> PlacementE
         ]
         return PlacementError(
             f"the cluster lacks what the job asks for, after {seconds:g} s: {'; '.join(said)}. It offers {_offered(nodes)}. "
-            "To add what is missing"
-            + ("" if missing else ", if lower [ray] shards or party_cpus do not help")
+            + ("To add what is missing" if missing else "Lower [ray] shards or party_cpus; or, to add nodes")
             + ", run on the machine of each:\n"
             + "\n".join(
                 f"  {_name(who)}: {_start_line(ray, what)}" for who, what in (missing or layout.bundles).items()
