@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import Said
+    from vfl.job.site import Site
 
 N = 80
 JOB = """
@@ -261,6 +262,26 @@ class TestExitCodes:
         monkeypatch.setattr("vfl.planning.plan", interrupt)
         said = call("plan", "job.toml")
         assert (said.code, said.err.split()) == (130, ["interrupted"])
+
+    def test_a_run_on_ray_continues_at_another_address(
+        self, folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A head that was restarted may have another address."""
+        asked: list[str | None] = []
+
+        def interrupt(*_: Any, place: Site, **__: Any) -> None:
+            asked.append(getattr(place, "address", None))
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("vfl.launch.engines.ray.run", interrupt)
+        monkeypatch.setattr("vfl.launch.engines.inprocess.run", interrupt)
+        for words in (("run", "job.toml", "--address", "10.0.0.1:6379", "--output", "out"), ("resume", "out")):
+            assert call(*words).code == 130
+        assert call("resume", "out", "--address", "10.0.0.2:6379").code == 130
+        assert asked == ["10.0.0.1:6379", "10.0.0.1:6379", "10.0.0.2:6379"]
+        assert call("run", "job.toml", "--engine", "inprocess", "--output", "here").code == 130
+        refused = call("resume", "here", "--address", "10.0.0.2:6379")
+        assert (refused.code, "did not begin on Ray" in refused.err) == (2, True)
 
 
 class TestPlan:

@@ -87,7 +87,7 @@ class Where:
         return InProcess(cores=ray.cores, shards=ray.shards)
 
     def resumed(self, own: Site, job: Job, run: Path) -> Site:
-        """Return the site at which a run continues: the run's own site, with federation file and key from options, if given."""
+        """Return the site at which a run continues: the run's own site, with address, federation file and key from options."""
         from vfl.job.site import Federated, Ray
 
         if not isinstance(own, Federated):
@@ -95,11 +95,13 @@ class Where:
                 raise click.UsageError(
                     f"the run in {str(run)!r} did not begin across organisations: leave out --federation"
                 )
-            self.site(job)  # refuses options that need a federation
-            return own
+            if self.address and not isinstance(own, Ray):
+                raise click.UsageError(f"the run in {str(run)!r} did not begin on Ray: leave out --address")
+            there = self.site(job, own if isinstance(own, Ray) else None)  # refuses options that need a federation
+            return there if isinstance(own, Ray) else own
         identity = self.identity or (Path(own.identity) if own.identity else None)
-        there = replace(self, federation=self.federation or Path(own.file), identity=identity)
-        return there.site(job, Ray(faults=own.faults))
+        across = replace(self, federation=self.federation or Path(own.file), identity=identity)
+        return across.site(job, Ray(faults=own.faults))
 
     def _across(self, file: Path, job: Job | None, declared: Ray) -> Site:
         from vfl.federation.file import identity_for, read_federation
@@ -125,20 +127,23 @@ class Where:
         return Federated(file, self.identity, faults=declared.faults)
 
 
-def federation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --federation, --as and --identity to a command. The command receives them as `where`."""
-    return _taken(command, FEDERATION, "ray")
+ADDRESS = click.option("--address", metavar="ADDRESS", help="A Ray cluster: host:port, or auto.")
+
+
+def resuming_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --address, --federation, --as and --identity to a command. The command receives them as `where`."""
+    return _taken(command, (ADDRESS, *FEDERATION), "ray")
 
 
 def site_options(otherwise: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --engine, --address, --shards, --cores and `federation_options` to a command, which receives them as `where`.
+    """Add --engine, --address, --shards, --cores and those of federations to a command, which receives them as `where`.
 
     otherwise : engine if --engine and --address are not given.
     """
     either = f"default: {otherwise}" + ("" if otherwise == "ray" else "; with --address: ray")
     options = (
         click.option("--engine", type=click.Choice(["ray", "inprocess"]), help=f"Actors, or this process ({either})."),
-        click.option("--address", metavar="ADDRESS", help="A Ray cluster: host:port, or auto."),
+        ADDRESS,
         click.option(
             "--shards", type=click.IntRange(min=1), metavar="S", help="Number of shards of each party's rows."
         ),

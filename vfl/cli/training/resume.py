@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.options import JSON_ALONE, KEY, RUN
-from vfl.cli.options.site import Where, federation_options, members_of, watched, watching_options
+from vfl.cli.options.site import Where, members_of, resuming_options, watched, watching_options
 from vfl.cli.training.run import resumable, show
 from vfl.cli.training.tune import show_tuned, telling
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 @click.command("resume")
 @RUN
 @KEY
-@federation_options
+@resuming_options
 @watching_options
 @JSON_ALONE
 def command(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
     """Continue the run in the folder RUN after the last release in its log. A finished run is only shown.
 
+    A run on a Ray cluster goes back to its cluster; --address names another one, such as a head that was restarted elsewhere.
     A run across organisations finds its federation file and key where they were; --federation and --identity name others.
     """
     from vfl.cli.terminal.progress import Progress
