@@ -187,13 +187,13 @@ class Store:
         deadline = time.monotonic() + self.timeout
         while True:
             try:
-                connection.execute("PRAGMA journal_mode=PERSIST").fetchone()
+                connection.execute("PRAGMA journal_mode=DELETE").fetchone()
                 break
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA synchronous=EXTRA")  # syncs the folder after the journal is deleted, too
         if sys.platform == "darwin":  # where a plain fsync stops at the drive's cache
             connection.execute("PRAGMA fullfsync=ON")
 

@@ -29,8 +29,8 @@ EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-7, 1.0, 4)
 def bare(folder: Path, charges: int) -> Callable[[int], None]:
     """Insert rows of a charge's size."""
     connection = sqlite3.connect(folder / "bare.sqlite", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=PERSIST")
-    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA journal_mode=DELETE")
+    connection.execute("PRAGMA synchronous=EXTRA")
     connection.execute("CREATE TABLE charge (seq INTEGER PRIMARY KEY, run TEXT, round INTEGER, body TEXT, hash BLOB)")
     body, digest = "x" * 160, b"h" * 32
 

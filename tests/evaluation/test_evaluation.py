@@ -758,3 +758,28 @@ def test_a_job_file_holds_all_options(tmp_path: Path) -> None:
     assert again == spec
     assert again.digest == spec.digest != job().digest
     assert job(evaluation=vfl.Evaluation()) == job()
+
+
+def test_a_measure_that_may_be_perfect_is_too_noisy_to_tell() -> None:
+    assert estimates.Estimate(0.0, 1.0, baseline=4.2, best=0.0, within=(0.0, 2.0)).too_noisy
+    assert estimates.Estimate(0.9, 0.7, baseline=4.8, best=0.0, within=(0.0, 2.8)).too_noisy
+    assert not estimates.Estimate(1.0, 0.1, baseline=4.2, best=0.0).too_noisy
+    assert not estimates.Estimate(0.0, 0.0, baseline=4.2, best=0.0).too_noisy  # exact
+
+
+def test_baselines_that_noise_moves_by_more_than_a_tenth_are_left_out() -> None:
+    """Those that merely stand out from the noise are too large on average."""
+    rng = np.random.default_rng(0)
+    statistic = Residuals(loss_of("squared"), 100.0, (1 << 10,) * 4, constant=0.0)
+    n, truth = 1000, np.array([0.05, 0.004, 0.06, 0.006])
+    exact = truth * np.array(statistic.steps) * GRID * n
+    for sigma, shown in (
+        (truth[2] * (1 << 10) * GRID * n / 4.0, False),
+        (truth[2] * (1 << 10) * GRID * n / 40.0, True),
+    ):
+        found = [
+            estimates.residuals(exact + rng.normal(0, sigma, 4), statistic, n, sigma)["mae"].baseline for _ in range(50)
+        ]
+        assert (sum(one is not None for one in found) > 25) == shown
+        values = [one for one in found if one is not None]
+        assert not values or np.mean(values) == pytest.approx(6.0, rel=0.1)
