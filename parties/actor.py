@@ -81,7 +81,7 @@ class InStore:
 
 
 def _opened(source: Any) -> Any:
-    while isinstance(source, InMemory | ray.ObjectRef):  # the reference may be the user's own
+    while isinstance(source, InMemory | ray.ObjectRef):  # users may also pass a reference of their own
         source = ray.get(getattr(source, "reference", source), timeout=FETCH_SECONDS)
     return source
 

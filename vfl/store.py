@@ -84,7 +84,7 @@ class Store:
                     connection.execute("COMMIT")
                 with _locked(self.path.parent) as folder:
                     if not self.path.exists():
-                        part.replace(self.path)  # no hard link: a second name would refuse the file
+                        part.replace(self.path)  # not a hard link: files with two names are refused
                     os.fsync(folder)
             finally:
                 with contextlib.suppress(OSError):
@@ -150,7 +150,7 @@ class Store:
                 "its tables are not those that this vfl makes, or are damaged; name another file, or restore the newest copy"
             )
         pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-        if pages * size != self.path.stat().st_size:  # SQLite takes a page that is cut short for one that ends in zeros
+        if pages * size != self.path.stat().st_size:  # SQLite reads a truncated page as if zeros followed
             raise self.refusal("its length is not that of its content; restore the newest copy")
         (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":

@@ -84,7 +84,7 @@ def append_lines(path: Path, content: bytes, *, durable: bool = True) -> None:
 def append(descriptor: int, content: bytes, *, durable: bool = False) -> None:
     """Append all of the content, or restore the length of the file and raise OSError, as on a full disk.
 
-    No other process may append meanwhile. durable : True has the content on disk when the call returns.
+    No other process may append meanwhile. durable : if True, the content is on disk when the call returns.
     """
     size = os.lseek(descriptor, 0, os.SEEK_END)
     try:

@@ -253,7 +253,7 @@ class TrainingWork(Work):
     Guarantee. Each vector has one entry per record of this party. A query is answered only once per key (round, part and
     attempt), also after a restart, unless its noise is seeded and therefore identical.
 
-    answered : function that opens the file with answered keys, next to the owner's release log (book).
+    answered : function that opens the file of keys already answered, next to the owner's release log (book).
     """
 
     _service: TrainingService

@@ -58,7 +58,7 @@ MOST_RECORDS = 20_000
 MOST_INLINE = 64
 """Largest number of records that are scored without a separate thread, if the caller gives the columns."""
 OFFER_SECONDS, CHECK_SECONDS = 30.0, 5.0
-"""Time limit of an offer, and seconds between two questions to a party whether it can still read its data."""
+"""Time limit of an offer, and interval at which each party is asked if it can still read its data, in seconds."""
 PER_OUTCOME = 1 << 11
 LOST = "is away"
 log = logging.getLogger("vfl.serving")

@@ -179,7 +179,7 @@ def require_version(actors: Mapping[str, Any]) -> None:
 
 
 def _require_room(ray: Any, layout: Layout, around: Sequence[Asked]) -> None:
-    """Raise PlacementError unless the bundles fit into those of the group `around`, beside this process itself."""
+    """Raise PlacementError unless the bundles of the group `around` can hold these bundles beside this process."""
     left = [Counter(bundle) for bundle in around]
     taken = ray.get_runtime_context().get_assigned_resources()
     own = {name: amount for name, amount in taken.items() if any(name in bundle for bundle in around)}

@@ -58,7 +58,7 @@ class Passes:
     def ended(self, result: Result) -> None:
         """Warn of a run that has not converged, and of a model at the limit of its predictions.
 
-        Private runs issue no such warning: a filter that makes it an error would lose a model that is paid for.
+        Private runs issue no such warning: a filter that makes it an error would lose a model whose budget is spent.
         """
         plan = self._plan
         if plan is None or plan.problem.private:

@@ -91,10 +91,12 @@ class SqliteStore:
                 os.setxattr(self.path, _NOTED, f"{head.seq} {head.hash}".encode())
             except OSError as error:
                 if error.errno != errno.ENOTSUP:
-                    raise self._refusal(f"its head cannot be noted at the file ({error.strerror})") from error
+                    raise self._refusal(
+                        f"its head cannot be stored in an extended attribute of the file ({error.strerror})"
+                    ) from error
 
     def _noted(self) -> Head | None:
-        """Return the head that was noted at the file; None if none was, or if the file system keeps no extended attributes."""
+        """Return the head stored in an extended attribute of the file; None if there is none or the file system keeps none."""
         try:
             seq, head = os.getxattr(self.path, _NOTED).decode().split(" ")
             return Head(int(seq), head)

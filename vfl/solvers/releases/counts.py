@@ -200,7 +200,7 @@ def near_the_mean(
     Declared smoothness constants are used unchanged. The unit of residuals is the spread of the counts, but at least 1/c, so
     that a residual of 1, a single count, passes a cap of c units. A smaller unit would cut every record with a nonzero count,
     and so lower the intercept. Noise moves margins by amounts proportional to unit/exp(v₀), which is large for rare counts.
-    Steps are then as short as `time` makes them at a ρ that is lower by this factor over RARE.
+    If unit/exp(v₀) exceeds RARE, steps are as short as `time` makes them at ρ divided by (unit/exp(v₀))/RARE.
 
     ρ : signal-to-noise ratio of the passes, from which the record cap follows.
     """

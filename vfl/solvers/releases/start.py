@@ -73,7 +73,7 @@ class ReleasedStart:
         return scaled_to_budget((*first, *charges), ε, problem.delta)
 
     def found(self, charges: tuple[Charge, ...]) -> Exchange[tuple[Vector, Loss, Curvature]]:
-        """Return the first iterate, (p,), the training loss, and its curvature in units of the declared loss's.
+        """Return the first iterate, (p,), the training loss, and its curvature relative to the declared loss.
 
         For counts the loss is made linear far from the mean count, near which the curvature is taken.
 
