@@ -33,7 +33,7 @@ from vfl.messages.joining import Load
 from vfl.secure.roles import DEALER
 from vfl.shards import Each, Here
 from vfl.shards.lending import Borrower, Lender, Lent
-from vfl.shards.ray_transport import FETCH_SECONDS, Named, Reader, answer_of, room_to_send, sent, stored
+from vfl.shards.ray_transport import FETCH_SECONDS, INLINE_BYTES, Named, Reader, answer_of, room_to_send, sent, stored
 from vfl.shards.serving import Served, Serving
 from vfl.version import __version__
 
@@ -84,6 +84,14 @@ def _opened(source: Any) -> Any:
     while isinstance(source, InMemory | ray.ObjectRef):  # users may also pass a reference of their own
         source = ray.get(getattr(source, "reference", source), timeout=FETCH_SECONDS)
     return source
+
+
+def handed_on(spec: Any) -> Any:
+    """Return a job or task as an argument of a constructor: itself if it is small, else a reference (`InMemory`).
+
+    Ray keeps large arguments in its store and warns of references in them, since it could not restart the actor without them.
+    """
+    return spec if len(ray.cloudpickle.dumps(spec)) <= INLINE_BYTES else InMemory(ray.put(spec))
 
 
 class Shared(Named):
@@ -483,7 +491,7 @@ class PartyActor(Serving, ServiceActor):
     def _group(self) -> Served:
         """Return the shards. Their actors start with the first call of this method."""
         if self._served is None:
-            made, self._shared_task = ray.remote(RowsActor), InMemory(ray.put(self._task))
+            made, self._shared_task = ray.remote(RowsActor), handed_on(self._task)
             self._started = [
                 made.options(**options).remote(self._shared_task, self._threads) for options in self._shards
             ]

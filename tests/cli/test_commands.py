@@ -134,9 +134,9 @@ class TestRun:
         assert summary["coef"] == dict(zip(["income", "age", "calls"], result.coef_.tolist(), strict=True))
         assert summary["intercept"] == result.intercept_
         found = summary["findings"]["held out"]
-        assert found == json.loads(json.dumps(result.findings["held out"].to_dict()))
+        assert found == json.loads(json.dumps(result.findings["held out"].shown()))
         assert found["n_records"] == int(result.job.split.held_out(N).sum())
-        assert 0 <= found["measures"]["accuracy"]["value"] <= 1
+        assert 0 <= result.findings["held out"].measures["accuracy"].value <= 1
 
     def test_the_hold_out_is_not_trained_on(self, folder: Path, call: Callable[..., Said]) -> None:
         """Training from Python on the other records alone gives the same model."""

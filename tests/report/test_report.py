@@ -500,7 +500,7 @@ class TestFindings:
         page = Page(write_run(tmp_path / "run")[0])
         (found,) = result.findings.values()
         for estimate in found.measures.values():
-            assert f"{estimate.value:.4g}" in page.said
+            assert estimate.too_noisy or f"{estimate.value:.4g}" in page.said
             assert f"{float(f'77{estimate.value!r}'):.4g}" not in page.said
 
 

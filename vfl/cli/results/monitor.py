@@ -46,7 +46,7 @@ BASELINE, HISTORY = "baseline.json", "monitored"
 @click.option(
     "--threshold", type=float, default=0.2, show_default=True, metavar="T", help="Stability index that is drift."
 )
-@path_option("--output", "HTML page (default: none). An earlier page of this run is replaced.")
+@path_option("--output", "HTML page; replaces an earlier one of this run.")
 @JSON_ALONE
 def command(
     run: Path,

@@ -214,7 +214,7 @@ def _federation(
 
         from coordinator.cluster.actor import CoordinatorActor
         from coordinator.cluster.ray_transport import process_of
-        from parties.actor import InMemory
+        from parties.actor import InMemory, handed_on
         from parties.sources.blocks import Blocks, is_dataset
 
         nodes = sum(node["Alive"] for node in ray.nodes())
@@ -249,7 +249,7 @@ def _federation(
             else InMemory(source if isinstance(source, ray.ObjectRef) else ray.put(source))
             for name, source in {**sources, **datasets}.items()
         }
-        spec = None if job is None else InMemory(ray.put(job))
+        spec = None if job is None else handed_on(job)
         alone = job is not None and not job.secure and job.solver.sequential
         threads = cores_of(place, 1 if alone else len(processes))
         given = {
