@@ -200,8 +200,8 @@ def require_reachable(cells: pa.Array, categories: Iterable[Category], column: s
         return
     if not fits:
         raise origin.error(
-            f"column {column!r} holds {held}, and none of its declared categories is one: give the column as it was declared, "
-            "or declare it anew and train again"
+            f"column {column!r} holds {held}, and none of its declared categories or classes is one: give the column as it was "
+            "declared, or declare it anew and train again"
         )
 
 

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parties.storage.cells import MISSING, UNKNOWN, as_number, codes, lookup, missing, numbers, text_of
+from parties.storage.cells import (
+    MISSING,
+    UNKNOWN,
+    as_number,
+    codes,
+    lookup,
+    missing,
+    numbers,
+    require_reachable,
+    text_of,
+)
 from parties.storage.made import values_of
 from vfl.columns import Boolean, Categorical, canonical_category
 from vfl.schema import BinaryLabel, ClassLabel, RealLabel
@@ -57,6 +67,8 @@ class LabelReader:
             absent = np.isnan(values)
             self._check_sign(values)
         else:
+            if listed := self._declared.classes if isinstance(self._declared, ClassLabel) else self._declared.listed:
+                require_reachable(cells, listed, self.column, self._origin)
             found = codes(cells, self._code_of, self.column, self._origin)
             absent = found == MISSING
             values = found.astype(np.float64)

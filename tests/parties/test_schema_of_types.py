@@ -71,6 +71,8 @@ def test_a_column_of_another_type_than_its_categories_is_refused_at_every_door(
         vfl.predict(result, data(cells))
     with pytest.raises(DataError, match="none of its declared categories"):
         vfl.evaluate(result, data(cells))
+    with pytest.raises(DataError, match="none of its declared categories or classes"):
+        vfl.train(job(YES, classes=("no", "yes")), {"a": pa.table({"x": WORDS, "y": cells}), "b": pa.table({"z": Z})})
     pq.write_table(pa.table({"x": cells, "y": Y}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="none of its declared categories"):
         vfl.train(job(YES), {"a": str(tmp_path / "a.parquet"), "b": pa.table({"z": Z})})
