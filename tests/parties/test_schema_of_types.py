@@ -75,7 +75,7 @@ def test_a_column_of_another_type_than_its_categories_is_refused_at_every_door(
         vfl.train(job(YES, classes=("no", "yes")), {"a": pa.table({"x": WORDS, "y": cells}), "b": pa.table({"z": Z})})
     pq.write_table(pa.table({"x": cells, "y": Y}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="none of its declared categories"):
-        vfl.train(job(YES), {"a": str(tmp_path / "a.parquet"), "b": pa.table({"z": Z})})
+        vfl.train(job(YES), {"a": str(tmp_path / "a.parquet"), "b": pa.table({"z": Z})}, at="inprocess")
 
 
 @pytest.mark.parametrize(
@@ -152,5 +152,5 @@ def test_a_byte_order_mark_before_a_quoted_header_is_no_part_of_a_name(tmp_path:
     ]
     content = "\n".join(lines).encode("utf-8-sig")
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    from_file = vfl.train(job(YES), {"a": str(tmp_path / name), "b": pa.table({"z": Z})})
+    from_file = vfl.train(job(YES), {"a": str(tmp_path / name), "b": pa.table({"z": Z})}, at="inprocess")
     assert np.array_equal(from_file.coef_, vfl.train(job(YES), data(WORDS)).coef_)
