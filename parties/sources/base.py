@@ -234,3 +234,12 @@ NO_DATE = "?"
 def chunk_rows(n_columns: int) -> int:
     """Return the number of records per chunk for this number of columns."""
     return max(1, min(MAX_CHUNK_ROWS, CHUNK_CELLS // max(1, n_columns)))
+
+
+def is_number(text: str) -> bool:
+    """Return True if Python reads the text as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from parties.sources.base import NO_DATE, chunk_rows
+from parties.sources.base import NO_DATE, chunk_rows, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -306,7 +306,7 @@ class CsvSource:
             raise self.origin.error("is empty: it needs a header line with the names of its columns")
         if any("\ufffd" in name or "\0" in name for name in names):
             raise self.origin.error(_ENCODING.format(self._spec.encoding))
-        if any(_is_number(name) for name in names) and not set(self._contents) <= set(names):
+        if any(is_number(name) for name in names) and not set(self._contents) <= set(names):
             # Otherwise the error for missing columns would suggest data cells as column names.
             raise self.origin.error("has no header: its first line holds numbers, not the names of columns")
         if len(names) == 1 and len(self._contents) > 1:
@@ -465,13 +465,5 @@ def _converts(fields: pa.Array, to: pa.DataType) -> bool:
     try:
         pc.utf8_trim_whitespace(fields.cast(pa.string())).cast(to)
     except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _is_number(name: str) -> bool:
-    try:
-        float(name)
-    except ValueError:
         return False
     return True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from parties.sources.base import is_number
 from parties.sources.tables import TRUTHS
 from vfl.columns import canonical_category
 from vfl.errors import entry
@@ -193,7 +194,7 @@ def require_reachable(cells: pa.Array, categories: Iterable[Category], column: s
     if pa.types.is_boolean(kind):
         fits, held = any(text in TRUTHS for text in texts), "truth values"
     elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        fits, held = any(as_number(text) == text for text in texts if not _is_word(text)), "numbers"
+        fits, held = any(as_number(text) == text for text in texts if is_number(text)), "numbers"
     elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         fits, held = any(_twice_seconds(text) != UNREADABLE for text in texts), "dates"
     else:
@@ -203,14 +204,6 @@ def require_reachable(cells: pa.Array, categories: Iterable[Category], column: s
             f"column {column!r} holds {held}, and none of its declared categories or classes is one: give the column as it was "
             "declared, or declare it anew and train again"
         )
-
-
-def _is_word(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return True
-    return False
 
 
 def text_of(value: object) -> object:
