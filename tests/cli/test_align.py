@@ -280,7 +280,7 @@ def test_a_model_is_measured_on_the_records_that_all_parties_have(folder: Path, 
         ("bank", {"income": "1"}, (), 3, "column 'income' holds text where numbers are declared"),
         ("bank", {"default": [[]]}, (), 3, "column 'default' holds values of type list<"),
         ("bank", {"default": "yes"}, (), 3, "label 'default' is not 0/1 or boolean"),
-        ("bank", {}, ("--set", "classes=['no', 'yes']"), 3, "values other than the two declared classes"),
+        ("bank", {}, ("--set", "classes=['no', 'yes']"), 3, "none of its declared categories or classes is one"),
         (
             "telco",
             {},
