@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -208,6 +208,16 @@ class Counts(Joint, Weighted):
         return tuple(2 * len(positions) for positions in self.columns.values())
 
 
+class Summed(NamedTuple):
+    """The sum of one block, see `Term`."""
+
+    block: Block
+    centre: Vector
+    scale: Vector
+    clip: Clip
+    event: Gaussian | PoissonSubsampledGaussian | None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Backward(Joint, Weighted):
     """Release of Σ_i clip(scale ∘ r_i x_{i,S}) over one block per party, under one event for all blocks.
@@ -242,6 +252,11 @@ class Backward(Joint, Weighted):
     def batch(self) -> Fold | None:
         """Return the query's batch of records, or its part of a larger release; None if it has neither."""
         return self.fold
+
+    def terms(self) -> tuple[Summed, ...]:
+        """Return the sum of each block."""
+        parts = zip(self.blocks, self.centres, self.scales, strict=True)
+        return tuple(Summed(*part, self.clip, self.event) for part in parts)
 
     def sizes(self) -> tuple[int, ...]:
         """Return the length of the released vector of each block."""
@@ -460,6 +475,19 @@ class Descend(Weighted):
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
         """Return the visit with its releases filled in, so that nothing is released again."""
         return replace(self, replayed=released)
+
+    @property
+    def by_pass(self) -> bool:
+        """Return True under a record cap with noise. A replayed visit counts, too, since its pass was charged."""
+        return self.capped is not None and None not in self.events()
+
+    def terms(self) -> tuple[Step, ...]:
+        """Return the steps; () for a replayed visit, which releases nothing."""
+        return () if self.replayed is not None else self.ordered()
+
+    def first_part(self, party: str) -> int:
+        """Return the position of the party's first step among the events."""
+        return self.parts.get(party, 0)
 
     def ordered(self) -> tuple[Step, ...]:
         """Return the steps in the order of their releases."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vfl.holdout import Side, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Self
 
-    from vfl.messages.passes import Fold
+    from vfl.messages.passes import Fold, RecordCap
     from vfl.messages.wire import Reply
-    from vfl.privacy.events import Event, ReleaseKey
+    from vfl.privacy.events import Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
+    from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
     from vfl.types import Integers, Kept, Vector
 
@@ -62,6 +63,25 @@ class Block:
     def coordinates(self) -> slice:
         """Return the block as a slice of w."""
         return slice(self.offset + self.start, self.offset + self.stop)
+
+
+class Term(Protocol):
+    """One sum over a block of columns that a query releases, Σ_i clip(scale ∘ r_i (x_{i,S} − centre)) + noise of the event."""
+
+    @property
+    def block(self) -> Block: ...  # noqa: D102 - the docstring of the class
+
+    @property
+    def centre(self) -> Vector: ...  # noqa: D102
+
+    @property
+    def scale(self) -> Vector: ...  # noqa: D102
+
+    @property
+    def clip(self) -> Clip: ...  # noqa: D102
+
+    @property
+    def event(self) -> Gaussian | PoissonSubsampledGaussian | None: ...  # noqa: D102
 
 
 class Weighting(Protocol):
@@ -195,9 +215,27 @@ class Query:
         return None
 
     @property
+    def capped(self) -> RecordCap | None:
+        """Return the record cap under which the query's sums are released; None without one."""
+        return None
+
+    @property
+    def by_pass(self) -> bool:
+        """Return True if one charge pays for a whole pass of such queries with noise (`RecordCap`)."""
+        return False
+
+    @property
     def width(self) -> int:
         """Return the number of vectors with n entries in the weights of the query, or in the answer to the query."""
         return 1
+
+    def terms(self) -> Sequence[Term]:
+        """Return the sums of blocks that the query releases, in order; () for a query that releases none."""
+        return ()
+
+    def first_part(self, party: str) -> int:
+        """Return the number of the party's first noise stream."""
+        return getattr(self, "part", 0)
 
     def shares(self) -> Mapping[str, Query]:
         """Return {party: its share of the query}. If the query has a `part`, each share has a separate noise stream."""
