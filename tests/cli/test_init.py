@@ -46,6 +46,13 @@ def test_elsewhere_nothing_is_asked(folder: Path, call: Callable[..., Said]) -> 
     assert 'decimal = ","' not in printed
 
 
+def test_texts_that_look_like_numbers_are_said(folder: Path, call: Callable[..., Said]) -> None:
+    rows = "".join(f'"${k},530.66",{k % 2}\n' for k in range(1, 80))
+    (folder / "sales.csv").write_text(f"amount,y\n{rows}", encoding="utf-8")
+    said = call("init", "sales.csv", "--output", "sales.toml").out
+    assert 'sales.toml: column "amount" holds texts that look like numbers: write them as plain numbers' in said
+
+
 def answered(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
     rest = list(answers)
     monkeypatch.setattr(init, "at_terminal", lambda: True)

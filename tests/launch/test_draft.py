@@ -324,3 +324,37 @@ def test_a_column_without_any_value_is_dropped(tmp_path: Path, kind: str) -> Non
     assert '[columns.e]\nkind = "dropped"  # no cell holds a value' in text
     (tmp_path / "job.toml").write_text(declared(text), encoding="utf-8")
     assert jobfile.read(tmp_path / "job.toml")[0].partition.features == ("x",)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_texts_that_look_like_numbers_or_dates_are_not_dropped_silently(tmp_path: Path, kind: str) -> None:
+    days = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(N) * 9, unit="D")
+    cells = {
+        "amount": [f"${v:,.2f}" for v in np.arange(N) * 97.13 + 900],
+        "share": [f"{k} %" for k in range(N)],
+        "iso": days.strftime("%Y-%m-%d"),
+        "day": days.strftime("%d.%m.%Y"),
+        "word": [f"text {k}" for k in range(N)],
+        "y": np.arange(N) % 2,
+    }
+    table = pd.DataFrame(cells)
+    path = tmp_path / f"a.{kind}"
+    table.to_csv(path, index=False) if kind == "csv" else table.to_parquet(path)
+    text = draft({"a": path}, folder=tmp_path)
+    dates = {"csv": "iso", "parquet": "day"}[kind]  # a text file declares one format, found in 'day'
+    for column, looks in (("amount", "numbers"), ("share", "numbers"), (dates, "dates")):
+        assert re.search(
+            rf'\[columns.{column}\]\n# column "{column}" holds texts that look like {looks}: .*\nkind = "dropped"', text
+        )
+    assert "2026-01-31" in text
+    assert "4530.66" in text
+    assert '[columns.word]\nkind = "dropped"' in text
+    (tmp_path / "job.toml").write_text(text, encoding="utf-8")
+    job, environment = jobfile.read(tmp_path / "job.toml", ["privacy=none"])
+    assert job.partition.features == ({"csv": "day", "parquet": "iso"}[kind],)
+    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1)).certificate.n_records == N
+
+
+def test_a_column_of_another_type_is_dropped_for_its_type(tmp_path: Path) -> None:
+    pd.DataFrame({"x": [[1.0], [2.0]], "y": [0, 1]}).to_parquet(tmp_path / "a.parquet")
+    assert '[columns.x]\nkind = "dropped"  # a constant, or of a type' in draft({"a": tmp_path / "a.parquet"})

@@ -144,7 +144,7 @@ def _said(text: str) -> list[str]:
     plain = parse_toml(text)
     party, column = plain["partition"]["label"]
     said = [f"the label is {party}.{column}" if column else "NO LABEL was found: name it in the file, or with --label"]
-    said += [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# the label ")]
+    said += [line.removeprefix("# ") for line in text.splitlines() if line.startswith(("# the label ", "# column "))]
     said.append(f'loss = "{plain["loss"]}": check that it fits the label')
     said += [line.replace("  #", ":", 1) for line in text.splitlines() if line.startswith("id = ")]
     said += [line.replace("  #", ":", 1) for line in text.splitlines() if line.startswith("[data.") and "  #" in line]

@@ -40,7 +40,7 @@ from vfl.launch.drafting.recognition import as_declared, by_overlap, distinct_ce
 from vfl.launch.sources import named_as_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 MANY = 50
 """Largest number of distinct values in a text column. A column with more values is treated as free text and dropped."""
@@ -52,6 +52,18 @@ FEWEST = 3
 """Largest number of distinct texts in a column of numbers. So few texts are taken for marks of missing cells."""
 NAME = 'name = "draft"'
 OVERLAP = "found by overlap, check it"
+_DAY = "([0-9]{1,2}|[0-9]{4}|[A-Za-z]{3,9})"
+FORMS = {
+    "dates": (
+        rf"^\s*{_DAY}([-./ ]{_DAY}[-./ ]|[-./ ]{_DAY}, )([0-9]{{2}}|[0-9]{{4}})([T, ]+[0-9:.]+( ?[AP]M)?)?\s*$",
+        "write them as ISO dates, such as 2026-01-31 (a text file may declare one other format for all its dates)",
+    ),
+    "numbers": (
+        r"^\s*[(+-]?\s*[$€£¥]?\s*[+-]?[0-9][0-9.,' ]*\s*([%$€£¥]|[A-Z]{3})?\s*\)?\s*$",
+        "write them as plain numbers, such as 4530.66, in a column of numbers if the file has types",
+    ),
+}
+"""{form: (pattern of its texts, how the owner of the file makes them readable)}."""
 DIGITS = 6
 """Significant digits of a range in a draft. Longer numbers are rounded outwards."""
 
@@ -87,11 +99,12 @@ Ask: TypeAlias = "Callable[[Question], str | None]"
 
 @dataclass(slots=True)
 class Found:
-    """Summary of a column's cells.
+    """Summary of a column's cells, read as one kind.
 
     kind : 'numeric', 'boolean', 'text', 'date' or 'other'.
     values : {cell as text: number of such cells} of the first distinct cells. The numbers are exact for at most MANY cells.
     empty : True if a text cell is empty.
+    looks : the forms of FORMS that all texts have.
     """
 
     kind: str
@@ -100,99 +113,79 @@ class Found:
     missing: bool = False
     values: Counter[str] = field(default_factory=Counter)
     empty: bool = False
+    looks: frozenset[str] = frozenset(FORMS)
 
-    def add(self, cells: pa.Array, numbers: pa.Array | None = None) -> None:
-        """Update the summary with a chunk of cells. numbers : the chunk's cells as numbers, for a numeric column."""
+    def add(self, cells: pa.Array, spec: Csv | None) -> bool:
+        """Update the summary with a chunk of cells. Return False if a cell is not of this kind.
+
+        spec : format of the text file; None for a file with types.
+        """
         self.missing = self.missing or cells.null_count > 0
         cells = cells.drop_null()
-        if not len(cells):
-            return
-        told = numbers if self.kind == "numeric" else cells if self.kind == "text" else None
-        if told is not None and len(self.values) <= MANY:
-            for pair in pc.value_counts(told):
+        text = pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type)
+        if self.kind == "numeric":
+            cells = cells.cast(pa.float64(), safe=False) if spec is None else numbers_of(cells, spec)
+        if cells is None or (self.kind == "date" and text and not _are_dates(cells, spec)):
+            return False
+        if (text or self.kind == "numeric") and len(self.values) <= MANY:
+            for pair in pc.value_counts(cells):
                 if len(self.values) <= MANY:
                     self.values[canonical_category(pair["values"].as_py())] += pair["counts"].as_py()
-        self.empty = self.empty or (self.kind == "text" and "" in self.values)
-        if numbers is None or self.kind != "numeric":
-            return
-        if pc.any(pc.is_nan(numbers)).as_py():
-            self.missing = True
-        finite = numbers.filter(pc.is_finite(numbers))
-        if len(finite):
-            both = pc.min_max(finite).as_py()
-            self.low = both["min"] if self.low is None else min(self.low, both["min"])
-            self.high = both["max"] if self.high is None else max(self.high, both["max"])
+        if self.kind == "numeric":
+            self.missing = self.missing or bool(pc.any(pc.is_nan(cells)).as_py())
+            finite = pc.min_max(cells.filter(pc.is_finite(cells))).as_py()
+            self.low, self.high = (
+                choose((own for own in (old, finite[key]) if own is not None), default=None)
+                for key, choose, old in (("min", min, self.low), ("max", max, self.high))
+            )
+        elif self.kind == "text":
+            self.empty = self.empty or "" in self.values
+            self.looks = frozenset(form for form in self.looks if _all_match(cells, FORMS[form][0]))
+        return True
 
 
-def numbers_in(cells: pa.Array, spec: Csv | None) -> pa.Array | None:
-    """Return the cells that are not missing as float64; None if a cell is not a number. spec : the format of a text file."""
-    cells = cells.drop_null()
-    if spec is not None:
-        return numbers_of(cells, spec)
-    try:
-        return cells.cast(pa.float64(), safe=False)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
-
-
-def _kind_of(kind: pa.DataType) -> str:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_boolean(kind):
-        return "boolean"
+def _kinds_of(kind: pa.DataType, *, typed: bool) -> tuple[str, ...]:
+    """Return the kinds as which a column may be read, the preferred one first."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return ("date", "text") if typed else ("numeric", "date", "text")
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "numeric"
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return "date"
-    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "other"
+        return ("numeric",)
+    if pa.types.is_boolean(kind):
+        return ("boolean",)
+    return ("date",) if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else ("other",)
+
+
+def _all_match(cells: pa.Array, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(cells, pattern)).as_py() is not False)
+
+
+def _are_dates(cells: pa.Array, spec: Csv | None) -> bool:
+    if spec is None or spec.dates is None:
+        return _all_match(cells, r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$")
+    return NO_DATE not in dates_of(cells, spec).to_pylist()
 
 
 def columns_of(party: str, source: Any) -> dict[str, Found]:
-    """Read a party's source once. Return {column: summary} in the source's order. Raises DataError."""
+    """Read a party's source once. Return {column: summary} in the source's order. Raises DataError.
+
+    Each column is read as all kinds that it may have, until a cell is not of a kind.
+    """
     opened = open_source(source, {}, party=party)
     names = opened.names
     if not isinstance(opened, SparseSource) and names:
         opened = open_source(source, dict.fromkeys(names, "text"), party=party)
     if isinstance(opened, SparseSource) or not names:
         raise opened.origin.error("has no names of columns: write its job by hand")
-    found: dict[str, Found] = {}
-    textual: set[str] = set()
+    found: dict[str, list[Found]] = {}
     spec = None if opened.typed else source if isinstance(source, Csv) else Csv(str(source))
     for batch in opened.batches(names):
         for name in names:
             cells = batch.column(name)
             if pa.types.is_dictionary(cells.type):
                 cells = cells.dictionary_decode()
-            summary = found.setdefault(name, Found("numeric" if not opened.typed else _kind_of(cells.type)))
-            numbers = numbers_in(cells, spec) if summary.kind == "numeric" and name not in textual else None
-            if not opened.typed and numbers is None:
-                textual.add(name)
-            summary.add(cells, numbers)
-    return found if not textual else _again(names, textual, opened.batches(sorted(textual)), found, spec)
-
-
-def _again(
-    names: Any, textual: set[str], batches: Iterator[pa.RecordBatch], found: dict[str, Found], spec: Csv | None
-) -> dict[str, Found]:
-    """Read again, as text, the columns whose first values looked like numbers and whose later values are not numbers."""
-    texts = {name: Found("text") for name in textual}
-    dated = set(textual) if spec is not None else set()
-    for batch in batches:
-        for name in textual:
-            texts[name].add(batch.column(name))
-            if name in dated and spec is not None and not _are_dates(batch.column(name), spec):
-                dated.discard(name)
-    for name in dated:
-        texts[name] = Found("date", missing=texts[name].missing)
-    return {name: texts.get(name, found[name]) for name in names}
-
-
-def _are_dates(cells: pa.Array, spec: Csv) -> bool:
-    cells = cells.drop_null()
-    if spec.dates is None and len(cells):
-        iso = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$"
-        return bool(pc.all(pc.match_substring_regex(cells, iso)).as_py())
-    return len(cells) > 0 and NO_DATE not in dates_of(cells, spec).to_pylist()
+            kinds = found.get(name) or [Found(kind) for kind in _kinds_of(cells.type, typed=opened.typed)]
+            found[name] = [summary for summary in kinds if summary.add(cells, spec)]
+    return {name: next((each for each in kinds if each.values), kinds[-1]) for name, kinds in found.items()}
 
 
 def draft(
@@ -531,11 +524,8 @@ def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
 
 def _marked(key: str, question: Question, ask: Ask, note: str = "") -> str:
     """Return the declaration that answers a question; without an answer, a comment with the value that the records suggest."""
-    return _line(key, question.shown, ask(question), note)
-
-
-def _line(key: str, shown: str, answer: str | None, note: str = "") -> str:
-    return f"# {key} = {shown}  # {note}{MARK}" if answer is None else f"{key} = {answer}"
+    answer = ask(question)
+    return f"# {key} = {question.shown}  # {note}{MARK}" if answer is None else f"{key} = {answer}"
 
 
 def _names(owned: Mapping[str, list[str]], *others: tuple[str, str]) -> dict[tuple[str, str], str]:
@@ -559,11 +549,9 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
     lines = ["", "[bounds]"]
     middles: dict[str, str] = {}
     for c, found in numeric.items():
-        question = Question("bounds", c, range_of(found))
-        answer = ask(question)
-        middles[c] = _middle(answer)
-        lines += _codes(c, found)
-        lines.append(_line(_key(c), question.shown, answer))
+        line = _marked(_key(c), Question("bounds", c, range_of(found)), ask)
+        middles[c] = _middle(line)
+        lines += [*_codes(c, found), line]
     for c, found in beside.items():
         lines.append(_marked(_key(c), Question("bounds", c, range_of(found)), ask))
     gaps = [column for column, found in numeric.items() if found.missing]
@@ -573,7 +561,7 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
     for column, (party, local, found) in columns.items():
         if column in numeric:
             continue
-        lines += ["", f"[columns.{_key(column)}]", *_marks(party, found)]
+        lines += ["", f"[columns.{_key(column)}]", *_hints(column, local, party, found)]
         if found.kind == "boolean":
             lines.append('kind = "boolean"')
         elif found.kind == "date" and not named_as_id(local):
@@ -607,11 +595,16 @@ def _codes(column: str, found: Found) -> list[str]:
     ]
 
 
-def _marks(party: str, found: Found) -> list[str]:
-    """Return a comment on the few texts in a column of numbers, which may stand for missing cells."""
+def _hints(column: str, local: str, party: str, found: Found) -> list[str]:
+    """Return comments on texts that may be numbers, dates or marks of missing cells. local : the column's name at its party."""
+    if found.kind != "text" or named_as_id(local):
+        return []
+    form = next((form for form in FORMS if form in found.looks and found.values), None)
+    if form is not None:
+        return [f"# column {_text(column)} holds texts that look like {form}: {FORMS[form][1]}, then draft again"]
     texts = [value for value in found.values if value and not _is_number(value)]
     numbers = sum(map(_is_number, found.values))
-    if found.kind != "text" or not 0 < len(texts) <= FEWEST or numbers <= 2 * len(texts):
+    if not 0 < len(texts) <= FEWEST or numbers <= 2 * len(texts):
         return []
     named = " ".join(f"--csv {party}.missing={value}" for value in texts)
     return [
@@ -626,18 +619,20 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _middle(answer: str | None) -> str:
-    """Return 0, or the middle of public bounds that exclude 0. The Enter key accepts this value, so no record may affect it."""
-    if answer is None:
-        return "0"
-    low, high = tomllib.loads(f"bounds = {answer}")["bounds"]
+def _middle(line: str) -> str:
+    """Return 0, or the middle of declared bounds that exclude 0. The Enter key accepts this value, so no record may affect it.
+
+    line : declaration of the bounds, or a comment.
+    """
+    ((low, high),) = tomllib.loads(line).values() or [(0, 0)]
     return "0" if low <= 0 <= high else _short((low + high) / 2, ROUND_HALF_EVEN)
 
 
 def _dropped(column: str, party: str, found: Found) -> list[str]:
     """Return the declaration that drops a column, with a comment on what the column probably holds."""
     if not named_as_id(column) and len(found.values) <= MANY:
-        what = "a constant, or of a type that cannot be a feature" if found.values else "no cell holds a value"
+        constant = found.values or found.kind == "other"
+        what = "a constant, or of a type that cannot be a feature" if constant else "no cell holds a value"
         return [f'kind = "dropped"  # {what}']
     seems = "named like an id" if named_as_id(column) else "free text, or an id"
     return [

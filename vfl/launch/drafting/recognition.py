@@ -11,7 +11,6 @@ from __future__ import annotations
 import codecs
 import csv
 import datetime as dt
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parties.sources.csv import dialect
+from parties.sources.csv import dialect, numbers_of
 from parties.sources.opening import open_source
 from vfl.csv import CSV, MISSING, TYPED, Csv, formatted, is_tabbed
 from vfl.job.file import ADDRESS
@@ -160,7 +159,12 @@ def _numbers(columns: Iterable[list[str]], delimiter: str) -> tuple[str, str | N
     """
     held = [[field for field in column if field not in MISSING] for column in columns]
     clean = [[field for field in column if field not in MARKS] for column in held]
-    fits = {form: [j for j, fields in enumerate(clean) if fields and _all(form, fields)] for form in NUMBERS}
+    specs = {form: Csv("", delimiter, decimal=form[0], thousands=form[1]) for form in NUMBERS}
+    read = [pa.array(fields, pa.string()) for fields in clean]
+    fits = {
+        form: [j for j, fields in enumerate(read) if len(fields) and numbers_of(fields, spec) is not None]
+        for form, spec in specs.items()
+    }
     form = max(NUMBERS, key=lambda form: len(fits[form]))
     unsure = False
     if form == (",", None) and len(fits[".", ","]) == len(fits[form]) and delimiter != ";":
@@ -189,13 +193,6 @@ def _is_date(text: str, form: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _all(form: tuple[str, str | None], fields: Sequence[str]) -> bool:
-    decimal, group = re.escape(form[0]), form[1]
-    whole = "[0-9]+" if group is None else rf"(?:[0-9]{{1,3}}(?:{re.escape(group)}[0-9]{{3}})+|[0-9]+)"
-    number = re.compile(rf"[+-]?(?:{whole}(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?")
-    return all(number.fullmatch(field) for field in fields)
 
 
 LEAST = 0.05

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from parties.sources.opening import open_source
-from parties.sources.sparse import SparseSource
+from parties.sources.opening import read_table
 from vfl.arguments import require_number
-from vfl.csv import Csv
 from vfl.errors import SpecificationError
 from vfl.job import Job
 from vfl.job.drafted import left_in
-from vfl.launch.drafting.draft import numbers_in
 from vfl.launch.drafting.recognition import recognise
 from vfl.launch.paid_releases.paid_release import private_bounds
 from vfl.partition import FeaturePartition
@@ -27,6 +24,7 @@ from vfl.privacy.ledger import SqliteLedger
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from vfl.csv import Csv
     from vfl.launch.drafting.draft import Ask, Question
 
 LABEL = "no label"
@@ -107,7 +105,7 @@ def release_bounds(
     unknown: list[str] = []
     failed = 0.0
     for party, columns in named.items():
-        table = _table(party, opened[party], tuple(columns))
+        table = _table(opened[party], tuple(columns))
         job = Job(
             name=f"init-{party}",
             partition=FeaturePartition({party: list(columns)}, label=(party, LABEL)),
@@ -146,24 +144,13 @@ def open_bounds(text: str) -> dict[str, dict[str, str]]:
     return {party: columns for party, columns in found.items() if columns}
 
 
-def _table(party: str, source: Any, columns: tuple[str, ...]) -> pa.Table:
+def _table(source: Any, columns: Sequence[str]) -> pa.Table:
     """Return the columns as float64, with a label column of zeros, which a release of bounds does not read."""
-    opened = open_source(source, dict.fromkeys(columns, "text"), party=party)
-    if isinstance(opened, SparseSource):
-        raise opened.origin.error("has no names of columns: write its job by hand")
-    spec = None if opened.typed else source if isinstance(source, Csv) else Csv(str(source))
-    read = open_source(source, {}, party=party) if opened.typed else opened
-    cells: dict[str, list[np.ndarray]] = {column: [] for column in columns}
-    for batch in read.batches(columns):
-        for column in columns:
-            own = batch.column(column)
-            own = own.dictionary_decode() if pa.types.is_dictionary(own.type) else own
-            values = np.zeros(len(own))
-            found = numbers_in(own, spec)
-            if found is None:
-                raise SpecificationError(f"party {party!r}: column {column!r} holds a cell that is not a number")
-            values[own.is_valid().to_numpy(zero_copy_only=False)] = found.to_numpy(zero_copy_only=False)
-            cells[column].append(np.nan_to_num(values, nan=0.0, posinf=LARGEST, neginf=-LARGEST))
-    table = {column: np.concatenate(parts) if parts else np.zeros(0) for column, parts in cells.items()}
-    n = len(next(iter(table.values())))
-    return pa.table(table | {LABEL: np.zeros(n)})
+    read = read_table(source, dict.fromkeys(columns, "number"))
+    cells = {
+        column: np.nan_to_num(
+            read[column].cast(pa.float64(), safe=False).to_numpy(), nan=0.0, posinf=LARGEST, neginf=-LARGEST
+        )
+        for column in columns
+    }
+    return pa.table(cells | {LABEL: np.zeros(read.num_rows)})
