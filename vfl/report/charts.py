@@ -154,13 +154,6 @@ def curves(
     width: int, x: Axis, y: Axis, lines: Sequence[Curve], *, marks: Sequence[tuple[float, str]] = (), height: int = 250
 ) -> Markup:
     """Return a line chart. marks : (x, name) of vertical dashed lines."""
-    return svg(width, height, f"{y.name} against {x.name}", panel(width, x, y, lines, marks=marks, height=height))
-
-
-def panel(
-    width: int, x: Axis, y: Axis, lines: Sequence[Curve], *, marks: Sequence[tuple[float, str]] = (), height: int = 250
-) -> Markup:
-    """Return the content of `curves`, for use inside a drawing."""
     ticks = y.ticks(5)
     left = 14 + DIGIT * max(len(short(value)) for value in ticks)
     right, top, bottom = width - 14.0, 26.0, height - 44.0
@@ -200,7 +193,7 @@ def panel(
         if line.colour is not None and not line.step and len(line.points) <= DOTTED:
             dot = f"f{line.colour % COLOURS}"
             drawn += [element("circle", cx=across(a), cy=up(b), r=2.5, class_=dot) for a, b in line.points]
-    return join(*drawn)
+    return svg(width, height, f"{y.name} against {x.name}", *drawn)
 
 
 def _path(points: Sequence[tuple[float, float]], *, step: bool) -> str:

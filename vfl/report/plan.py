@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfl.arguments import package
 from vfl.certificate.issue import planned
-from vfl.errors import OutputError, SpecificationError, VflError
+from vfl.errors import SpecificationError, VflError
 from vfl.planning import plan as make_plan
 from vfl.planning.forecast import Forecast, expected, forecast, said
 from vfl.report import charts
-from vfl.report.markup import Markup, element, join, page, remark, section, style, table
+from vfl.report.markup import Markup, element, page, remark, section, table
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from vfl.planning import Plan
     from vfl.planning.quality import Range
 
-KINDS = (".html", ".svg", ".png")
 DECADE = 8
 """Points per decade of ε, from a tenth of the job's ε to ten times that ε."""
 
@@ -107,45 +105,33 @@ def unit(plan: Plan) -> str:
 def write_plan(
     plan: Plan, path: str | Path, *, positives: float | None = None, signal: float | tuple[float, float] | None = None
 ) -> Path:
-    """Draw expected noise and cost against ε into an .html, .svg or .png file; return its path. No data are read.
+    """Draw expected quality, noise and cost against ε and n into an .html file; return its path. No data are read.
 
-    An .html page also shows the expected quality against ε and n. positives, signal : guesses, as for `vfl.forecast`.
+    positives, signal : guesses, as for `vfl.forecast`.
 
-    Raises SpecificationError for another file ending, for a job without privacy, and for .png without matplotlib; OutputError
-    if the file cannot be written.
+    Raises SpecificationError for another file ending and for a job without privacy; OutputError if the file cannot be written.
     """
     path = Path(path)
-    if path.suffix not in KINDS:
-        raise SpecificationError(f"a plot is written to a file that ends in {', '.join(KINDS)}, not {path.suffix!r}")
+    if path.suffix != ".html":
+        raise SpecificationError(f"a plot is a page, written to a file that ends in .html, not {path.suffix!r}")
     drawn = points(plan)
-    if path.suffix == ".png":
-        _draw_png(plan, drawn, path)
-    else:
-        quality = expectation(plan, positives=positives, signal=signal) if path.suffix == ".html" else None
-        write_whole(path, html(plan, drawn, quality) if path.suffix == ".html" else svg(plan, drawn))
+    write_whole(path, html(plan, drawn, expectation(plan, positives=positives, signal=signal)))
     return path
 
 
-def _axes(field: str, name: str, drawn: Sequence[Point]) -> tuple[charts.Axis, charts.Axis, charts.Curve]:
+def _chart(plan: Plan, field: str, name: str, drawn: Sequence[Point]) -> Markup:
     values = [(p.epsilon, float(getattr(p, field))) for p in drawn]
     low, high = min(v for _, v in values), max(v for _, v in values)
     log = low > 0 and high / low > 5
+    x = charts.Axis("ε", drawn[0].epsilon, drawn[-1].epsilon, log=True)
     y = charts.Axis(name, low * 0.8, high * 1.25, log=True) if log else charts.Axis(name, 0.0, high * 1.15)
-    return charts.Axis("ε", drawn[0].epsilon, drawn[-1].epsilon, log=True), y, charts.Curve(name, values)
-
-
-def _panel(width: int, plan: Plan, panel: tuple[str, str], drawn: Sequence[Point]) -> Markup:
-    x, y, curve = _axes(*panel, drawn)
     marks = ((plan.job.privacy.epsilon, "this job"),) if plan.job.privacy is not None else ()
-    return charts.panel(width, x, y, [curve], marks=marks, height=220)
+    curve = charts.Curve(name, values)
+    return charts.both(lambda width: charts.curves(width, x, y, [curve], marks=marks, height=220))
 
 
 def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> str:
     """Return the page. quality : section on the expected quality."""
-
-    def chart(panel: tuple[str, str]) -> Markup:
-        said = f"{panel[1]} against ε"
-        return charts.both(lambda width: charts.svg(width, 220, said, _panel(width, plan, panel, drawn)))
 
     def cells(point: Point) -> tuple[str, ...]:
         seconds = "–" if math.isnan(point.seconds) else f"{point.seconds:.2g}"
@@ -154,7 +140,7 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
 
     own = plan.job.privacy.epsilon if plan.job.privacy is not None else None
     rows = [tuple(element("b", cell) if p.epsilon == own else cell for cell in cells(p)) for p in drawn]
-    shown = list(panels(plan, drawn).items())
+    shown = [_chart(plan, field, name, drawn) for field, name in panels(plan, drawn).items()]
     return page(
         f"{plan.job.name}: plan of a vfl run",
         element("h1", plan.job.name),
@@ -167,10 +153,10 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
         section(
             "Noise",
             element("p", "More privacy is a smaller ε, to the left, and more noise."),
-            *map(chart, shown[:2]),
+            *shown[:2],
             remark(unit(plan)),
         ),
-        section("Cost", element("p", _cost(plan, constant=len(shown) == 2)), *map(chart, shown[2:])),
+        section("Cost", element("p", _cost(plan, constant=len(shown) == 2)), *shown[2:]),
         section(
             "Numbers",
             table(
@@ -200,57 +186,6 @@ def _cost(plan: Plan, *, constant: bool) -> str:
 
 def _size(plan: Plan) -> str:
     return f"n = {plan.problem.n_records:,}, p = {plan.problem.layout.n_coordinates:,}, δ = {plan.problem.delta:.3g}"
-
-
-def svg(plan: Plan, drawn: Sequence[Point]) -> str:
-    """Return the drawings below one another, as an SVG file."""
-    width, height, top = charts.WIDE, 230, 44
-    parts = [
-        element("g", _panel(width, plan, panel, drawn), transform=f"translate(20 {top + k * height})")
-        for k, panel in enumerate(panels(plan, drawn).items())
-    ]
-    title = f"{plan.job.name}: {plan.solver.name}, {_size(plan)}"
-    tall = top + len(parts) * height
-    whole = element(
-        "svg",
-        element("title", title),
-        style(),
-        element("rect", width=width + 40, height=tall, fill="var(--ground)"),
-        charts.label(20, 24, title, class_=None),
-        join(*parts),
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {width + 40} {tall}",
-        width=width + 40,
-        height=tall,
-    )
-    return f"{whole}\n"
-
-
-def _draw_png(plan: Plan, drawn: Sequence[Point], path: Path) -> None:
-    Figure = package("matplotlib.figure", "plot", "a .png plot, unlike .html and .svg,").Figure
-    shown = panels(plan, drawn)
-    lines = -(-len(shown) // 2)
-    figure: Any = Figure(figsize=(9, 0.5 + 2.7 * lines), layout="constrained")
-    epsilon = plan.job.privacy.epsilon if plan.job.privacy is not None else None
-    for k, panel in enumerate(shown.items()):
-        axes = figure.add_subplot(lines, 2, k + 1)
-        x, y, curve = _axes(*panel, drawn)
-        axes.plot(*zip(*curve.points, strict=True), marker=".")
-        axes.set(xscale="log", yscale="log" if y.log else "linear", ylim=(y.low, y.high), xlabel=x.name)
-        for axis, ticks in ((axes.xaxis, x.ticks(9)), (axes.yaxis, y.ticks(5))):
-            axis.set_ticks(ticks, labels=[charts.short(value) for value in ticks])
-            axis.set_ticks([], minor=True)
-        axes.set_title(y.name, loc="left", fontsize="medium")
-        axes.axvline(epsilon, linestyle="--", color="grey")
-        axes.annotate(
-            "this job", (epsilon, 1), (4, -11), xycoords=axes.get_xaxis_transform(), textcoords="offset points"
-        )
-        axes.grid(visible=True, alpha=0.3)
-    figure.suptitle(f"{plan.job.name}: {plan.solver.name}, {_size(plan)}", parse_math=False)
-    try:
-        figure.savefig(path, dpi=144)
-    except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
 def expectation(plan: Plan, *, positives: float | None, signal: float | tuple[float, float] | None) -> Markup | None:

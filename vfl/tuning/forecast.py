@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from vfl import markup
 from vfl.planning import plan as make_plan
+from vfl.planning import words
 from vfl.privacy.ledger import Accounting
 from vfl.privacy.ledger.composition import epsilon_of, plan_cost
 from vfl.solvers.rules.recommend import ENOUGH, recommendation
@@ -48,14 +48,6 @@ class TunePlan:
         cost = plan_cost(self.tuning.events, Accounting.GDP)
         return epsilon_of(Accounting.GDP, cost, float(self.tuning.delta or 1.0))
 
-    @cached_property
-    def left(self) -> tuple[float, float]:
-        """Expected shares of the loss that remain after training with the best solver: for a single run, and for a trial.
-
-        A share is (F(w) − F*)/(F(0) − F*) for the objective F and its minimum F*.
-        """
-        return recommendation(self._alone).left, recommendation(self.plans[0].problem).left
-
     @property
     def default_probably_wins(self) -> bool:
         """True if better options would probably gain less than the noise of a trial costs.
@@ -73,8 +65,10 @@ class TunePlan:
     @property
     def forecast(self) -> str:
         """Forecast in words: the prospects of a candidate against the default options, and the losses to expect."""
-        alone, trial = self.left
-        cost = f"a run alone is expected to leave {alone:.2g} of the loss, a trial {trial:.2g}"
+        alone, trial = (recommendation(problem).left for problem in (self._alone, self.plans[0].problem))
+        cost = f"a trial has {self.factor:.3g} times the noise of a run alone"
+        if alone is not None and trial is not None:
+            cost = f"a run alone is expected to leave {alone:.2g} of the loss, a trial {trial:.2g}"
         if self.default_probably_wins:
             return (
                 f"the defaults alone would probably win: at μn/p = {self._ratio:.3g} no options were ahead of them in "
@@ -85,7 +79,7 @@ class TunePlan:
             "pays only if a candidate gains more than that"
         )
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> words.Lines:
         tuning, m, a = self.tuning, len(self.tuning.jobs), self.tuning.inclusion
         trial, stated = tuning.trial_epsilon, f"ε = {tuning.epsilon:.4g} at δ = {tuning.delta:.3g}"
         lines = [
@@ -103,15 +97,15 @@ class TunePlan:
         for number, (job, plan) in enumerate(zip(tuning.jobs, self.plans, strict=True), 1):
             lines.append((f"{number} of {m}", f"{difference(tuning.jobs[0], job)}: {plan.round_trips} round trips"))
         lines += [("flag", flag) for flag in tuning.flags]
-        return [*lines, ("forecast", self.forecast)]
+        return (*lines, ("forecast", self.forecast))
 
     def __str__(self) -> str:
-        return "\n".join((self._title(), *(f"  {key:<10} {said}" for key, said in self._lines())))
+        return words.text(self._title(), self._lines())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return markup.whole(markup.line(self._title(), strong=True), markup.table((), self._lines()))
+        return words.html(self._title(), self._lines())
 
     def _title(self) -> str:
         return f"tune of job {self.tuning.jobs[0].name!r}: {len(self.tuning.jobs)} candidates, n = {self.n_records:,}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.command("plan")
 @job_argument
 @records_option("Records common to all parties (default: those of the simulated table, or the n of vfl align).")
-@path_option("--plot", "Draw expected quality, noise and cost against ε into an .html, .svg or .png file.")
+@path_option("--plot", "Draw expected quality, noise and cost against ε into an .html page.")
 @click.option(
     "--positives", type=float, metavar="SHARE", help="Your guess of the share of positive labels (default: 0.5)."
 )

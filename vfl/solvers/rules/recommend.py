@@ -1,22 +1,16 @@
-"""Solver with the smallest expected error, from public facts, with a range of errors and a reason in terms of the papers.
+"""Solver with the smallest expected error, from public facts, with a reason in terms of the papers.
 
 `left` is the share (F(w) − F*)/(F(0) − F*) of the loss that remains after a run: 0 at the optimum, 1 if nothing was learnt.
-Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs. `low` to `high` are factors of min(1, left):
+Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs:
 
-| solver | left | fitted to | low … high |
-|---|---|---|---|
-| SkGD, CD, bounded ℓ' | noise 90c²/ρ², steps and bias 10ρ^−1.35 | 48 simulated logistic runs, ρ 0.4 to 11,000 | 0.06 … 3 |
-| SkGD, CD, intercept | noise 12c²/ρ², steps and bias 6ρ^−1.6 | 36 such runs of squared loss | 0.003 … 20 |
-| SkGD, CD, none | 0.25ρ^−0.85 | simulations of squared loss without a record cap | 0.07 … 14 |
-| GCD | 1/(1 + (nμ/(70 ln p))^1.7) | 7 rows, 5 of them of 100 columns and more | 0.5 … 2 |
-| SGD, losses without M_j | 3 times what SkGD's curve gives | the DP-CD paper | 0.1 … 10 |
+| solver | left | fitted to |
+|---|---|---|
+| SkGD, CD, bounded ℓ' | noise 90c²/ρ², steps and bias 10ρ^−1.35 | 48 simulated logistic runs, ρ 0.4 to 11,000 |
+| SkGD, CD, intercept | noise 12c²/ρ², steps and bias 6ρ^−1.6 | 36 such runs of squared loss |
+| SkGD, CD, none | 0.25ρ^−0.85 | simulations of squared loss without a record cap |
+| GCD | 1/(1 + (nμ/(70 ln p))^1.7) | 7 rows, 5 of them of 100 columns and more |
 
-The factors of SkGD contain nine of ten runs on the problems of `tests/benchmarks/forecast_problems.py`, n from 300 to 10,000
-and ε from 0.3 to 10. For logistic loss they contain 91 % of 78 runs, and 98 % of 85 runs on further problems. For squared
-loss they contain 95 % of 41, and 90 % of 50. For some candidate factors, the coverage on further problems was seen before the
-choice. The factor 20 was set after four of the 50 runs were seen above 7. The curves, and earlier factors meant for eight of
-ten runs, came from simulations. The earlier factors contained 74, 79, 27 and 34 %; most of the other runs left less than
-`low`. Factors of other solvers were not measured this way.
+The curves compare solvers and budgets. Single runs scatter far around them, above all of squared loss.
 
 The noise term of SkGD and CD follows from the plan: tail averaging of passes with the cap C = c√(p/L) leaves 2.35c²u²/(Lhρ²)
 in F, where u is the unit of residuals and hL the mean curvature. The factors 90 and 12 assume h = 0.7, and signals of 0.15
@@ -50,78 +44,48 @@ OFF_CENTRE = (0.25, 0.85)
 GREEDY = (70.0, 1.7)
 ENOUGH = 7.0
 """Value of ρ from which no solver beats SkGD in any measured row."""
-RANGES = {
-    "bounded": (0.06, 3.0),
-    "centred": (0.003, 20.0),
-    "off centre": (0.07, 14.0),
-    "greedy": (0.5, 2.0),
-    "not fitted": (0.1, 10.0),
-}
-UNBALANCED = 3.0
-"""Smallest ratio, in the tables of the DP-CD paper, of the error with joint clipping to the error of coordinate descent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Solver, the share of the loss that it is expected to leave (1 if it learns nothing), and the reason.
-
-    low, high : range that contains nine of ten runs of SkGD; for other solvers a guess (see the module's table).
-    """
+    """Solver, the share of the loss that it is expected to leave (1 if it learns nothing; None if unknown), and the reason."""
 
     solver: str
-    left: float
+    left: float | None
     reason: str
-    low: float
-    high: float
 
     def __str__(self) -> str:
-        left = f"{self.left:.2g} of the loss ({self.low:.2g} to {self.high:.2g})"
-        return f"{self.solver} is expected to win and to leave {left}: {self.reason}"
+        return f"{self.solver} is expected to win: {self.reason}"
 
 
 def recommendation(problem: Problem) -> Recommendation:
     """Return the solver with the smallest expected error. Uses public facts only: reads no data and spends no budget."""
     smooth, private = math.isfinite(problem.loss.curvature), problem.mu is not None
     if not private and smooth:
-        return Recommendation("SkGD", 0.0, "without noise the steps of 1/M_j are the longest that are safe", 0.0, 0.0)
-    ρ, nμ, p = signal_to_noise(problem), problem.n_records * (problem.mu or math.inf), problem.layout.n_coordinates
-    noise, rest, spread = _descent(problem, ρ) if private else (0.0, 0.0, "not fitted")
+        return Recommendation("SkGD", 0.0, "without noise the steps of 1/M_j are the longest that are safe")
     if not smooth:
-        why = f"{problem.loss.name} loss has no M_j; shrinking steps need none"
-        return _expected("SGD", UNBALANCED * (noise + rest), why, "not fitted")
+        return Recommendation("SGD", None, f"{problem.loss.name} loss has no M_j; shrinking steps need none")
+    ρ, nμ, p = signal_to_noise(problem), problem.n_records * (problem.mu or math.inf), problem.layout.n_coordinates
+    noise, rest = _descent(problem, ρ)
+    left = min(1.0, noise + rest)
     # Half of the largest |ℓ'|, or a third of the declared label range; 1 if neither is declared.
     R = next(filter(math.isfinite, (problem.loss.slope / 2, problem.label_range / 3)), 1.0)
     parts = f"noise {noise:.1g}, steps and bias {rest:.1g}" if noise else "noise, steps and bias together"
-    descent = _expected(
-        "SkGD",
-        noise + rest,
-        f"{parts} at μn/p = {ρ:.3g}; √p·L_{{M⁻¹}}/(nμ) = {p * R / (math.sqrt(problem.loss.curvature) * nμ):.2g} in any units "
-        "of the columns",
-        spread,
-    )
+    units = f"√p·L_{{M⁻¹}}/(nμ) = {p * R / (math.sqrt(problem.loss.curvature) * nμ):.2g} in any units of the columns"
+    descent = Recommendation("SkGD", left, f"{left:.2g} of the loss left, {parts} at μn/p = {ρ:.3g}; {units}")
     if ρ >= ENOUGH or p == 1 or problem.penalty.grouped or not declares_sparse(problem.penalty):
         return descent
     scale, power = GREEDY
-    greedy = _expected(
-        "GCD",
-        1.0 / (1.0 + (nμ / (scale * math.log(p))) ** power),
-        f"nμ/ln p = {nμ / math.log(p):.3g}, for signals of few coordinates: it does not grow with p as √p·L_{{M⁻¹}} does",
-        "greedy",
-    )
-    return greedy if greedy.left < descent.left else descent
+    greedy = 1.0 / (1.0 + (nμ / (scale * math.log(p))) ** power)
+    why = f"nμ/ln p = {nμ / math.log(p):.3g}, for signals of few coordinates: it does not grow with p as √p·L_{{M⁻¹}} does"
+    return Recommendation("GCD", greedy, why) if greedy < left else descent
 
 
-def _expected(solver: str, left: float, reason: str, spread: str) -> Recommendation:
-    left, (low, high) = min(1.0, left), RANGES[spread]
-    # Bounded by 1 before the factors: a run that is expected to learn nothing may still learn something.
-    return Recommendation(solver, left, reason, low * left, min(1.0, high * left))
-
-
-def _descent(problem: Problem, ρ: float) -> tuple[float, float, str]:
-    """Return shares of the loss that untuned coordinate descent leaves by noise, and by steps and bias, and a row of RANGES."""
+def _descent(problem: Problem, ρ: float) -> tuple[float, float]:
+    """Return shares of the loss that untuned coordinate descent leaves by noise, and by steps and bias."""
     if off_centre(problem):
         a, b = OFF_CENTRE
-        return 0.0, a * ρ**-b, "off centre"
+        return 0.0, a * ρ**-b
     kind, (factor, a, b) = ("bounded", BOUNDED) if math.isfinite(problem.loss.slope) else ("centred", CENTRED)
     # A run stops early if noise would outweigh the gain, so noise leaves at most the whole loss.
-    return min(1.0, factor * cap_of(kind, ρ) ** 2 / ρ**2), a * ρ**-b, kind
+    return min(1.0, factor * cap_of(kind, ρ) ** 2 / ρ**2), a * ρ**-b
