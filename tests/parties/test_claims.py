@@ -63,10 +63,9 @@ def job(name: str, **options: Any) -> vfl.Job:
     return setting.job(solver, loss, holdout=0.25, **own, **options)
 
 
-@cache
-def asked(name: str, party: str) -> tuple[tuple[Query, Records, ReleaseKey], ...]:
+def noted(spec: Any, party: str) -> list[tuple[Query, Records, ReleaseKey]]:
     """Return the queries of an honest run to one party."""
-    spec, found = job(name), []
+    found: list[tuple[Query, Records, ReleaseKey]] = []
 
     class Noted(InProcessTransport):
         def ask(self, shares: Any, records: Any, key: ReleaseKey) -> Any:
@@ -75,12 +74,20 @@ def asked(name: str, party: str) -> tuple[tuple[Query, Records, ReleaseKey], ...
 
     held = {to: load(spec.for_party(to), own) for to, own in sources_of(spec, setting.table(spec.loss, N)).items()}
     list(Coordinator(Noted(held)).stream(spec))
+    return found
+
+
+@cache
+def asked(name: str, party: str) -> tuple[tuple[Query, Records, ReleaseKey], ...]:
+    """Return the queries of an honest run to one party."""
+    spec = job(name)
+    found = noted(spec, party)
     if name == "visits":  # no solver asks for counts of bins
         Δ = sensitivity(2)
         event = Gaussian(Adjacency.REPLACE_ONE, Δ, 3.0 * Δ, 4)
         counts = Counts(Derivative(Logistic()), {party: (0, 1)}, {party: 2}, event)
-        weights = Records(weights=np.ones(held[party].n_trained))
-        found.append((counts, weights, ReleaseKey(99)))
+        n_trained = N - int(spec.split.held_out(N).sum()) if spec.split else N
+        found.append((counts, Records(weights=np.ones(n_trained)), ReleaseKey(99)))
     return tuple(found)
 
 
