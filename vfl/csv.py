@@ -116,7 +116,12 @@ def formatted(path: str, options: Mapping[str, Any]) -> str | Csv:
             raise SpecificationError(
                 f"a CSV file has no option {name!r}{nearest(name, OPTIONS)}; known: {', '.join(OPTIONS)}"
             )
-    return Csv(path, **({"delimiter": "\t"} if is_tabbed(path) else {}) | dict(options)) if options else path
+    return Csv(path, **{"delimiter": plain_csv(path).delimiter} | dict(options)) if options else path
+
+
+def plain_csv(path: str) -> Csv:
+    """Return a text file without a declared format: fields are separated by tabulators if its name says so, else by commas."""
+    return Csv(path, delimiter="\t" if is_tabbed(path) else ",")
 
 
 def is_text(path: str) -> bool:
@@ -129,4 +134,4 @@ def is_text(path: str) -> bool:
 
 def is_tabbed(path: str) -> bool:
     """Return True if the name is that of a tab-separated file."""
-    return path.lower().removesuffix(".gz").endswith(".tsv")
+    return path.lower().partition("?")[0].removesuffix(".gz").endswith(".tsv")

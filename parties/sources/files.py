@@ -14,7 +14,7 @@ from parties.sources.base import Origin, Seekable
 from parties.sources.csv import CsvSource, header
 from parties.sources.sparse import open_sparse_file
 from parties.sources.tables import open_array, open_table
-from vfl.csv import ARROW, CSV, NPY, NPZ, PARQUET, Csv, is_tabbed
+from vfl.csv import ARROW, CSV, NPY, NPZ, PARQUET, Csv, plain_csv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ def open_file(
     origin = Origin(party, f"file {str(path)!r}")
     origin.check_there(path)
     if csv or path.name.lower().endswith(CSV):
-        return CsvSource(csv or _plain_csv(path), contents, origin, lines=lines)
+        return CsvSource(csv or plain_csv(str(path)), contents, origin, lines=lines)
     if path.is_dir():
         found = sorted(file for file in path.rglob("*.parquet") if not file.name.startswith((".", "_")))
         if not found:
@@ -58,7 +58,7 @@ def column_names(source: str | Path | Csv) -> tuple[str, ...]:
         if isinstance(source, Csv):
             return tuple(header(source)[0])
         if name.endswith(CSV):
-            return tuple(header(_plain_csv(path))[0])
+            return tuple(header(plain_csv(str(path)))[0])
         if name.endswith(PARQUET) or path.is_dir():
             return tuple(pq.read_schema(path if path.is_file() else next(path.rglob("*.parquet"))).names)
         if name.endswith(ARROW):
@@ -167,10 +167,6 @@ def _arrow_batches(path: Path, fields: list[int], names: list[str], rows: int, f
             for start in range(first, batch.num_rows, rows):
                 yield batch.slice(start, rows)
             first = max(0, first - batch.num_rows)
-
-
-def _plain_csv(path: Path) -> Csv:
-    return Csv(str(path), delimiter="\t" if is_tabbed(path.name) else ",")
 
 
 def _open_npy(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:

@@ -18,7 +18,7 @@ from parties.sources import plugins
 from parties.sources.csv import CsvSource
 from parties.sources.files import DAMAGED, ParquetSource
 from parties.sources.tables import open_table
-from vfl.csv import ARROW, CSV, PARQUET, Csv, is_tabbed
+from vfl.csv import ARROW, CSV, PARQUET, Csv, plain_csv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin
             raise origin.error("is a folder without .parquet files")
         return ParquetSource(files, origin, opened=system.open_input_file)
     if isinstance(spec, Csv) or name.endswith(CSV):
-        given = spec if isinstance(spec, Csv) else Csv(address, delimiter="\t" if is_tabbed(path) else ",")
+        given = spec if isinstance(spec, Csv) else plain_csv(address)
         # A stream decompresses, according to the ending of the name; a file can be read from any position.
         read = system.open_input_stream if name.endswith(COMPRESSED) else system.open_input_file
         return CsvSource(given, contents, origin, stream=partial(read, path), lines=lines)

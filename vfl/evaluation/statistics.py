@@ -139,18 +139,43 @@ class Outcomes(CellsAndLoss):
         return np.bincount(2 * (labels > 0) + (margins > self.threshold), minlength=CELLS)
 
 
+class Histogram(ABC):
+    """Base of counts of records in disjoint bins. A record is in at most one bin.
+
+    Replacing a record lowers one count by one and raises another by one: Δ = √2.
+    """
+
+    __slots__ = ()
+    grid: ClassVar[float] = GRID
+    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """Return the number of bins."""
+
+    @abstractmethod
+    def bin_of(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
+        """Return the bin of each record that is counted."""
+
+    def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
+        """Return the counts, (dimension,), in steps of GRID."""
+        bins = self.bin_of(margins, labels, *kept)
+        return np.bincount(bins, minlength=self.dimension).astype(np.int64) * round(1.0 / GRID)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores:
+class Scores(Histogram):
     """Histograms of the margins per class, the negative class first. Each histogram has one bin more than edges.
 
-    Replacing a record lowers one bin by one and raises another: Δ = √2. A margin at an edge counts below the edge.
+    A margin at an edge counts below the edge.
 
     edges : (m,) in ascending order, public.
     """
 
     edges: Vector
 
-    grid: ClassVar[float] = GRID
+    sensitivity: ClassVar[float] = root(2 * round(1.0 / GRID) ** 2)
 
     @property
     def bins(self) -> int:
@@ -162,15 +187,9 @@ class Scores:
         """Return the number of bins of both classes."""
         return 2 * self.bins
 
-    @property
-    def sensitivity(self) -> float:
-        """Return Δ."""
-        return root(2 * round(1.0 / GRID) ** 2)
-
-    def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return the counts, in steps of GRID."""
-        bins = np.searchsorted(self.edges, margins, side="left") + self.bins * (labels > 0)
-        return np.bincount(bins, minlength=self.dimension).astype(np.int64) * round(1.0 / GRID)
+    def bin_of(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
+        """Return the bin of each record."""
+        return np.asarray(np.searchsorted(self.edges, margins, side="left") + self.bins * (labels > 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -475,11 +494,10 @@ def is_near(margins: Vector, squares: Vector, distance: float) -> npt.NDArray[np
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupScores:
+class GroupScores(Histogram):
     """Histograms of the margins, one per half of the held-out records, group and label.
 
     A record's half follows from its position among the held-out records, which does not change when the record is replaced.
-    A record is in at most one bin of one half. Replacing the record lowers one bin by one and raises another: Δ = √2.
 
     size : number of groups. edges : (m,) increasing, public.
     """
@@ -487,7 +505,7 @@ class GroupScores:
     size: int
     edges: Vector
 
-    grid: ClassVar[float] = GRID
+    sensitivity: ClassVar[float] = root(2 * round(1.0 / GRID) ** 2)
     needs: ClassVar[tuple[str, ...]] = (HELD_GROUPS, HELD_POSITIONS)
 
     @property
@@ -500,13 +518,8 @@ class GroupScores:
         """Return the number of bins over both halves, all groups and both labels."""
         return 4 * self.size * self.bins
 
-    @property
-    def sensitivity(self) -> float:
-        """Return Δ."""
-        return root(2 * round(1.0 / GRID) ** 2)
-
-    def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
-        """Return the counts in steps of GRID, in the order (half, group, label, bin).
+    def bin_of(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
+        """Return the bin of each record that is in a group, in the order (half, group, label, bin).
 
         kept : the groups as `codes_of` reads them, (m,), and the positions of the records, (m,).
         """
@@ -514,4 +527,4 @@ class GroupScores:
         inside, half = codes < self.size, kept[1].astype(np.int64) % 2
         bins = np.searchsorted(self.edges, margins, side="left")  # a margin at an edge is not above it
         cells = ((half * self.size + codes) * 2 + (labels > 0)) * self.bins + bins
-        return np.bincount(cells[inside], minlength=self.dimension).astype(np.int64) * round(1.0 / GRID)
+        return np.asarray(cells[inside])

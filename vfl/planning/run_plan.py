@@ -23,7 +23,7 @@ from vfl.evaluation.score import Score
 from vfl.holdout import Side, part_of
 from vfl.job.flags import flags_of
 from vfl.planning import words
-from vfl.planning.cost import Link, Machine, Transfer, transfers
+from vfl.planning.cost import RAY, Link, Machine, Transfer, cost_of, sizes_of, transfers
 from vfl.planning.public_problem import bounds_fairness, budgets_of, knots_of, problem_of
 from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.calibration import split as split_mu
@@ -408,16 +408,8 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Rough estimate of the time of the rounds on one idle, typical machine, once all actors run."""
-        machine = Machine()
-        releases = sum(count for _, count in self.releases)
-        updates = sum(count * getattr(event, "dimension", 1) for event, count in self.releases)
-        return (
-            self.round_trips * machine.trip_seconds
-            + self.n_bytes / machine.vector_bytes_a_second
-            + releases * machine.release_seconds
-            + updates * self.problem.n_records * machine.update_seconds
-        )
+        """Rough estimate of the time of the rounds with Ray on one idle, typical machine, once all actors run."""
+        return cost_of(sizes_of(self), Machine(), RAY).seconds
 
     @property
     def warnings(self) -> tuple[str, ...]:

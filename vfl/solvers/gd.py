@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-import numpy as np
-
 from vfl.arguments import as_floats, require_positive
-from vfl.errors import BudgetExceeded
 from vfl.solvers import joint
-from vfl.solvers.iterates.convergence import Average, Convergence, describe, require_tolerance, tolerance
+from vfl.solvers.iterates.convergence import describe, require_tolerance, tolerance
 from vfl.solvers.protocol import require_clip
 from vfl.solvers.releases.smoothness import require_curvature
 from vfl.solvers.releases.start import explain as explain_start
@@ -85,29 +82,9 @@ class GD(joint.JointSolver):
 
     def schedule(self, problem: Problem) -> Schedule:
         """In every pass, release the clipped gradient, take a step, and rebuild Xw."""
-        clip, charges = self._clip(problem), self.releases(problem)
-        w, loss, curvature = yield from self._begun(problem, charges, self.passes or 1)
-        query = joint.backward(
-            problem, joint.ClippedDerivative(loss, clip.cap), clip, charges[-1][0] if charges else None
-        )
-        step = (self.step_size or 1.0) / curvature
-        passes = self.passes or 1
-        rest = Convergence(self.tol, np.ones_like(w), problem.intercept)
-        mean = Average(self.iterate or "last", passes // 2)
-        for t in range(passes):
-            try:
-                released = yield query
-            except BudgetExceeded:
-                break
-            there = joint.proximal(problem, w - step * np.concatenate(released) / problem.n_records, step)
-            still = rest.after(there, there - w)
-            w = there
-            if still:
-                return w
-            mean.add(w)
-            if t + 1 < passes:
-                yield joint.forward(problem, w, "reset")
-        return mean.final(w)
+        passes, step = self.passes or 1, self.step_size or 1.0
+        whole = [(None, None)] * passes
+        return self._descended(problem, whole, [step] * passes, passes, problem.n_records, self.tol)
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per pass, and those before the first pass."""

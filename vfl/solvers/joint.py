@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from vfl.arguments import as_floats, require_positive
-from vfl.errors import DataError, PrivacyError, SpecificationError
+from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward, Forward, Moments, RecordNorms, Weighting
 from vfl.privacy.geometry import Clip
 from vfl.problem import INTERCEPT
+from vfl.solvers.iterates.convergence import Average, Convergence
 from vfl.solvers.protocol import Solver, require_groups, require_one_of, require_share, require_whole
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.labels import seeks_spread
@@ -35,12 +36,14 @@ from vfl.solvers.rules.defaults import signal_to_noise, typical_spread
 from vfl.solvers.rules.record_defaults import STILL, still
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from vfl.losses import Loss
     from vfl.messages import Block, Fold, Query
     from vfl.privacy.calibration import Charge
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Exchange
+    from vfl.solvers.protocol import Exchange, Schedule
     from vfl.types import Kept, Vector
 
 ITERATES = ("last", "tail")
@@ -89,6 +92,41 @@ class JointSolver(Solver):
                 1.0, time / (time_limit(problem, float(self.clip or math.inf)) * counts.squared_spread(problem, known))
             )
         return w, loss, L * float(known.smoothness[0]) * square
+
+    def _descended(
+        self,
+        problem: Problem,
+        draws: Iterable[tuple[Query | None, Fold | None]],
+        sizes: Iterable[float],
+        steps: int,
+        divisor: float,
+        tol: float | None = None,
+    ) -> Schedule:
+        """Take gradient steps: for each, draw the batch, release its clipped gradient, take a step, and rebuild Xw.
+
+        draws : per step, a query that draws the batch, or None, and the public batch, or None. sizes : γ per step.
+        divisor : expected number of records in a batch. tol : tolerance of the stopping rule; None takes all steps.
+        """
+        clip, charges = self._clip(problem), cast("tuple[Charge, ...]", self.releases(problem))
+        event = charges[-1][0] if charges else None
+        w, loss, curvature = yield from self._begun(problem, charges, steps)
+        weighting, mean = ClippedDerivative(loss, clip.cap), Average(self.iterate or "last", steps // 2)
+        rest = Convergence(tol, np.ones_like(w), problem.intercept)
+        for t, ((sample, fold), γ) in enumerate(zip(draws, sizes, strict=False)):
+            if sample is not None:
+                yield sample
+            try:
+                released = yield backward(problem, weighting, clip, event, fold)
+            except BudgetExceeded:
+                break
+            step = γ / curvature
+            w, before = proximal(problem, w - step * np.concatenate(released) / divisor, step), w
+            if rest.after(w, w - before):
+                return w
+            mean.add(w)
+            if t + 1 < steps:
+                yield forward(problem, w, "reset")
+        return mean.final(w)
 
     def asks_norms(self, problem: Problem) -> bool:
         """Return True if a clip is finite: the coordinator caps each residual by the norm of the record."""

@@ -6,13 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-import numpy as np
-
 from vfl.arguments import as_floats, require_positive
-from vfl.errors import BudgetExceeded
 from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
-from vfl.solvers.iterates.convergence import Average
 from vfl.solvers.protocol import require_clip, require_one_of
 from vfl.solvers.releases.start import explain as explain_start
 
@@ -80,25 +76,9 @@ class SGD(BatchSolver):
 
     def schedule(self, problem: Problem) -> Schedule:
         """In every step, draw the batch, release its clipped gradient, take a step, and rebuild Xw."""
-        clip, drawn = self._clip(problem), self._batches(problem)
-        charges = self.releases(problem)
-        event = charges[-1][0] if charges else None
-        w, loss, curvature = yield from self._begun(problem, charges, drawn.steps)
-        weighting, step = joint.ClippedDerivative(loss, clip.cap), (self.step_size or 1.0) / curvature
-        mean = Average(self.iterate or "last", drawn.steps // 2)
-        for t, (sample, fold) in enumerate(drawn.draws()):
-            if sample is not None:
-                yield sample
-            try:
-                released = yield joint.backward(problem, weighting, clip, event, fold)
-            except BudgetExceeded:
-                break
-            s = step / (1.0 + t / drawn.steps_a_pass) ** DECAYS[self.decay or "constant"]
-            w = joint.proximal(problem, w - s * np.concatenate(released) / drawn.divisor, s)
-            mean.add(w)
-            if t + 1 < drawn.steps:
-                yield joint.forward(problem, w, "reset")
-        return mean.final(w)
+        drawn, decay = self._batches(problem), DECAYS[self.decay or "constant"]
+        sizes = ((self.step_size or 1.0) / (1.0 + t / drawn.steps_a_pass) ** decay for t in range(drawn.steps))
+        return self._descended(problem, drawn.draws(), sizes, drawn.steps, drawn.divisor)
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per step, and those before the first step. Drawing a sample takes no message."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.evaluation.estimates import on_simplex
-from vfl.evaluation.statistics import GRID, LabelMean, Positives
+from vfl.evaluation.statistics import Histogram, LabelMean, Positives
 from vfl.messages import Tally, Unnoised
 from vfl.schema import MOST_CLASSES
 from vfl.solvers.releases.smoothness import bearable
@@ -40,10 +40,8 @@ SURE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class LabelCounts:
+class LabelCounts(Histogram):
     """Histogram of the labels over BINS equal parts of the declared range. Labels outside count in the first or the last bin.
-
-    Replacing a record moves one count from one bin to another: Δ = √2.
 
     low, high : the declared range.
     """
@@ -52,22 +50,16 @@ class LabelCounts:
     high: float
 
     labels_only: ClassVar[bool] = True
-    grid: ClassVar[float] = GRID
     dimension: ClassVar[int] = BINS
-    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
 
-    def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return the counts, (BINS,), in steps of GRID."""
-        inner = np.linspace(self.low, self.high, BINS + 1)[1:-1]
-        bins = np.searchsorted(inner, labels, side="right")
-        return np.bincount(bins, minlength=BINS).astype(np.int64) * round(1.0 / GRID)
+    def bin_of(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
+        """Return the bin of each label."""
+        return np.asarray(np.searchsorted(np.linspace(self.low, self.high, BINS + 1)[1:-1], labels, side="right"))
 
 
 @dataclass(frozen=True, slots=True)
-class ClassCounts:
+class ClassCounts(Histogram):
     """Number of labels of each class. A label that is no class counts as the nearest class, and NaN as the last class.
-
-    Replacing a record moves one count from one class to another: Δ = √2.
 
     classes : K. Labels are coded 0 to K − 1.
     """
@@ -75,8 +67,6 @@ class ClassCounts:
     classes: int
 
     labels_only: ClassVar[bool] = True
-    grid: ClassVar[float] = GRID
-    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
 
     def __post_init__(self) -> None:
         if not 2 <= self.classes <= MOST_CLASSES:
@@ -87,10 +77,9 @@ class ClassCounts:
         """Return K."""
         return self.classes
 
-    def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return the counts, (K,), in steps of GRID."""
-        own = np.clip(np.nan_to_num(labels, nan=self.classes - 1), 0, self.classes - 1).astype(np.int64)
-        return np.bincount(own, minlength=self.classes).astype(np.int64) * round(1.0 / GRID)
+    def bin_of(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
+        """Return the class of each label."""
+        return np.clip(np.nan_to_num(labels, nan=self.classes - 1), 0, self.classes - 1).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +91,10 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Magnitudes:
+class Magnitudes(Histogram):
     """Histogram of labels by their distance from an origin, in 2·SIDE bins whose widths grow with the distance on either side.
 
-    Replacing a record moves one count from one bin to another: Δ = √2. Labels outside count in the first or the last bin, and
-    NaN in the last.
+    Labels outside count in the first or the last bin, and NaN in the last.
 
     origin : 0 if the declared range holds it, else the end nearest to 0. reach : largest distance within the declared range.
     """
@@ -114,9 +102,7 @@ class Magnitudes:
     origin: float
     reach: float
 
-    grid: ClassVar[float] = GRID
     dimension: ClassVar[int] = 96
-    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
 
     @property
     def edges(self) -> Vector:
@@ -124,10 +110,9 @@ class Magnitudes:
         side = self.reach * np.append(0.0, np.geomspace(FINEST, 1.0, self.dimension // 2))
         return self.origin + np.concatenate([-side[:0:-1], side])
 
-    def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return the counts, (dimension,), in steps of GRID."""
-        bins = np.searchsorted(self.edges[1:-1], labels, side="right")
-        return np.bincount(bins, minlength=self.dimension).astype(np.int64) * round(1.0 / GRID)
+    def bin_of(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
+        """Return the bin of each label."""
+        return np.asarray(np.searchsorted(self.edges[1:-1], labels, side="right"))
 
 
 def magnitudes_of(problem: Problem) -> Magnitudes:
