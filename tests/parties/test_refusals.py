@@ -44,6 +44,7 @@ from vfl.messages import (
 from vfl.privacy.events import PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import CryptographicNoise
+from vfl.secure import requests
 from vfl.solvers.noisy_gram import GramClip, NoisyGram
 from vfl.solvers.protocol import Derivative
 from vfl.solvers.releases.labels import ClassCounts
@@ -61,6 +62,9 @@ OTHERS = {
     "pieces": setting.job(NoisyGram(), "squared", partition=THREE),
     "slopes": setting.job(
         vfl.SkGD(passes=2), "squared", privacy={"epsilon": 60.0, "inference": True}, holdout=0.25, **WEAK
+    ),
+    "slopes in pieces": setting.job(
+        vfl.SkGD(passes=2), "squared", partition=THREE, privacy={"epsilon": 60.0, "inference": True}, **WEAK
     ),
     "subsamples": setting.job(
         vfl.SkGD(passes=1, clip="record", block_size=1),
@@ -591,3 +595,331 @@ def test_a_party_refuses_a_query_with_one_lie(lie: str, owner: Any) -> None:
     query, records, key = party.query(kind)
     party.refuses(lambda: change(query), records, replace(key, attempt=1), free=lie not in UNKNOWN)
     party.at.answer(query, records, key)  # it was the lie that was refused, and the refusal left no trace
+
+
+# ---- lies about what was answered before ----
+
+
+def same(query: Any) -> Any:
+    return query
+
+
+def scaled(factor: float) -> Change:
+    """Change the cap of a pass, and with it the clips and the noise of its blocks: each query is right in itself."""
+
+    def changed(query: Descend) -> Descend:
+        steps = tuple(
+            replace(
+                own,
+                clip=replace(own.clip, cap=factor * own.clip.cap),
+                event=replace(own.event, sensitivity=factor * own.event.sensitivity, sigma=factor * own.event.sigma),
+            )
+            for own in query.steps["bank"]
+        )
+        return capped(cap=factor * query.capped.cap)(replace(query, steps={"bank": steps}))  # type: ignore[union-attr]
+
+    return changed
+
+
+def charged(**factors: float) -> Change:
+    """Change the event that a pass was charged with, and the noise of its blocks alike."""
+
+    def changed(query: Descend) -> Descend:
+        steps = tuple(
+            replace(own, event=replace(own.event, sigma=factors["sigma"] * own.event.sigma))
+            for own in query.steps["bank"]
+        )
+        paid = query.capped.paid  # type: ignore[union-attr]
+        event = replace(paid.event, sigma=factors["sigma"] * paid.event.sigma)
+        return capped(paid=replace(paid, event=event))(replace(query, steps={"bank": steps}))
+
+    return changed
+
+
+def of_pass(**fields: Any) -> Change:
+    """Change the key of the charge that a pass names."""
+    return capped(paid=lambda own: replace(own, key=replace(own.key, **fields)))
+
+
+def weighed(**factors: float) -> Change:
+    """Change numbers of the weighting."""
+    return lambda query: replace(
+        query,
+        weighting=replace(
+            query.weighting, **{name: getattr(query.weighting, name) * factor for name, factor in factors.items()}
+        ),
+    )
+
+
+def squared(factor: float) -> Change:
+    """Change the squared cap of a record's row, in the weighting and in the clip."""
+    return both(
+        weighed(square=factor), field("clip", lambda own: replace(own, cap=factor * own.cap)), event(sensitivity=1.0)
+    )
+
+
+LATER: dict[str, tuple[str, str, type, Change, int, Change]] = {
+    # job, party, kind of both queries, change of the answered one, number of the refused one, change of it
+    "a column twice in a pass": (PASS, "bank", Descend, alone(0), 0, alone(0)),
+    "a column twice in a pass, beside a new one": (PASS, "bank", Descend, alone(1), 0, same),
+    "a column twice in a pass, under another offset": (
+        PASS,
+        "bank",
+        Descend,
+        alone(0),
+        0,
+        both(alone(0), step(block=lambda own: replace(own.block, offset=9, index=7))),
+    ),
+    "a column twice in a pass of blocks": (BLOCKS, "bank", Descend, same, 0, same),
+    "a smaller cap within a pass": (PASS, "bank", Descend, alone(0), 0, both(alone(1), scaled(0.5))),
+    "a larger cap within a pass": (PASS, "bank", Descend, alone(0), 0, both(alone(1), scaled(2.0))),
+    "another centre within a pass": (
+        PASS,
+        "bank",
+        Descend,
+        alone(0),
+        0,
+        both(alone(1), row(1, lambda own: own + 1.0), step(centre=lambda own: own.centre + 1.0)),
+    ),
+    "another scale within a pass": (
+        PASS,
+        "bank",
+        Descend,
+        alone(0),
+        0,
+        both(alone(1), row(2, lambda own: 2.0 * own), step(scale=lambda own: 2.0 * own.scale)),
+    ),
+    "a dearer charge within a pass": (PASS, "bank", Descend, alone(0), 0, both(alone(1), charged(sigma=0.5))),
+    "a cheaper charge within a pass": (PASS, "bank", Descend, alone(0), 0, both(alone(1), charged(sigma=2.0))),
+    "other records within a pass": (
+        "subsamples",
+        "bank",
+        Descend,
+        alone(0),
+        0,
+        both(alone(1), field("subsample", 1)),
+    ),
+    "the same columns of other records within a pass": ("subsamples", "bank", Descend, same, 0, field("subsample", 1)),
+    "a piece under another cap": ("pieces", "telco", Gram, same, 1, squared(0.5)),
+    "a piece of the label's other scale": ("pieces", "telco", Gram, same, 1, weighed(label_scale=0.5)),
+    "a piece of other residuals": ("slopes in pieces", "telco", Gram, same, 1, weighed(cap=2.0)),
+    "a piece of other bounds": ("slopes in pieces", "telco", Gram, same, 1, weighed(bound=0.5)),
+    "a piece with other centres": (
+        "slopes in pieces",
+        "telco",
+        Gram,
+        same,
+        1,
+        first("centres", lambda own: own + 0.01),
+    ),
+    "a piece with other scales": ("slopes in pieces", "telco", Gram, same, 1, first("scales", lambda own: 1.1 * own)),
+    "other knots of a curve": (
+        CURVES,
+        "bank",
+        Moments,
+        same,
+        0,
+        field("knots", lambda own: {**own, "bank": ((-0.5, 0.5, 0.9), *own["bank"][1:])}),
+    ),
+    "fewer knots of curves": (
+        CURVES,
+        "bank",
+        Ranges,
+        same,
+        0,
+        field("knots", {"bank": ((-0.5, 0.5, 0.9),)}),
+    ),
+    "knots outside of the bounds": (
+        CURVES,
+        "bank",
+        Ranges,
+        same,
+        0,
+        field("knots", {"bank": ((-0.5, 0.5, 9.0), (-0.5, 0.5, 0.9))}),
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LATER)
+def test_a_party_refuses_a_query_that_an_earlier_charge_does_not_cover(lie: str, owner: Any) -> None:
+    name, who_, kind, answered, number, change = LATER[lie]
+    party = owner(name, who_)
+    query, records, key = party.query(kind)
+    party.at.answer(answered(query), records, key)
+    again, given, at = party.query(kind, number)
+    party.refuses(lambda: change(again), given, replace(at, round=at.round + 50), free="knots" not in lie)
+
+
+@pytest.mark.parametrize("name", [PASS, BLOCKS, "pieces", "slopes in pieces"])
+def test_a_charge_covers_the_rest_of_its_release(name: str, owner: Any) -> None:
+    """The parts that `LATER` changes are refused for the change alone."""
+    kind = Gram if "pieces" in name else Descend
+    party = owner(name, "telco" if kind is Gram else "bank")
+    for number in (0, 1):
+        query, records, key = party.query(kind, 0 if name == PASS else number)
+        party.at.answer(alone(number)(query) if name == PASS else query, records, replace(key, round=50 + number))
+        if number == 0:
+            before = party.spent
+            assert before.epsilon > 0.0
+    assert party.spent == before
+
+
+BEYOND = 1 << 63
+KEYS: dict[str, tuple[str, type, Change, dict[str, int]]] = {
+    f"{what} {number}": (*to, changes)  # type: ignore[misc]
+    for number in (-1, BEYOND)
+    for what, to, changes in (
+        ("round", (SUM, Backward, same), {"round": number}),
+        ("attempt", (SUM, Backward, same), {"attempt": number}),
+        ("part", (SUM, Backward, field("part", number)), {}),
+        ("part of moments", (VISIT, Moments, field("part", number)), {}),
+        ("part of a selection", (PICK, Select, field("part", number)), {}),
+        ("part of a step", (VISIT, Descend, first("parts", lambda _, number=number: number)), {}),
+        ("round of a pass", (PASS, Descend, of_pass(round=number)), {}),
+        ("part of a pass", (PASS, Descend, of_pass(part=number)), {}),
+        ("attempt of a pass", (PASS, Descend, of_pass(attempt=number)), {}),
+    )
+}
+
+
+@pytest.mark.parametrize("lie", KEYS)
+def test_a_party_charges_no_key_that_its_book_cannot_hold(lie: str, owner: Any) -> None:
+    """The key of round −1 stands for the rest of the plan, which closing the run charges."""
+    name, kind, change, changes = KEYS[lie]
+    party = owner(name)
+    query, records, key = party.query(kind)
+    party.refuses(lambda: change(query), records, replace(key, **changes))
+    party.at.answer(query, records, key)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (VISIT, Descend),
+        (VISIT, Moments),
+        (VISIT, Counts),
+        (CURVES, Ranges),
+        (SUM, Backward),
+        (SAMPLED, Backward),
+        (PICK, Select),
+        ("pieces", Gram),
+    ],
+)
+def test_a_party_makes_no_release_twice(name: str, kind: type, owner: Any) -> None:
+    party = owner(name)
+    query, records, key = party.query(kind)
+    party.at.answer(query, records, key)
+    party.refuses(lambda: query, records, key)
+
+
+def dear(query: Any) -> Any:
+    """Lower the noise, so that no plan covers it. The charge says so."""
+    if query.capped is not None:
+        return charged(sigma=1e-4)(query)
+    return event(sigma=1e-4)(query)
+
+
+@pytest.mark.parametrize("name", [PASS, BLOCKS, "subsamples"])
+def test_a_refused_charge_covers_no_block_of_its_pass(name: str, owner: Any) -> None:
+    """Under the owner's book, the same charge is refused again with the next block."""
+    party = owner(name)
+    query, records, key = party.query(Descend)
+    for number in (0, 1):
+        own, given, at = (alone(number)(query), records, key) if name != BLOCKS else party.query(Descend, number)
+        party.refuses(lambda own=own: dear(own), given, at)
+
+
+def test_a_refused_charge_covers_no_batch_of_its_pass(owner: Any) -> None:
+    party = owner(FOLDS)
+    for number in (0, 1, 2):
+        query, records, key = party.query(Backward, number)
+        party.refuses(lambda query=query: dear(query), records, key)
+
+
+FOLLOWERS: dict[str, tuple[Change, bool]] = {
+    "the next batch": (same, True),
+    "the next batch of another division": (field("fold", lambda own: replace(own, of=own.of + 1)), False),
+    "the next batch of another pass": (field("fold", lambda own: replace(own, seed=(*own.seed, 1))), False),
+    "the next batch but one": (field("fold", lambda own: replace(own, number=own.number + 1)), False),
+    "the same batch": (field("fold", lambda own: replace(own, number=own.number - 1)), False),
+    "the next batch with less noise": (event(sigma=0.99), False),
+    "the next batch with more noise": (event(sigma=2.0), False),
+}
+
+
+@pytest.mark.parametrize("which", FOLLOWERS)
+def test_a_charge_of_a_batch_covers_the_next_batch_of_its_pass_alone(which: str, owner: Any) -> None:
+    change, covered = FOLLOWERS[which]
+    party = owner(FOLDS)
+    query, records, key = party.query(Backward)
+    party.at.answer(query, records, key)
+    before = party.spent.epsilon
+    query, records, key = party.query(Backward, 1)
+    try:
+        party.at.answer(change(query), records, key)
+    except ConsentRefused:  # a charge of its own is beyond the plan
+        assert not covered
+    else:
+        assert (party.spent.epsilon == before) is covered
+
+
+def test_no_run_is_answered_that_was_not_announced_to_the_book(owner: Any, tmp_path: Path) -> None:
+    spec = spec_of(PASS)
+    source = sources_of(spec, setting.table(spec.loss, N))["bank"]
+    for kind in (Moments, Descend):
+        query, records, key = owner(PASS, book=False).query(kind)
+        with pytest.raises(ConsentRefused, match="not announced"):
+            load(spec.for_party("bank"), source, str(tmp_path / "policy.toml")).answer(query, records, key)
+
+
+GIVEN: dict[str, tuple[str, type, Callable[[Records], Records]]] = {
+    "a sum without weights": (SUM, Backward, lambda own: Records()),
+    "a step without weights": (BLOCKS, Descend, lambda own: Records()),
+    "a visit without margins": (VISIT, Descend, lambda own: replace(own, margins=None)),
+    "a visit without labels": (VISIT, Descend, lambda own: replace(own, labels=None)),
+    "a visit under a cap without limits": (PASS, Descend, lambda own: replace(own, limits=None)),
+    "counts without weights": (VISIT, Counts, lambda own: Records()),
+    "a selection without weights": (PICK, Select, lambda own: Records()),
+    "products without weights": (PRODUCTS, Gram, lambda own: Records()),
+    "products with fewer weights": (PRODUCTS, Gram, lambda own: Records(weights=_of(own)[:-1])),
+    "products with the weights of one column": (PRODUCTS, Gram, lambda own: Records(weights=_of(own)[:48])),
+}
+
+
+def _of(records: Records) -> Any:
+    return records.weights
+
+
+@pytest.mark.parametrize("lie", GIVEN)
+def test_a_party_refuses_a_query_without_its_vectors(lie: str, owner: Any) -> None:
+    name, kind, change = GIVEN[lie]
+    party = owner(name)
+    query, records, key = party.query(kind)
+    party.refuses(lambda: query, change(records), key, free=False)
+
+
+def test_a_party_says_nothing_that_its_role_does_not_allow(owner: Any) -> None:
+    bank = owner(VISIT)
+    with pytest.raises(PrivacyError, match="holds no label"):
+        bank.at.labels()
+    with pytest.raises(PrivacyError, match="does not use"):
+        bank.at.request(requests.Disclose(""), [])
+    with pytest.raises(PrivacyError, match="load it again"):
+        bank.at.afresh()
+    without = owner(VISIT, book=False)
+    with pytest.raises(PrivacyError, match="keeps no book"):
+        without.at.hear(Notice(Phase.OPEN, "r", "run r"))
+
+
+NOTICES = {
+    "another account": Notice(Phase.OPEN, "s", "run t"),
+    "a run that was not opened": Notice(Phase.CLOSE, "s", "run s"),
+}
+
+
+@pytest.mark.parametrize("lie", NOTICES)
+def test_a_book_hears_of_its_own_run_alone(lie: str, owner: Any) -> None:
+    party = owner(VISIT)
+    with pytest.raises(ConsentRefused):
+        party.at.hear(NOTICES[lie])
+    party.at.answer(*party.query(Moments))
