@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import hmac
 import json
+import operator
+import re
 from typing import TYPE_CHECKING
 
+import jsonschema
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import vfl
 from parties.prediction import ModelPart
 from tests.serving.setting import OTHER, TOKEN, Setting, code, table, train
+from vfl.serving.application import LONGEST_PURPOSE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import vfl
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -46,6 +50,28 @@ def running(tmp_path_factory: pytest.TempPathFactory, result: vfl.Result) -> Ite
     made.prepare(result)
     with made.joined(), made.serving():
         yield made
+
+
+class TestDescription:
+    def test_answers_and_refusals_are_as_the_document_says(self, running: Setting) -> None:
+        described = running.client.get(f"{running.url}/openapi.json").json()
+
+        def require(plain: object, name: str) -> None:
+            jsonschema.Draft202012Validator(described | {"$ref": f"#/components/schemas/{name}"}).validate(plain)
+
+        for reference in re.findall(r'"#/([^"]*)"', json.dumps(described)):
+            functools.reduce(operator.getitem, reference.split("/"), described)
+        asked = {"ids": ["secret-7", "nobody"], "purpose": "x" * LONGEST_PURPOSE}
+        require(asked, "Request")
+        with pytest.raises(jsonschema.ValidationError):
+            require(asked | {"purpose": "x" * (LONGEST_PURPOSE + 1)}, "Request")
+        require(running.ask(**asked).json(), "Answer")
+        statuses = described["paths"]["/v1/models/{model}/predict"]["post"]["responses"]
+        for token, given in (("none", asked), (TOKEN, {}), (TOKEN, {"ids": ["secret-7"], "model": "another"})):
+            refused = running.ask(token=token, **given)
+            require(refused.json(), "Error")
+            assert str(refused.status_code) in statuses
+        assert described["info"]["version"] == vfl.__version__
 
 
 class TestScores:

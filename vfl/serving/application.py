@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from vfl.serving.scoring import Scores, Scoring, Version
 
 ARROW = "application/vnd.apache.arrow.stream"
+OPENAPI = Path(__file__).with_name("openapi.json")
 LARGEST_BODY = 1 << 23
 MOST_WAITING = 256
 """Largest number of requests that are answered at the same time; further requests are refused at once."""
@@ -106,10 +108,9 @@ class Application:
     async def _tend(self) -> None:
         while True:
             self._scoring.tend()
-            for party, there in self._scoring.connected().items():
-                self._connected.labels(party).set(there)
-            for party, stale in self._scoring.stale().items():
-                self._stale.labels(party).set(stale)
+            for party, lane in self._scoring.lanes.items():
+                self._connected.labels(party).set(lane.connected)
+                self._stale.labels(party).set(lane.stale)
             self._ready.set(not self._scoring.ready())
             await asyncio.sleep(0.2)
 
@@ -117,8 +118,8 @@ class Application:
         return JSONResponse({"status": "ok"})
 
     async def _readiness(self, _: Request) -> Response:
-        lacking = self._scoring.ready()
-        status = "not ready" if lacking else "stale" if any(self._scoring.stale().values()) else "ready"
+        lacking, lanes = self._scoring.ready(), self._scoring.lanes.values()
+        status = "not ready" if lacking else "stale" if any(lane.stale for lane in lanes) else "ready"
         return JSONResponse({"status": status}, 503 if lacking else 200)
 
     async def _described(self, _: Request) -> Response:
@@ -409,110 +410,7 @@ def _refused(refusal: Refusal) -> Response:
     return JSONResponse(said, refusal.status, headers=headers)
 
 
-_ID = {"type": ["string", "integer"]}
-_SCORE = {"oneOf": [{"type": "number"}, {"type": "object", "additionalProperties": {"type": "number"}}]}
-_ERRORS = {
-    "400": "The body is not JSON or Arrow.",
-    "401": "The token or certificate is not known.",
-    "403": "The caller, or the policy of a party's owner, does not allow it.",
-    "404": "The model or version is not known, or no record of the request is known to all parties.",
-    "409": "The model in use is not the one that the request expects.",
-    "413": "Too many records or bytes.",
-    "415": "Neither JSON nor Arrow.",
-    "422": "The request is malformed, or its cells do not fit the model's columns.",
-    "429": "A rate, or a count of records per day, is used up.",
-    "503": "A party is away, or the version is not loaded; try again.",
-    "504": "No answer within the time limit; try again.",
-}
-
-
-def _object(required: list[str], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
-
-
-def _named(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-
-
-def _predict(*parameters: str) -> dict[str, Any]:
-    reference = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    return {
-        "post": {
-            "summary": "Score records by id, or with columns of the caller's own",
-            "operationId": "predict" + "Version" * (len(parameters) - 1),
-            "parameters": [_named(name) for name in parameters],
-            "requestBody": {
-                "required": True,
-                "content": {
-                    "application/json": {"schema": {"$ref": "#/components/schemas/Request"}},
-                    ARROW: {"schema": {"description": "A column of ids, and the caller's own columns."}},
-                },
-            },
-            "responses": {
-                "200": {
-                    "description": "Scores, in the order of the request.",
-                    "content": {
-                        "application/json": {"schema": {"$ref": "#/components/schemas/Answer"}},
-                        ARROW: {"schema": {"description": "Columns id, known, label, error, margin, probability."}},
-                    },
-                },
-                **{status: {"description": said, "content": reference} for status, said in _ERRORS.items()},
-            },
-        }
-    }
-
-
 def document() -> dict[str, Any]:
     """Return the OpenAPI document."""
-    prediction = _object([], id=_ID, label={}, margin=_SCORE, probability=_SCORE, error={"enum": [*ERRORS]})
-    schemas = {
-        "Request": {
-            **_object(
-                [],
-                ids={"type": "array", "items": _ID, "minItems": 1},
-                columns={"type": "object", "additionalProperties": {"type": "array"}},
-                purpose={"type": "string", "maxLength": LONGEST_PURPOSE},
-                model={"type": "string", "description": "Digest of the model that the caller expects."},
-            ),
-            "description": "ids, or columns, or both: columns replace those that a party looks up, all of them or none.",
-        },
-        "Answer": _object(
-            ["model", "version", "digest", "predictions"],
-            model={"type": "string"},
-            version={"type": "string"},
-            digest={"type": "string"},
-            threshold={
-                "type": "number",
-                "description": "Of the labels: a probability with logistic loss, else a margin.",
-            },
-            fallback={"type": "object", "description": "Parties that were away, and the replacement of their part."},
-            predictions={"type": "array", "items": prediction},
-        ),
-        "Error": _object(
-            ["error"], error=_object(["code", "message"], code={"type": "string"}, message={"type": "string"})
-        ),
-    }
-    ok = {"responses": {"200": {"description": "Yes."}, "503": {"description": "No."}}, "security": []}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "vfl serve", "version": __version__},
-        "security": [{"bearer": []}, {"certificate": []}],
-        "paths": {
-            "/v1/models/{model}/predict": _predict("model"),
-            "/v1/models/{model}/versions/{version}/predict": _predict("model", "version"),
-            "/v1/models": {
-                "get": {"summary": "Models, versions and digests", "responses": {"200": {"description": "By name."}}}
-            },
-            "/healthz": {"get": {"summary": "Is the process alive?", **ok}},
-            "/readyz": {
-                "get": {"summary": "Can all active versions be answered? The status stale: from earlier records.", **ok}
-            },
-        },
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "certificate": {"type": "mutualTLS"},
-            },
-        },
-    }
+    plain: dict[str, Any] = parse_json(OPENAPI.read_bytes())
+    return plain | {"info": plain["info"] | {"version": __version__}}

@@ -437,17 +437,6 @@ class RemoteParty(PartyLane):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
-    """Scores of n records by a version, as a caller wants them. ids : in normal form; None only if all columns are given."""
-
-    version: Version
-    caller: Caller
-    purpose: str
-    ids: Sequence[bytes] | None
-    n: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Scores:
     """Scores of one request.
 
@@ -490,15 +479,18 @@ class Scoring:
     Guarantee. A score is the sum of the parts of one version, for one id. If a party is away, the request fails, or the
     party's part is the declared fill and the answer names the party. A request keeps the version with which it began. A new
     active version answers once all parties have loaded it; until then the earlier version answers.
+
+    lanes : {party: connection}. failures : {model/version: reason} of refused versions. watch : called when the service gets
+        ready, and when something else keeps it from answering.
     """
 
     def __init__(self, file: ServiceFile, callers: Callers, gathering: Gathering | None) -> None:
         self.party, self._seconds, self._callers = file.party, file.answer_seconds, callers
         self._gathering, self._run = gathering, uuid.uuid4().hex
-        self._lanes: dict[str, PartyLane] = {}
+        self.lanes: dict[str, PartyLane] = {}
         for party, source in file.data.items():
             service = ServingService(party, file.policies[party], self.party, partial(self._tell, party))
-            self._lanes[party] = LocalParty(party, service, source, callers if party == self.party else None)
+            self.lanes[party] = LocalParty(party, service, source, callers if party == self.party else None)
         self._models: dict[str, _Model] = {}
         self.watch: Callable[[dict[str, Any]], None] = logged
         self._why: str | None = None
@@ -542,16 +534,16 @@ class Scoring:
 
     def _check_parties(self, version: Version) -> None:
         for party in version.parts:
-            if party in self._lanes:
+            if party in self.lanes:
                 continue
             if self._gathering is None or party not in self._gathering.parties:
                 raise SpecificationError(
                     f"model {version.model!r} needs party {party!r}: give its data in [data], or a federation that it joins"
                 )
-            self._lanes[party] = RemoteParty(party, self._gathering, self._run, self._seconds)
+            self.lanes[party] = RemoteParty(party, self._gathering, self._run, self._seconds)
 
     def _want(self) -> None:
-        for party, lane in self._lanes.items():
+        for party, lane in self.lanes.items():
             lane.wanted = {
                 version.parts[party].digest: (version.parts[party], model.sources.get(party, ""))
                 for model in self._models.values()
@@ -561,20 +553,17 @@ class Scoring:
 
     def end(self) -> None:
         """Close the parties' streams and connections, after the last request."""
-        for lane in self._lanes.values():
+        for lane in self.lanes.values():
             lane.end()
 
     def refresh(self) -> dict[str, str]:
         """Read the data that this process opens again. Return {party: reason} for data that cannot be read."""
-        own = {party: lane.refresh() for party, lane in self._lanes.items() if isinstance(lane, LocalParty)}
+        own = {party: lane.refresh() for party, lane in self.lanes.items() if isinstance(lane, LocalParty)}
         return {party: why for party, why in own.items() if why}
 
     def tend(self) -> None:
-        """Check the parties, switch models whose wanted version is loaded everywhere, and drop versions without requests.
-
-        `watch` is called when the service gets ready, and when something else keeps it from answering.
-        """
-        for lane in self._lanes.values():
+        """Check the parties, switch models whose wanted version is loaded everywhere, and drop versions without requests."""
+        for lane in self.lanes.values():
             lane.tend_soon()
         changed = False
         for model in self._models.values():
@@ -587,9 +576,8 @@ class Scoring:
         if changed:
             self._want()
         obstacles = self.ready()
-        stale = {
-            party: "cannot read its data, so earlier records are scored" for party, own in self.stale().items() if own
-        }
+        said = "cannot read its data, so earlier records are scored"
+        stale = {party: said for party, lane in self.lanes.items() if lane.stale}
         why = "; ".join(f"{name}: {why}" for name, why in (obstacles | stale).items())
         if why != self._why:
             self._why = why
@@ -598,7 +586,7 @@ class Scoring:
     def _lacking(self, version: Version) -> dict[str, str]:
         """Return {party: reason} for the parties that cannot answer for a version now."""
         states = {
-            party: self._lanes[party].states.get(part.digest, "it is not offered yet")
+            party: self.lanes[party].states.get(part.digest, "it is not offered yet")
             for party, part in version.parts.items()
         }
         return {party: why for party, why in states.items() if why}
@@ -615,14 +603,6 @@ class Scoring:
                 if party not in version.fills:
                     found[f"{name}: {party}"] = why
         return found
-
-    def connected(self) -> dict[str, bool]:
-        """Return {party: True if the party can be reached}."""
-        return {party: lane.connected for party, lane in self._lanes.items()}
-
-    def stale(self) -> dict[str, bool]:
-        """Return {party: True if the party cannot read its changed data, so that it scores earlier records}."""
-        return {party: lane.stale for party, lane in self._lanes.items()}
 
     def known(self, model: str) -> bool:
         """Return True if the service has a model of this name."""
@@ -677,19 +657,16 @@ class Scoring:
             raise Refusal(422, "no_ids", "the model's job names no id column: send all columns of the records")
         if not self._callers.in_time(caller, n):
             raise Refusal(429, "rate", "this caller asks for more records per second than it may", retry=1.0)
-        at_once = n <= MOST_INLINE
-        ids: list[bytes] | None = None
-        if request.ids is not None:
-            asked = version, request.ids
-            ids = self._ids(*asked) if at_once else await asyncio.to_thread(self._ids, *asked)
-        wanted = Wanted(version, caller, request.purpose, ids, n)
-        margins: dict[str, Vector] = {}
-        for party, table in given.items():
-            made = version.parts[party], table
-            margins[party] = self._applied(*made) if at_once else await asyncio.to_thread(self._applied, *made)
+        ids = None if request.ids is None else await _apart(n, self._ids, version, request.ids)
+        margins = {party: await _apart(n, self._applied, version.parts[party], own) for party, own in given.items()}
+
+        def ask(party: str, ids: Sequence[bytes] | None, n: int) -> asyncio.Future[Reply]:
+            asked = Asked(version.parts[party].digest, caller.name, request.purpose, n)
+            return self.lanes[party].ask(Question(asked, ids, version.job.n_margins), n)
+
         logs: list[asyncio.Future[None]] = []
         try:
-            return await self._summed(wanted, missing, margins, until, logs)
+            return await self._summed(version, ask, ids, n, missing, margins, until, logs)
         finally:
             # If another party refuses, this party is known to know a record, so such a refusal waits for the logs like a score.
             for log in logs:
@@ -697,7 +674,10 @@ class Scoring:
 
     async def _summed(
         self,
-        wanted: Wanted,
+        version: Version,
+        ask: Callable[[str, Sequence[bytes] | None, int], asyncio.Future[Reply]],
+        ids: Sequence[bytes] | None,
+        n: int,
         missing: Sequence[str],
         margins: dict[str, Vector],
         until: float,
@@ -705,48 +685,36 @@ class Scoring:
     ) -> Scores:
         """Ask the missing parties and add their margins to the given ones. Raises Refusal.
 
+        ask : function that sends ids, or only their number, to a party. ids : of the n records, in normal form.
         logs : receives the log lines of all replies. Only after these lines are written may a score or a refusal be sent.
         """
-        version, ids, n = wanted.version, wanted.ids, wanted.n
         # Ask this party first: it counts the caller's records, and the other parties must not learn ids that are unknown here.
-        own = ids if self.party in missing else None
+        own, known = ids if self.party in missing else None, np.ones(n, dtype=np.bool_)
         filled: list[str] = []
-        mine = await self._waited(self._asked(wanted, self.party, own, n), until)
+        mine = await self._waited(ask(self.party, own, n), until)
         logs += [mine.logged] if mine.logged is not None else []
         accepted = self._accepted(version, self.party, mine, filled, n)
-        known: Any = None
         if own is not None:
             margins[self.party] = accepted
-            known = np.isfinite(accepted.reshape(n, -1)).all(axis=1)
-        asked = [party for party in missing if party != self.party]
-        sent = (
-            ids if known is None or known.all() else [own for own, there in zip(ids or (), known, strict=True) if there]
-        )
-        if asked and sent:
-            asking = {party: self._asked(wanted, party, sent, len(sent)) for party in asked}
-            done, late = await asyncio.wait(asking.values(), timeout=max(until - time.monotonic(), 0.0))
-            for answer in late:
-                answer.cancel()
-            replies = [answer.result() for answer in done if answer.exception() is None]
-            logs += [reply.logged for reply in replies if reply.logged is not None]
-            for party, answer in asking.items():
+            known = np.asarray(np.isfinite(accepted.reshape(n, -1)).all(axis=1))
+        sent = [one for one, there in zip(ids or (), known, strict=False) if there]
+        others = [party for party in missing if party != self.party]
+        asking = {party: ask(party, sent, len(sent)) for party in others} if sent else {}
+        if asking:
+            await asyncio.wait(asking.values(), timeout=max(until - time.monotonic(), 0.0))
+        late = [party for party, answer in asking.items() if not answer.done()]
+        for party in late:
+            asking[party].cancel()
+        replies = [own for party, own in asking.items() if party not in late and own.exception() is None]
+        logs += [log for own in replies if (log := own.result().logged) is not None]
+        for party in others:
+            margins[party] = np.zeros((n, version.job.n_margins) if version.job.class_names else n)
+            if party in asking:
                 away = Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
-                reply = answer.result() if answer in done else away
-                margins[party] = self._accepted(version, party, reply, filled, len(sent))
-        for party in asked:
-            found = margins.get(party)
-            if found is None or len(found) != n:
-                K = version.job.n_margins
-                margins[party] = np.zeros((n, K) if version.job.class_names else n)  # this party's part is not finite
-                if found is not None:
-                    margins[party][known] = found
+                reply = away if party in late else asking[party].result()
+                margins[party][known] = self._accepted(version, party, reply, filled, len(sent))
         parties = [party for party in version.job.partition.parties if party in margins]
         return Scores(version, added({party: margins[party] for party in parties}, version.intercept), tuple(filled))
-
-    def _asked(self, wanted: Wanted, party: str, ids: Sequence[bytes] | None, n: int) -> asyncio.Future[Reply]:
-        part = wanted.version.parts[party].digest
-        question = Question(Asked(part, wanted.caller.name, wanted.purpose, n), ids, wanted.version.job.n_margins)
-        return self._lanes[party].ask(question, n)
 
     @staticmethod
     async def _waited(answer: asyncio.Future[A], until: float) -> A:
@@ -803,6 +771,11 @@ class Scoring:
             return part.applied(_columns(part.job.for_party(part.party).features, arrays))
         except DataError as error:
             raise Refusal(422, "bad_columns", str(error)) from None
+
+
+async def _apart(n: int, work: Callable[..., A], *arguments: Any) -> A:
+    """Do work on n records: at once if they are few, else in another thread."""
+    return work(*arguments) if n <= MOST_INLINE else await asyncio.to_thread(work, *arguments)
 
 
 def _array(cells: list[Any]) -> Any:
