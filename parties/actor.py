@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from parties.rows import RowFacts, Rows, SubsampledRows, Sums
     from parties.services.service import Service
     from vfl.job import Job
-    from vfl.job.task import PartyTask
+    from vfl.job.job import PartyTask
     from vfl.messages import Statistic
     from vfl.messages.kinds import Plain
     from vfl.shards import Group, Shard

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from parties.session import Credentials
     from parties.sources.base import Source
     from parties.storage.classes import Storage
-    from vfl.job.task import PartyTask
+    from vfl.job.job import PartyTask
     from vfl.security.identifiers import IdKind
     from vfl.shards import Group, Shard
     from vfl.types import Integers, Vector

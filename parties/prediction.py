@@ -22,7 +22,6 @@ from parties.storage.classes import ClassColumns
 from vfl.documents import is_format, parse_json, read_bytes
 from vfl.errors import DataError, OutputError, PrivacyError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode
-from vfl.job.plain import encode
 from vfl.messages import HELD_OFFSETS
 from vfl.problem import coordinates_of
 from vfl.version import __version__
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from parties.alignment.reading import Chosen
     from parties.storage.classes import Storage
     from vfl.job import Job
-    from vfl.job.task import PartyTask
+    from vfl.job.job import PartyTask
     from vfl.messages import Statistic
     from vfl.shards import Shard
     from vfl.types import Integers, Vector
@@ -123,7 +122,7 @@ class ModelPart:
             "w": dict(zip(self.coordinates, map(float, self.w), strict=True)),
             "intercept": np.asarray(self.intercept).tolist(),
             "threshold": self.threshold,
-            "job": encode(self.job),
+            "job": self.job.to_dict(),
         }
         return json.dumps(plain, indent=2, ensure_ascii=False)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from parties.sources.base import Source
-    from vfl.job.task import PartyTask
+    from vfl.job.job import PartyTask
     from vfl.shards import Group, Shard
     from vfl.types import Integers
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from parties.sources.base import Content, Origin, Source
     from parties.storage.dense import Reading
     from vfl.job import Job
-    from vfl.job.task import PartyTask
+    from vfl.job.job import PartyTask
     from vfl.security.identifiers import IdKind, Ids
     from vfl.types import Integers, Vector
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from parties.services.serving import ServingService
     from parties.services.training import TrainingService
     from vfl.job import Job
-    from vfl.job.task import PartyTask
+    from vfl.job.job import PartyTask
     from vfl.messages import Query
     from vfl.messages.joining import Offer
     from vfl.privacy.events import ReleaseKey

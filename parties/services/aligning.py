@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from parties.alignment.reading import ReadIds as Reader
     from parties.services.service import Sent
     from vfl.alignment import Indexed, Keeping
-    from vfl.job.task import PartyTask
+    from vfl.job.job import PartyTask
     from vfl.security.identifiers import IdKind
     from vfl.security.psi import Points
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from parties.consent import Policy, Predicting
     from parties.services.service import Sent
     from parties.sources.base import Source
-    from vfl.job.task import PartyTask
+    from vfl.job.job import PartyTask
     from vfl.types import Vector
 
 

@@ -23,7 +23,6 @@ import vfl
 from tests.benchmarks import methods, problems, utility
 from tests.benchmarks.results import Settings
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.job import file as jobfile
 from vfl.planning.public_problem import problem_of
 from vfl.solvers import SOLVERS
 from vfl.solvers.rules.recommend import recommendation
@@ -77,7 +76,7 @@ def main() -> int:
         for epsilon in epsilons or (built.job.privacy.epsilon,):
             case = replace(built, job=replace(built.job, privacy=vfl.Privacy(epsilon=epsilon)))
             errors = measured(case, range(1, given.seeds + 1))
-            about = {"job": jobfile.to_toml(case.job), "n": case.n, "seeds": given.seeds, "errors": errors}
+            about = {"job": case.job.to_toml(), "n": case.n, "seeds": given.seeds, "errors": errors}
             record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
             record[f"{name}, ε={epsilon:g}" if epsilons else name] = about
             RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -104,7 +104,7 @@ def job(tmp_path: Path) -> Path:
     )
     path = tmp_path / "here" / "mine.toml"
     path.parent.mkdir()
-    path.write_text(jobfile.to_toml(spec) + '[data]\nbank = "it\'s \\"quoted\\" $HOME.csv"\ntelco = \'t.csv\'\n')
+    path.write_text(spec.to_toml() + '[data]\nbank = "it\'s \\"quoted\\" $HOME.csv"\ntelco = \'t.csv\'\n')
     return path
 
 

@@ -14,7 +14,6 @@ from coordinator.federation.gathering import Gathering
 from tests.coordinator.organisations import POLICY, federation
 from tests.coordinator.shares import job, table
 from vfl.errors import FederationError
-from vfl.job.plain import encode
 from vfl.launch.sources import sources_of
 from vfl.messages import Forward, Notice, Phase
 from vfl.messages.joining import ALIGN, TRAIN, Done, Introduce, Load, Offer
@@ -45,7 +44,7 @@ def accepted(joined: Any, gathering: Gathering, purpose: str = TRAIN, **changes:
     shared = joined.policy("q0", POLICY.replace('["trusted"]', '["trusted", "secure"]'))
     joined.start("q0", sources_of(spec, data)["q0"], policy=shared)
     link = gathering.link("q0", 60.0)
-    offer = Offer(purpose, "run1", json.dumps(encode(spec)), spec.digest, OFFERED)
+    offer = Offer(purpose, "run1", json.dumps(spec.to_dict()), spec.digest, OFFERED)
     assert isinstance(link.call(offer).wait(60.0)[0], Done)
     if purpose == TRAIN:
         link.call(Load()).wait(60.0)

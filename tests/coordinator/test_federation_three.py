@@ -16,7 +16,7 @@ from vfl.federation import events
 
 if TYPE_CHECKING:
     from vfl.alignment import Aligning
-    from vfl.job.task import PartyTask
+    from vfl.job.job import PartyTask
 
 PARTIES = ("bank", "shop", "telco")
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1"], "shop": ["s0"], "telco": ["b0", "b1"]}, label=("telco", "y"))

@@ -12,7 +12,6 @@ import pytest
 
 import vfl
 from vfl.errors import LedgerError, OutputError, VflError
-from vfl.job import file as jobfile
 from vfl.launch.train import resume
 from vfl.privacy.ledger import Head, SqliteLedger
 
@@ -99,7 +98,7 @@ def test_the_command_line_says_how_to_continue(tmp_path: Path, call: Callable[..
     ledger = long_ledger(tmp_path)
     rows = np.column_stack(list(columns.values()))
     np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=",".join(columns), comments="")
-    charged = jobfile.to_toml(dataclasses.replace(job, dataset="data"))
+    charged = dataclasses.replace(job, dataset="data").to_toml()
     (tmp_path / "job.toml").write_text(charged + f'[simulation]\ntable = "{tmp_path / "all.csv"}"\n')
     vfl.train(job, columns, at="inprocess")
     run = tmp_path / "run"

@@ -104,7 +104,7 @@ class Site:
             (folder / f"{party}.toml").write_text(
                 f'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon = 4.0\ndelta = {DELTA}\n'
             )
-        (folder / "job.toml").write_text(jobfile.to_toml(job) + environment)
+        (folder / "job.toml").write_text(job.to_toml() + environment)
         if not seeded:
             SqliteLedger(self.ledger).set_cap("credit", epsilon=1.0, delta=DELTA)
 

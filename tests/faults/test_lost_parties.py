@@ -692,7 +692,7 @@ def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
 )
 def test_wrong_policies(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "job.toml"
-    path.write_text(jobfile.to_toml(job()) + f"\n[faults]\n{text}\n")
+    path.write_text(job().to_toml() + f"\n[faults]\n{text}\n")
     with pytest.raises(vfl.VflError) as raised:
         jobfile.read(path)
     assert said in str(raised.value)

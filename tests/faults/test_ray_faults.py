@@ -181,7 +181,7 @@ def test_a_killed_driver_leaves_a_run_to_resume(tmp_path: Path) -> None:
     names = ",".join((*PARTITION.features, "y"))
     np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=names, comments="", fmt="%.17g")
     spec = job(passes=400)
-    (tmp_path / "job.toml").write_text(jobfile.to_toml(spec) + '[simulation]\ntable = "all.csv"\n')
+    (tmp_path / "job.toml").write_text(spec.to_toml() + '[simulation]\ntable = "all.csv"\n')
     vfl_command = [sys.executable, "-c", "from vfl.cli import main; main()"]
     root = str(Path(__file__).parents[2])
     options: dict[str, Any] = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": root}, "text": True}
@@ -209,7 +209,7 @@ def test_json_output_is_not_mixed_with_messages_of_ray(tmp_path: Path) -> None:
     rows = np.column_stack([table()[name] for name in (*PARTITION.features, "y")])
     names = ",".join((*PARTITION.features, "y"))
     np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=names, comments="", fmt="%.17g")
-    (tmp_path / "job.toml").write_text(jobfile.to_toml(job(passes=400)) + '[simulation]\ntable = "all.csv"\n')
+    (tmp_path / "job.toml").write_text(job(passes=400).to_toml() + '[simulation]\ntable = "all.csv"\n')
     command = [sys.executable, "-c", "from vfl.cli import main; main()", "run", "job.toml", "--output", "run", "--json"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as driver:
@@ -373,7 +373,7 @@ def test_a_local_ray_is_started_whatever_else_runs() -> None:
 def test_environment_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(
-        jobfile.to_toml(job())
+        job().to_toml()
         + '[ray]\naddress = "auto"\nready_seconds = 5\n[ray.resources]\nbank = "node:10.0.0.7"\n'
         + '[faults]\non_party_lost = "skip"\nwait_seconds = 9\n'
     )

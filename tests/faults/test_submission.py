@@ -14,7 +14,6 @@ import pytest
 
 import vfl
 from tests.ports import free_port
-from vfl.job import file as jobfile
 from vfl.launch.engines.submission import JobServer
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def test_a_job_file_of_thousands_of_columns_arrives(server: str, tmp_path: Path)
             comments="",
         )
     sources = "".join(f'{party} = "{tmp_path / party}.csv"\n' for party in tables)
-    (tmp_path / "wide.toml").write_text(jobfile.to_toml(spec) + f"[data]\n{sources}[ray]\nready_seconds = 60\n")
+    (tmp_path / "wide.toml").write_text(spec.to_toml() + f"[data]\n{sources}[ray]\nready_seconds = 60\n")
     assert (tmp_path / "wide.toml").stat().st_size > 131_072
     sent = json.loads(said("submit", tmp_path / "wide.toml", "--address", server, "--folder", tmp_path, "--json"))
     followed = said("logs", sent["id"], "--address", server, "--follow")

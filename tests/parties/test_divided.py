@@ -28,7 +28,7 @@ from vfl.security.identifiers import alignment_hash, in_order
 from vfl.shards import Here
 
 if TYPE_CHECKING:
-    from vfl.job.task import PartyTask
+    from vfl.job.job import PartyTask
     from vfl.types import Integers
 
 N = 61

@@ -22,7 +22,6 @@ from tests.parties.alone import party_over
 from tests.solvers import setting
 from vfl.errors import JobFileError, PrivacyError, SpecificationError
 from vfl.job.file import decode
-from vfl.job.plain import encode
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.messages import Fold, Piece, Query, Records, Sample, kinds
 from vfl.planning import plan as make_plan
@@ -298,7 +297,7 @@ def test_blocks_are_refused(solver: Any) -> None:
     spec = vfl.Job(partition=partition, privacy=None, bounds=setting.BOUNDS, penalty=vfl.L2(0.1), solver=solver())
     with pytest.raises(SpecificationError, match=f"{solver.__name__} moves all coordinates at once and has no blocks"):
         make_plan(spec, setting.N)
-    plain = encode(setting.job(solver()))
+    plain = setting.job(solver()).to_dict()
     plain["solver"]["block_size"] = 3
     with pytest.raises(JobFileError, match=r"unknown key 'block_size' in \[solver\]"):
         decode(plain)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.columns import Boolean, Categorical
-from vfl.job.task import label_of
+from vfl.job.job import label_of
 from vfl.schema import BinaryLabel, ClassLabel
 
 if TYPE_CHECKING:

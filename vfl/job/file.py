@@ -46,7 +46,7 @@ from vfl.errors import JobFileError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation, Fairness
 from vfl.job.environment import Environment, Ledger, path_of
 from vfl.job.job import Job
-from vfl.job.plain import FORMAT, to_toml
+from vfl.job.plain import FORMAT
 from vfl.job.site import RAY_KEYS, Faults, Ray
 from vfl.job.start import Start
 from vfl.losses import LOSSES
@@ -189,7 +189,7 @@ def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Jo
 
 def write(job: Job, path: Path) -> None:
     """Write a job file. Raises OutputError."""
-    write_whole(path, to_toml(job))
+    write_whole(path, job.to_toml())
 
 
 _NAME = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^.="']+)"""

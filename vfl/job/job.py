@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections import Counter
@@ -18,19 +19,18 @@ from vfl.evaluation.specification import Evaluation, Fairness, scores_of
 from vfl.evaluation.thresholds import margin_of
 from vfl.features import Curve, curves_in
 from vfl.holdout import Split, Subsamples
-from vfl.job.plain import canonical, digest_of, encode, to_toml
-from vfl.job.secure import require_offered
+from vfl.job.plain import FORMAT, canonical, digest_of, plain_of
 from vfl.job.start import Start
-from vfl.job.task import PartyTask
 from vfl.losses import Loss, loss_of
 from vfl.partition import FeaturePartition
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.specification import Privacy
 from vfl.problem import INTERCEPT, coordinates_of
-from vfl.schema import BinaryLabel, ClassLabel, Scaling, Schema
-from vfl.secure.roles import Secure
+from vfl.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
+from vfl.secure.roles import DEALER, Secure
 from vfl.security.identifiers import IdKind
+from vfl.solvers.on_shares import why_not
 from vfl.solvers.skgd import SkGD
 from vfl.targets import Targets
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from vfl.job.environment import Environment
     from vfl.penalties import Penalty
     from vfl.privacy.noise import NoiseSource
-    from vfl.schema import Declaration
+    from vfl.schema import Declaration, Label
     from vfl.solvers.protocol import Solver
 
 MOST_GROUPS = 16
@@ -262,7 +262,7 @@ class Job:
             object.__setattr__(self, "secure", Secure())
         if self.trust != "secure" and self.secure is not None:
             raise SpecificationError("secure describes training on shares: set trust='secure', or leave secure out")
-        require_offered(self)
+        _require_offered(self)
         if self.margins != STORAGES[0] and (self.trust != TRUSTS[0] or not self.solver.sweeps):
             why = f"trust={self.trust!r}" if self.trust != TRUSTS[0] else f"{self.solver.name} with these options"
             raise SpecificationError(
@@ -681,11 +681,25 @@ class Job:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain tables and lists, which `vfl.job.file.decode` reads."""
-        return encode(self)
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+        fields.pop("partition")
+        plain: dict[str, Any] = {"format": FORMAT, **{k: plain_of(v) for k, v in fields.items() if v is not None}}
+        plain["partition"] = self.partition.to_dict()
+        plain["columns"] = Schema(self.columns).to_dict()
+        plain["penalty"] = {"kind": self.penalty.name, **plain_of(self.penalty)}
+        plain["solver"] = {"kind": self.solver.name, **plain_of(self.solver)}
+        if not isinstance(self.loss, str):
+            plain["loss"] = {"kind": self.loss.name, **plain_of(self.loss)}
+        if self.privacy is None:
+            plain["privacy"] = "none"
+        scalars = {k: v for k, v in plain.items() if not isinstance(v, dict)}
+        return scalars | {k: v for k, v in plain.items() if isinstance(v, dict)}
 
     def to_toml(self) -> str:
         """Return the text of a job file."""
-        return to_toml(self)
+        import tomli_w
+
+        return tomli_w.dumps(self.to_dict())
 
     @property
     def digest(self) -> str:
@@ -740,3 +754,154 @@ def require_job(value: Any) -> None:
     """Raise SpecificationError unless the value is a Job. The message says how to read a Job from a file."""
     wanted = "a vfl.Job (Job.from_toml(FILE) returns the job of a file, and its environment)"
     require("job", value, wanted, fits=isinstance(value, Job))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PartyTask:
+    """Public facts of a job that one party needs to read the party's data. They follow from declarations alone.
+
+    job : the whole job, which the owner's policy and the party's own ledger check.
+    columns : the job's names of the party's columns in the declared order, which is the order of an array without names. The
+        schema maps these names to the columns in the party's data.
+    canonical : the same columns in the order of storage, in which every block is contiguous.
+    schema : the declarations of all columns of the job. scaling : scaling of the canonical columns.
+    sparse : True if zeros have to stay zeros. storage : 'float64' or 'float32'.
+    label : (column in the party's data, declaration), if the party holds the label and the label is wanted.
+    intercept : True if a column of ones is stored after the other columns.
+    id : column by which records are aligned; None without alignment. id_kind : as in `Job`.
+    groups : columns by which fairness is checked; such a column may be a feature too.
+    factors : exposure and weight, if the party holds the label and the factors are wanted.
+    """
+
+    job: Job
+    party: str
+    columns: tuple[str, ...]
+    canonical: tuple[str, ...]
+    schema: Schema
+    scaling: Scaling
+    sparse: bool
+    storage: str
+    label: tuple[str, Label] | None
+    intercept: bool
+    id: str | None
+    id_kind: IdKind | None
+    groups: tuple[str, ...] = ()
+    factors: tuple[Factor, ...] = ()
+
+    @classmethod
+    def of(cls, job: Job, party: str) -> PartyTask:
+        """Return the task of one party. Raises PartitionError for an unknown party."""
+        partition = job.partition
+        canonical = partition.canonical_columns(party)
+        label = (partition.label[1], label_of(job)) if party == partition.label_party else None
+        return cls(
+            job=job,
+            party=party,
+            columns=partition.columns(party),
+            canonical=canonical,
+            schema=job.schema,
+            scaling=job.scaling_of(canonical),
+            sparse=party in job.sparse,
+            storage=job.storage,
+            label=label,
+            intercept=job.intercept and label is not None,
+            id=job.ids.get(party),
+            id_kind=None if job.id_kind is None else IdKind(job.id_kind),
+            groups=tuple(c for c in (job.fairness.columns if job.fairness else ()) if partition.owner(c) == party),
+            factors=factors_of(job) if label is not None else (),
+        )
+
+    @property
+    def features(self) -> PartyTask:
+        """Return the task for prediction: columns in float64, without label, groups and intercept."""
+        return replace(self, label=None, intercept=False, storage="float64", groups=(), factors=())
+
+    @property
+    def measured(self) -> PartyTask:
+        """Return the task for measuring a released model on new records: that of `features`, with label and exposure."""
+        factors = tuple(factor for factor in self.factors if factor.role != "weight")
+        return replace(self.features, label=self.label, factors=factors)
+
+    def __repr__(self) -> str:
+        return f"PartyTask(job {self.job.name!r}, party {self.party!r})"
+
+
+def factors_of(job: Job) -> tuple[Factor, ...]:
+    """Return the declarations of the per-record numbers that the label's owner sends after the label."""
+    partition = job.partition
+    held = {"exposure": partition.exposure, "weight": partition.weight}
+    return tuple(
+        Factor(role, partition.local(column), job.schema[column].limits)
+        for role, column in held.items()
+        if column is not None
+    )
+
+
+def label_of(job: Job) -> Label:
+    """Return the label's declaration: classes for classification, else a number with its declared bounds."""
+    classes: Any = job.classes
+    if job.multinomial:
+        return ClassLabel(classes)
+    if job.classification:
+        return BinaryLabel(classes)
+    column = job.partition.label_column
+    bounds = None if job.schema.unbounded([column]) else job.schema[column].limits
+    return RealLabel(bounds, refuse_negative=loss_of(job.loss).power is not None)
+
+
+def _require_offered(job: Job) -> None:
+    """Raise SpecificationError unless the job can be trained on shares; raise PrivacyError if the guarantee is the reason."""
+    secure, partition, privacy = job.secure, job.partition, job.privacy
+    if job.trust != "secure" or secure is None:
+        return
+    if privacy is None:
+        raise PrivacyError("trust='secure' needs privacy: without noise, the released sums are exact gradients")
+    parties = partition.parties
+    if DEALER in parties:
+        raise SpecificationError(
+            f"party {DEALER!r} would be the dealer and could remove every mask: run the dealer elsewhere, or rename "
+            "the party"
+        )
+    if len(parties) < 2:
+        raise SpecificationError(
+            "trust='secure' divides residuals among at least two parties, and the partition has one: use trust='trusted'"
+        )
+    if not secure.collude < len(parties):
+        raise SpecificationError(
+            f"secure: collude = {secure.collude} of {len(parties)} parties leaves no party to protect: give at most "
+            f"{len(parties) - 1}"
+        )
+    for party in parties:
+        if not partition.columns(party) and not (job.intercept and party == partition.label_party):
+            raise SpecificationError(
+                f"trust='secure' needs at least one column at every party, and party {party!r} has none: leave the party out"
+            )
+    loss = loss_of(job.loss)
+    if why := why_not(job.solver, loss):
+        raise SpecificationError(
+            "trust='secure' offers logistic loss with SkGD, CD, GD and squared loss with NoisyGram; "
+            f"{job.solver.name} with {loss.name} needs {why}: use one of these, or trust='trusted'"
+        )
+    for asked, words, remedy in (
+        (
+            job.holdout is not None,
+            "measures held-out records from their margins",
+            "leave holdout out, and measure the model on other records (vfl evaluate)",
+        ),
+        (job.diagnostics, "releases the objective from margins", "leave diagnostics out"),
+        (
+            privacy.inference is not None,
+            "takes standard errors from margins or from subsamples, which shares do not have",
+            "leave privacy.inference out",
+        ),
+        (privacy.smoothness == "data", "releases exact moments", "use smoothness='private'"),
+        (job.start is not None, "starts from a released model", "leave start out, so that training starts at 0"),
+        (partition.weight is not None, "weights its records", "leave weight out"),
+        (bool(job.sparse), "keeps columns sparse, and masked columns are dense", "leave sparse out"),
+    ):
+        if asked:
+            raise SpecificationError(f"under trust='secure' nobody sees margins, and this job {words}: {remedy}")
+    if unbounded := job.schema.unbounded(partition.features):
+        raise SpecificationError(
+            f"trust='secure' rounds columns to fixed steps and needs bounds for {unbounded[0]!r}: declare them"
+        )

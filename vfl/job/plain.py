@@ -7,32 +7,9 @@ import hashlib
 import json
 import numbers
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-from vfl.schema import Schema
-
-if TYPE_CHECKING:
-    from vfl.job.job import Job
-    from vfl.partition import FeaturePartition
+from typing import Any
 
 FORMAT = 1
-
-
-def encode(job: Job) -> dict[str, Any]:
-    """Return the job as nested plain values, which `vfl.job.file.decode` reads."""
-    fields = {f.name: getattr(job, f.name) for f in dataclasses.fields(job) if f.init}
-    partition: FeaturePartition = fields.pop("partition")
-    plain: dict[str, Any] = {"format": FORMAT, **{k: plain_of(v) for k, v in fields.items() if v is not None}}
-    plain["partition"] = partition.to_dict()
-    plain["columns"] = Schema(job.columns).to_dict()
-    plain["penalty"] = {"kind": job.penalty.name, **plain_of(job.penalty)}
-    plain["solver"] = {"kind": job.solver.name, **plain_of(job.solver)}
-    if not isinstance(job.loss, str):
-        plain["loss"] = {"kind": job.loss.name, **plain_of(job.loss)}
-    if job.privacy is None:
-        plain["privacy"] = "none"
-    scalars = {k: v for k, v in plain.items() if not isinstance(v, dict)}
-    return scalars | {k: v for k, v in plain.items() if isinstance(v, dict)}
 
 
 def plain_of(value: Any) -> Any:
@@ -71,10 +48,3 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, bool):
         return value
     return float(value) if isinstance(value, numbers.Real) else value
-
-
-def to_toml(job: Job) -> str:
-    """Return the job as the text of a job file."""
-    import tomli_w
-
-    return tomli_w.dumps(encode(job))

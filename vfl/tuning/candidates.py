@@ -31,7 +31,6 @@ from vfl.job import Job
 from vfl.job.file import decode
 from vfl.job.flags import flags_of
 from vfl.job.job import require_job
-from vfl.job.plain import encode
 from vfl.losses import loss_of
 from vfl.planning import plan as make_plan
 from vfl.privacy import gaussian_dp
@@ -213,7 +212,7 @@ class Tuning:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tuning as plain values, which `from_dict` reads."""
-        return {"score": self.score, "inclusion": self.inclusion, "jobs": [encode(job) for job in self.jobs]}
+        return {"score": self.score, "inclusion": self.inclusion, "jobs": [job.to_dict() for job in self.jobs]}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Tuning:
@@ -245,7 +244,7 @@ def changed(job: Job, change: Change, number: int) -> Job:
     """Return the job with a candidate's changes. A changed table with another `kind` replaces the whole table of the job."""
     if not isinstance(change, Mapping):
         raise SpecificationError(f"candidate {number} must be a table of changes to the job, or a job, not {change!r}")
-    plain = encode(job)
+    plain = job.to_dict()
     for name, value in _nested(change, number).items():
         _merge(plain, name, value)
     try:

@@ -16,7 +16,6 @@ from vfl.certificate import Certificate
 from vfl.documents import read_json
 from vfl.errors import VflError
 from vfl.evaluation import Findings
-from vfl.job.plain import to_toml
 from vfl.launch.run.checkpoint import NAME
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL
 from vfl.planning import forecast
@@ -161,7 +160,7 @@ def job(base: str, name: str, spec: Job, n_records: int | None, positives: float
         element("h1", spec.name),
         element("p", name, class_="soft"),
         section("Plan", asked, *(unread if refused else _planned(spec, n_records, positives))),
-        section("Declarations", element("pre", _on_lines(to_toml(spec)))),
+        section("Declarations", element("pre", _on_lines(spec.to_toml()))),
     )
 
 

@@ -12,7 +12,6 @@ from parties.joined.desk import DealerDesk
 from tests.coordinator.organisations import federation
 from tests.coordinator.shares import job
 from vfl.federation.events import Refused
-from vfl.job.plain import encode
 from vfl.kinds import to_plain
 from vfl.messages.joining import ALIGN, TRAIN, Done, Failure, Finish, Introduce, Load, Offer, Ping, Pong, SealingKey
 from vfl.privacy.events import ReleaseKey
@@ -39,7 +38,7 @@ class Asked:
 
     def offer(self, spec: vfl.Job, purpose: str = TRAIN) -> Any:
         """Return the answer to an offer of the job."""
-        return self.ask(Offer(purpose, RUN, json.dumps(encode(spec)), spec.digest, ("q0", "q1")))
+        return self.ask(Offer(purpose, RUN, json.dumps(spec.to_dict()), spec.digest, ("q0", "q1")))
 
 
 @pytest.fixture(scope="module")

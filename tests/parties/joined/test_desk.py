@@ -20,7 +20,6 @@ from tests.parties.test_claims import lies
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation.statistics import LabelMean
 from vfl.federation import events
-from vfl.job.plain import encode
 from vfl.kinds import FORMAT, from_plain, to_plain
 from vfl.losses import Logistic
 from vfl.messages import (
@@ -97,7 +96,7 @@ def job(**changes: Any) -> vfl.Job:
 
 
 def offer(spec: vfl.Job, **changes: Any) -> Offer:
-    made = Offer("train", "run1", json.dumps(encode(spec)), spec.digest, PARTIES)
+    made = Offer("train", "run1", json.dumps(spec.to_dict()), spec.digest, PARTIES)
     return replace(made, **changes)
 
 

@@ -16,7 +16,6 @@ from parties.dealing import Dealing
 from parties.session import Credentials
 from vfl.alignment import Aligned
 from vfl.errors import VflError
-from vfl.job.plain import encode
 from vfl.launch.engines.place import check_parties, dealer_of
 from vfl.launch.metrics import meters
 from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, About, Done, Finish, Offer
@@ -123,7 +122,7 @@ def _offer_of(
     job: Job, purpose: str, run: str, parties: tuple[str, ...], sources: Mapping[str, str], arrangement: Arrangement
 ) -> Callable[[str, bool], Offer]:
     """Return a function offer(party, again). `again` is True if the party may have started the run before."""
-    text, resumed = json.dumps(encode(job), ensure_ascii=False), arrangement.resumed
+    text, resumed = json.dumps(job.to_dict(), ensure_ascii=False), arrangement.resumed
     kept = {"keeps": arrangement.run or "", "later": arrangement.later, "last": arrangement.last}
     first = Offer(purpose, run, text, job.digest, parties, resumed=resumed, again=arrangement.again, **kept)  # type: ignore[arg-type]
     return lambda party, again: replace(first, source=sources.get(party, ""), resumed=resumed or again)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from parties.party import Party
     from vfl.alignment import Aligning
     from vfl.job import Job
+    from vfl.job.job import PartyTask
     from vfl.job.site import InProcess
-    from vfl.job.task import PartyTask
     from vfl.launch.engines.place import Application, ApplyEvent, RunEvent
     from vfl.messages import Greeting
 
