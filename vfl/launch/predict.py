@@ -17,7 +17,8 @@ from vfl.evaluation import Findings
 from vfl.evaluation.thresholds import margin_of, threshold_of
 from vfl.job.site import InProcess
 from vfl.launch.engines.place import Application, Organisations, engine_of, located
-from vfl.launch.run.result import Result, labels_of, margins_of, probabilities_of, require_result
+from vfl.launch.run.model import labels_of, probabilities_of
+from vfl.launch.run.result import Result, margins_of, require_result
 from vfl.launch.run.warnings import warn
 from vfl.launch.sources import in_memory, is_by_party, named_by_owners, named_for, sources_of
 from vfl.losses import loss_of

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from vfl.documents import parse_json
 from vfl.errors import ConsentRefused
-from vfl.launch.run.result import labels_of, probabilities_of
+from vfl.launch.run.model import labels_of, probabilities_of
 from vfl.losses import loss_of
 from vfl.serving.scoring import MOST_RECORDS, Refusal
 from vfl.version import __version__

@@ -43,7 +43,8 @@ from vfl.launch.engines.place import located, require_fit
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import Settings, asked_sources, new_budget, running
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, TUNE, fresh_folder
-from vfl.launch.run.result import Result, numbers, told
+from vfl.launch.run.model import numbers
+from vfl.launch.run.result import Result, told
 from vfl.launch.run.warnings import count_releases, warn_of_plan
 from vfl.launch.train import kept_of, of_log
 from vfl.planning import Plan

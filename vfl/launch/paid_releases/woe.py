@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -13,10 +13,11 @@ from vfl.errors import SpecificationError
 from vfl.features import Binned
 from vfl.job.job import require_job
 from vfl.launch.paid_releases.paid_release import Terms, asked_columns, cost_of, paid_release
+from vfl.launch.run.scorecard import Bin, Evidence, WeightOfEvidence
 from vfl.solvers.releases.bins import LabelledCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from vfl.job import Job
     from vfl.types import Vector
@@ -27,67 +28,6 @@ SEEN = 2.0
 """A count is visible if it is at least this many standard deviations of the count's noise. A bin has a weight if one of its two
 counts is visible.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Bin of a column: a category, an interval, or the missing cells.
-
-    positives, negatives : noisy numbers of records. weight : ln((share of all positives in the bin) / (share of all negatives
-        in the bin)). A count that noise hides is replaced by the count expected without information, but by no more than the
-        smallest visible count, which moves the weight towards 0. error : standard error of the weight, from noise and sampling.
-        Weight and error are None if noise hides both counts.
-    """
-
-    name: str
-    positives: float
-    negatives: float
-    weight: float | None
-    error: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Bins of one column, and the column's information value Σ (share of positives − share of negatives)·weight.
-
-    value : information value over the bins with a weight. error : standard error of the value, from noise and sampling, to
-        first order. floor : mean value for a column without information, from noise and sampling alone. limit : value that at
-        most one of 1,000 such columns exceeds.
-    """
-
-    party: str
-    bins: tuple[Bin, ...]
-    value: float
-    error: float
-    floor: float
-    limit: float
-
-    @property
-    def too_noisy(self) -> bool:
-        """True if noise and sampling alone may explain the information value."""
-        return self.value <= self.limit
-
-    def __str__(self) -> str:
-        value = "too noisy to tell" if self.too_noisy else f"{self.value:.3g} ± {self.error:.2g}"
-        return f"information value {value} (floor {self.floor:.2g})"
-
-
-@dataclass(frozen=True, slots=True)
-class WeightOfEvidence:
-    """Weights of evidence that `woe` found. They are released and therefore public.
-
-    columns : {column: Evidence of the column}. noise : largest standard deviation of the noise of a count.
-    epsilon, delta : cost of this release alone. scope : data that the guarantee is for.
-    """
-
-    columns: Mapping[str, Evidence]
-    noise: float
-    epsilon: float
-    delta: float
-    scope: str
-
-    def __str__(self) -> str:
-        return "\n".join(f"{column}: {evidence}" for column, evidence in self.columns.items())
 
 
 def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: Unpack[Terms]) -> WeightOfEvidence:

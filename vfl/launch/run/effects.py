@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vfl.features import Side
     from vfl.job import Job
     from vfl.launch.run.history import History
-    from vfl.launch.run.result import Result
+    from vfl.launch.run.model import Model
     from vfl.schema import Schema
     from vfl.types import Vector
 
@@ -190,7 +190,7 @@ def _draw(axes: Any, effect: Effect | Joint) -> None:
     axes.set_yticks(np.arange(order.size), [effect.x[k] for k in order], fontsize=6)
 
 
-def effects_of(result: Result, told: History | None = None) -> Effects:
+def effects_of(result: Model, told: History | None = None) -> Effects:
     """Return the curves of a model; the largest comes first.
 
     told : history of the run, whose iterates give the noise band; None draws no band.
@@ -344,7 +344,7 @@ def _ends(declared: Any) -> tuple[float, float] | None:
     return None
 
 
-def _moments(result: Result) -> tuple[dict[str, float], dict[str, float]]:
+def _moments(result: Model) -> tuple[dict[str, float], dict[str, float]]:
     """Return the released mean and variance of each scaled coordinate; {} and {} if the run released no means."""
     problem = make_plan(result.job, result.certificate.n_records).problem
     if not result.moments or problem.layout.names != result.coordinates or not problem.centred_coordinates.any():
@@ -357,7 +357,7 @@ def _moments(result: Result) -> tuple[dict[str, float], dict[str, float]]:
     return {names[j]: float(means[j] * reach[j]) for j in kept}, {names[j]: float(variances[j]) for j in kept}
 
 
-def _iterates(result: Result, told: History | None) -> Mapping[str, Vector]:
+def _iterates(result: Model, told: History | None) -> Mapping[str, Vector]:
     """Return {coordinate: (t,) values in the second half of the run}; {} for a run without noise or with too few visits."""
     found: dict[str, Vector] = {}
     if told is None or not told.noise:

@@ -21,7 +21,8 @@ from vfl.job.environment import Ledger
 from vfl.job.job import require_job
 from vfl.job.site import InProcess, Ray
 from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
-from vfl.launch.run.result import Result, numbers, told
+from vfl.launch.run.model import numbers
+from vfl.launch.run.result import Result, told
 from vfl.launch.run.warnings import Passes, count_run
 from vfl.launch.sources import ask_owners, named_by_owners, sources_of
 from vfl.messages import Tally

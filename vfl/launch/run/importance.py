@@ -14,7 +14,7 @@ from vfl.problem import INTERCEPT, coordinates_of
 from vfl.solvers.releases.smoothness import spreads
 
 if TYPE_CHECKING:
-    from vfl.launch.run.result import Result
+    from vfl.launch.run.model import Model
 
 LEVEL = 1.959963984540054
 """Number of standard deviations within which a normal value lies with probability 0.95."""
@@ -50,7 +50,7 @@ class Importance:
         return f"{self.feature} {value} ({self.low:.3g} to {self.high:.3g})"
 
 
-def importance_of(result: Result) -> tuple[Importance, ...]:
+def importance_of(result: Model) -> tuple[Importance, ...]:
     """Return the importance of every feature; the largest comes first. Post-processing, which costs no privacy.
 
     Training released mean and mean square of the columns, as one Gaussian release that the run's ε includes (see
@@ -90,7 +90,7 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
     return tuple(sorted(found, key=lambda one: -one.value))
 
 
-def _errors(result: Result) -> dict[str, float]:
+def _errors(result: Model) -> dict[str, float]:
     """Return {feature: standard error on the scaled feature} of coefficients that the records determine; {} without errors."""
     if result.inference is None:
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from parties.prediction import ModelPart, Permission
-    from vfl.launch.run.result import Result
+    from vfl.launch.run.model import Model
     from vfl.types import Vector
 
+Trained = TypeVar("Trained", bound="Model")
 
-def inference_of(result: Result) -> Inference:
+
+def inference_of(result: Model) -> Inference:
     """Return the result's inference. If there is none, raise SpecificationError, which names the option that releases one."""
     privacy = result.job.privacy
     if result.inference is None and privacy is not None and privacy.inference is not None:
@@ -44,13 +46,13 @@ def inference_of(result: Result) -> Inference:
     return result.inference
 
 
-def estimates_of(result: Result) -> Estimates:
+def estimates_of(result: Model) -> Estimates:
     """Return the coefficients that the records determine. Raises SpecificationError."""
     found, job = inference_of(result), result.job
     return Estimates.of(found, full_sets(job.schema, job.partition.features))
 
 
-def summary_of(result: Result, level: float) -> Summary:
+def summary_of(result: Model, level: float) -> Summary:
     """Return the summary of a result. Raises SpecificationError."""
     estimates, job, certificate = estimates_of(result), result.job, result.certificate
     loss = loss_of(job.loss)
@@ -77,7 +79,7 @@ def summary_of(result: Result, level: float) -> Summary:
     )
 
 
-def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
+def mean_confint_of(result: Model, data: Any, level: float) -> Vector:
     """Return (n, 2) ends of intervals of the mean response of new records; see `Result.mean_confint`."""
     from scipy.special import expit
 
@@ -93,7 +95,7 @@ def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
     return np.asarray(expit(ends) if loss.log_odds else loss.response(ends), dtype=np.float64)
 
 
-def inferred(result: Result, data: Any) -> Result:
+def inferred(result: Trained, data: Any) -> Trained:
     """Return a copy of a result without privacy, with standard errors added; see `Result.infer`."""
     job, loss = result.job, result.job.declared_loss
     _require_classical(result)
@@ -130,7 +132,7 @@ def _products(weights: Mapping[str, Vector]) -> Callable[[ModelPart, Any, Permis
     return lambda part, source, permission: part.products(source, weights, permission=permission)
 
 
-def _require_classical(result: Result) -> None:
+def _require_classical(result: Model) -> None:
     job, loss = result.job, loss_of(result.job.loss)
     ridge = result.certificate.n_records * job.penalty.convexity
     for met, unfit in (
@@ -155,7 +157,7 @@ def _require_classical(result: Result) -> None:
             raise SpecificationError(f"infer cannot give standard errors: {unfit}")
 
 
-def _directions(result: Result, found: Inference) -> dict[str, Vector]:
+def _directions(result: Model, found: Inference) -> dict[str, Vector]:
     """Return {coordinate: (1 + k,)} on the scaled features: the coefficient, then the coordinate's row of a covariance root."""
     scaling = result.job.scaling_of(result.job.partition.features)
     at = {name: j for j, name in enumerate(found.names)}

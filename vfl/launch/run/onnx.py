@@ -20,7 +20,7 @@ from vfl.launch.run.parts import reach_of, sum_of
 
 if TYPE_CHECKING:
     from vfl.features.formula import Condition, Formula
-    from vfl.launch.run.result import Result
+    from vfl.launch.run.model import Model
 
 OPSET = 20
 _OPERATORS = {
@@ -43,7 +43,7 @@ _SAID = {
 _OF_ONNXRUNTIME = "com.microsoft"
 
 
-def onnx_of(result: Result, party: str | None = None) -> bytes:
+def onnx_of(result: Model, party: str | None = None) -> bytes:
     """Return the bytes of the graph. party : party whose part of the margin the graph computes, as output 'margin_part'.
 
     Raises SpecificationError if onnx is not installed, and the errors of `sum_of`.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vfl.features.formula import Formula
     from vfl.job import Job
-    from vfl.launch.run.result import Result
+    from vfl.launch.run.model import Model
     from vfl.losses import Loss
 
 LARGEST = 1e9
@@ -44,7 +44,7 @@ class Sum:
         return tuple(cell for cell in found if cell.content != "made")
 
 
-def sum_of(result: Result, party: str | None = None) -> Sum:
+def sum_of(result: Model, party: str | None = None) -> Sum:
     """Return the margin of the model, or one party's part of the margin without other parties' coefficients.
 
     The parts of all parties and the intercept on scaled features add up to the margin. Columns have their names in one table

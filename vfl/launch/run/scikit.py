@@ -26,7 +26,7 @@ from vfl.launch.run.parts import cells_of, coordinates_of, reach_of, sum_of
 if TYPE_CHECKING:
     from vfl.features.formula import Condition, Formula
     from vfl.job import Job
-    from vfl.launch.run.result import Result
+    from vfl.launch.run.model import Model
 
 _NAMES = {
     name: getattr(np, name) for name in ("broadcast_arrays", "cos", "floor", "log", "nan", "select", "sin", "stack")
@@ -42,7 +42,7 @@ _DATES = {
 """Replacements in the text of dates, which leave dates that pandas reads as a party does."""
 
 
-def pipeline_of(result: Result, party: str | None = None) -> Any:
+def pipeline_of(result: Model, party: str | None = None) -> Any:
     """Return the fitted Pipeline: 'cells', 'columns', and 'model' with coef_, intercept_ and the names of coordinates.
 
     The model is LogisticRegression, LinearSVC (hinge losses; no probabilities) or LinearRegression; for counts and amounts in a
@@ -203,7 +203,7 @@ def _forms(codes: dict[str, int]) -> dict[Any, int]:
     return found
 
 
-def _at_threshold(result: Result, model: Any, nothing: Any) -> Any:
+def _at_threshold(result: Model, model: Any, nothing: Any) -> Any:
     if not result.margin_threshold:
         return model
     from sklearn.frozen import FrozenEstimator

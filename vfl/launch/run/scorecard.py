@@ -18,8 +18,9 @@ from vfl.launch.run.effects import coordinates_at
 from vfl.losses import loss_of
 
 if TYPE_CHECKING:
-    from vfl.launch.paid_releases.woe import WeightOfEvidence
-    from vfl.launch.run.result import Result
+    from collections.abc import Mapping
+
+    from vfl.launch.run.model import Model
     from vfl.types import Vector
 
 MISSING = "(missing)"
@@ -70,7 +71,7 @@ class Scorecard:
 
 
 def scorecard_of(
-    result: Result,
+    result: Model,
     *,
     points_to_double: float,
     base: float,
@@ -113,7 +114,7 @@ def _released(woe: WeightOfEvidence | None, column: str, category: str) -> tuple
     return next((one.weight for one in found.bins if one.name == category), None), found.value
 
 
-def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict[str, float]:
+def _effects(result: Model, column: str, coefficient: dict[str, float]) -> dict[str, float]:
     declared = result.applied.schema[column]
     if isinstance(declared, Crossed):
         return _of_pair(declared, column, coefficient)
@@ -187,3 +188,64 @@ def _of_fill(
         return coefficient[names[declared.texts.index(canonical_category(fill))]]
     below = sum(float(fill) >= edge for edge in declared.edges)  # type: ignore[arg-type]
     return coefficient[names[below]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Bin of a column: a category, an interval, or the missing cells.
+
+    positives, negatives : noisy numbers of records. weight : ln((share of all positives in the bin) / (share of all negatives
+        in the bin)). A count that noise hides is replaced by the count expected without information, but by no more than the
+        smallest visible count, which moves the weight towards 0. error : standard error of the weight, from noise and sampling.
+        Weight and error are None if noise hides both counts.
+    """
+
+    name: str
+    positives: float
+    negatives: float
+    weight: float | None
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Bins of one column, and the column's information value Σ (share of positives − share of negatives)·weight.
+
+    value : information value over the bins with a weight. error : standard error of the value, from noise and sampling, to
+        first order. floor : mean value for a column without information, from noise and sampling alone. limit : value that at
+        most one of 1,000 such columns exceeds.
+    """
+
+    party: str
+    bins: tuple[Bin, ...]
+    value: float
+    error: float
+    floor: float
+    limit: float
+
+    @property
+    def too_noisy(self) -> bool:
+        """True if noise and sampling alone may explain the information value."""
+        return self.value <= self.limit
+
+    def __str__(self) -> str:
+        value = "too noisy to tell" if self.too_noisy else f"{self.value:.3g} ± {self.error:.2g}"
+        return f"information value {value} (floor {self.floor:.2g})"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightOfEvidence:
+    """Weights of evidence that `woe` found. They are released and therefore public.
+
+    columns : {column: Evidence of the column}. noise : largest standard deviation of the noise of a count.
+    epsilon, delta : cost of this release alone. scope : data that the guarantee is for.
+    """
+
+    columns: Mapping[str, Evidence]
+    noise: float
+    epsilon: float
+    delta: float
+    scope: str
+
+    def __str__(self) -> str:
+        return "\n".join(f"{column}: {evidence}" for column, evidence in self.columns.items())

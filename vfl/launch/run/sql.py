@@ -16,7 +16,7 @@ from vfl.launch.run.parts import reach_of, sum_of
 
 if TYPE_CHECKING:
     from vfl.features.formula import Condition, Formula
-    from vfl.launch.run.result import Result
+    from vfl.launch.run.model import Model
 
 RECORD = "vfl_record"
 MARGIN = Cell("margin")
@@ -32,7 +32,7 @@ _ZONE = "(Z|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9](:?[0-5][0-9])?)?)?"
 _OTHER = f"({_DATE}([^T ].+|[T ]([0-9]{{3}}|.*[+-]).*)|[0-9]{{4}}(-?W[0-9]|[0-9]{{4}}).*)"  # read by Python too
 
 
-def query_of(result: Result, table: str = "records", party: str | None = None) -> str:
+def query_of(result: Model, table: str = "records", party: str | None = None) -> str:
     """Return a SELECT of a table's columns and the model's margin; also of probability and class, if the loss has them.
 
     party : party whose part of the margin to select, from the party's own table, as column 'margin_part'. See also `sum_of`.
@@ -54,7 +54,7 @@ def query_of(result: Result, table: str = "records", party: str | None = None) -
     return f"SELECT scored.*{_outputs(result)}\nFROM (\n{scored}) AS scored\n"
 
 
-def _outputs(result: Result) -> str:
+def _outputs(result: Model) -> str:
     job, loss, found = result.job, result.job.response, ""
     if loss.log_odds:
         found += ",\n  1e0 / (1e0 + EXP(-margin)) AS probability"

@@ -20,7 +20,7 @@ from vfl.privacy.ledger.composition import epsilon_of, plan_cost
 
 if TYPE_CHECKING:
     from vfl.job import Job
-    from vfl.launch.run.result import Result
+    from vfl.launch.run.model import Model
     from vfl.privacy.ledger.composition import Plan as Releases
 
 RELEASED_FIRST = ("Moments", "Tally", "Unnoised")
@@ -55,7 +55,7 @@ class Passes:
         elif isinstance(event, Round) and event.kind not in RELEASED_FIRST:
             self._updates += sum(map(len, event.released))
 
-    def ended(self, result: Result) -> None:
+    def ended(self, result: Model) -> None:
         """Warn of a run that has not converged, and of a model at the limit of its predictions.
 
         Private runs issue no such warning: a filter that makes it an error would lose a model whose budget is spent.
@@ -148,7 +148,7 @@ def warn(message: str, category: type[Warning] = PrivacyWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-def doubts(result: Result) -> tuple[str, ...]:
+def doubts(result: Model) -> tuple[str, ...]:
     """Return sentences if public facts say that noise hides any signal, and if the model measures worse than a constant."""
     job, n = result.job, result.certificate.n_records
     said = []
