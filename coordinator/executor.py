@@ -19,8 +19,8 @@ from vfl.privacy.sensitivity import check
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from coordinator.secure import Transport
     from coordinator.states.margins import State
-    from coordinator.transport import Transport
     from vfl.messages import Query, Reply
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Reservation

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from coordinator.executor import Charges, Executor
-    from coordinator.transport import Transport
+    from coordinator.secure import Transport
     from vfl.job.site import Faults
     from vfl.messages import Greeting, Query
     from vfl.privacy.events import Event, ReleaseKey

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from vfl.privacy.keystream import Words
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
+
+    Transport: TypeAlias = "MessageTransport | SecureTransport"
+    """Transport of a run's queries to parties."""
 
 MOST_TERMS = 16
 """Largest number K of terms in a Fourier series of the sigmoid."""

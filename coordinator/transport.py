@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
-    from coordinator.secure import SecureTransport
     from vfl.messages import Notice, Query, Records
     from vfl.privacy.events import ReleaseKey
     from vfl.solvers.protocol import Released
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
     Received = tuple[object, Mapping[str, Any]]
     """A reply, and {name: vector} of the vectors that come with it."""
-    Transport: TypeAlias = "MessageTransport | SecureTransport"
-    """Transport of a run's queries to parties."""
 
 
 M = TypeVar("M")

@@ -10,7 +10,7 @@ from vfl.messages import Notice, Phase
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from coordinator.transport import Transport
+    from coordinator.secure import Transport
     from vfl.messages import BookHeads
     from vfl.privacy.ledger import Head, SqliteLedger
 

@@ -46,7 +46,8 @@ from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
 from vfl.planning import plan
-from vfl.planning.cost import FEDERATION, INPROCESS, RAY, Machine, cost_of, sizes_of
+from vfl.planning.cost import FEDERATION, INPROCESS, RAY, Machine, cost_of
+from vfl.planning.run_plan import sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -21,13 +21,13 @@ from coordinator.coordinator import Coordinator, Outcome
 from coordinator.rounds import LEFT, Lost, Round
 from parties.loading import load
 from vfl.errors import DataError, FederationError, OutputError, PartyLost, SpecificationError
-from vfl.inference.covariance import inference_of
 from vfl.job import file as jobfile
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.engines.place import Arrangement
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import Settings, Witness
+from vfl.launch.run.intervals import inference_from
 from vfl.launch.sources import sources_of
 from vfl.messages import Descend, Phase
 from vfl.privacy.ledger import SqliteLedger
@@ -335,7 +335,7 @@ def test_lost_during_the_releases_for_intervals(
     events, outcome = drive(Lossy(spec, at=first + at, moment=moment, returns=returns, policies=kept), faults)
     before, after = ([event for event in own if isinstance(event, Round)] for own in (whole, events))
     (number,) = (event.number for event in events if isinstance(event, Lost))
-    found = inference_of(
+    found = inference_from(
         outcome.plan,
         [None if event.kind == LEFT or event.refused else event.released for event in after],
         dict.fromkeys(outcome.plan.problem.layout.names, 0.0),

@@ -37,10 +37,10 @@ from vfl.planning.cost import (
     cost_of,
     duration,
     size,
-    sizes_of,
     stored_at,
     table,
 )
+from vfl.planning.run_plan import sizes_of
 from vfl.privacy.ledger.composition import accounting_for, plan_cost
 from vfl.shards.lending import Borrower, Lender
 from vfl.solvers import SOLVERS

@@ -33,9 +33,10 @@ from vfl.launch.train import resume
 from vfl.messages import Block
 from vfl.planning import plan as make_plan
 from vfl.report import charts, write_plan, write_run
+from vfl.report.facts import gathered
 from vfl.report.guarantee import epsilon_by_round
 from vfl.report.markup import element, text
-from vfl.report.run import CHANCE, gathered, noise_reach, size
+from vfl.report.run import CHANCE, noise_reach, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,10 +16,10 @@ import numpy as np
 from vfl.errors import BudgetExceeded, PartyLost
 from vfl.evaluation import distance as distances
 from vfl.evaluation.estimates import Estimate, Findings, share_error
-from vfl.evaluation.gaps import SEEN, Table, gap, noiseless, notions_of, shift
+from vfl.evaluation.gaps import SEEN, Table, chosen, cut, edges_of, gap, noiseless, notions_of, shift
 from vfl.evaluation.inquiries import NOISED, PUBLIC, UNNOISED, HeldOut, Inquiry, event_of, moved, spread_of, tally
 from vfl.evaluation.statistics import GroupCells, GroupScores, strides
-from vfl.evaluation.thresholds import ALL, chosen, cut, edges_of
+from vfl.evaluation.thresholds import ALL
 from vfl.messages import Forward, Groups, RecordNorms
 
 if TYPE_CHECKING:

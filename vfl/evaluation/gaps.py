@@ -7,6 +7,8 @@ records in B that are counted, such as those predicted correctly. The gap of gro
 
 A positive gap means that the model favours g. Raw counts are used, negative ones included: projecting counts onto possible
 ones would pull the counts of small groups upwards.
+
+Thresholds per group are chosen from released histograms of one half of the held-out records, and measured on the other half.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from vfl.types import Vector
+    from vfl.types import Integers, Vector
 
     Interval = tuple[float, float]
 
@@ -209,3 +211,61 @@ def noiseless(table: Table, notion: Notion, group: int) -> Interval:
     low, high = own[0] - others[1], own[1] - others[0]
     ends = [weight * end for weight in weights for end in (low, high)]
     return max(min(ends), -1.0), min(max(ends), 1.0)
+
+
+ALLOWED = 0.02
+"""Largest gap between groups that is not penalised. Beyond it, one unit of gap costs as much as one unit of accuracy."""
+
+
+OUTWARD = (0.05, 0.12, 0.2, 0.32, 0.5, 0.75, 1.1)
+"""Distances of the edges from 0, on both sides, in units of the margins' spread for uniform columns (`spread_of`): 16 bins."""
+
+
+def edges_of(spread: float) -> Vector:
+    """Return the edges of the histograms, which are the possible thresholds; 0 is one of them."""
+    outward = spread * np.array(OUTWARD)
+    return np.concatenate([-outward[::-1], [0.0], outward])
+
+
+def cut(histograms: Vector, thresholds: Integers) -> tuple[Vector, Vector]:
+    """Return counts (G, 2, 2) by group, label and prediction, and the number of bins in each count.
+
+    histograms : (G, 2, bins). thresholds : (G,) positions among the edges; margins above the edge are predicted positive.
+    """
+    above = np.arange(histograms.shape[2])[None, None, :] > thresholds[:, None, None]
+    sides = np.stack([~above, above], axis=3) & np.ones_like(histograms, dtype=bool)[..., None]
+    return (histograms[..., None] * sides).sum(axis=2), sides.sum(axis=2).astype(np.float64)
+
+
+def chosen(histograms: Vector, notion: Notion, *, seen: npt.NDArray[np.bool_]) -> Integers:
+    """Return the groups' thresholds (G,), as positions among the edges, that maximise accuracy − max(0, gap − ALLOWED).
+
+    gap : largest difference, between groups, of the rate that the notion compares. The search is exhaustive: for every pair of
+        a lowest and a highest rate, each group takes the group's most accurate threshold with a rate between them.
+
+    histograms : (G, 2, bins), noisy. seen : (G,) False for a group whose counts the noise hides; such a group keeps the
+        threshold 0.
+    """
+    G, _, bins = histograms.shape
+    default = (bins - 2) // 2
+    options = np.arange(bins - 1)
+    right, rates = np.zeros((G, bins - 1)), np.zeros((G, bins - 1))
+    for option in options:
+        counts, _ = cut(histograms, np.full(G, option))
+        right[:, option] = counts[:, 0, 0] + counts[:, 1, 1]
+        looked_at = (counts * notion.looked_at).sum(axis=(1, 2))
+        rates[:, option] = (counts * notion.counted).sum(axis=(1, 2)) / np.maximum(looked_at, 1.0)
+    right, rates = right / max(float(histograms.sum()), 1.0), np.clip(rates, 0.0, 1.0)
+    right[~seen], rates[~seen] = 0.0, np.nan
+    best, found = -np.inf, np.full(G, default)
+    levels = np.unique(rates[seen])
+    for low in levels:
+        for high in levels[levels >= low]:
+            inside = (rates >= low) & (rates <= high)
+            if not inside[seen].any(axis=1).all():
+                continue
+            taken = np.where(inside, right, -np.inf).argmax(axis=1)
+            value = float(right[seen, taken[seen]].sum()) - max(0.0, float(high - low) - ALLOWED)
+            if value > best:
+                best, found = value, np.where(seen, taken, default)
+    return found

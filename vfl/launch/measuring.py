@@ -17,7 +17,8 @@ from vfl.job.site import InProcess
 from vfl.launch.train import stream
 from vfl.partition import FeaturePartition
 from vfl.planning import plan
-from vfl.planning.cost import FIRST_READING, Machine, memory_here, sizes_of
+from vfl.planning.cost import FIRST_READING, Machine, memory_here
+from vfl.planning.run_plan import sizes_of
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.shards.lending import Borrower, Lender, Lent

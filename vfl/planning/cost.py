@@ -19,19 +19,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from vfl.arguments import require_count
 from vfl.documents import read_json
 from vfl.errors import SpecificationError
-from vfl.privacy.events import bare
-from vfl.security.psi import SIZE
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from vfl.planning.run_plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,36 +273,6 @@ def cost_of(
     return Cost(transport, tuple(nodes), parts, start)
 
 
-def sizes_of(plan: Plan) -> Sizes:
-    """Return the sizes of a planned run. Without privacy, passes count up to their limit, which a run seldom reaches."""
-    problem, solver = plan.problem, plan.solver
-    layout = problem.layout
-    widths = {party: block.stop - block.start for party, block in layout.whole().items()}
-    counted = plan.releases
-    if problem.private:
-        updates = sum(count * getattr(bare(event), "dimension", 1) for event, count in counted)
-    else:
-        passes = solver.last_pass(problem) or getattr(solver, "passes", None) or 1
-        updates = passes * layout.n_coordinates
-    itemsize = int(np.dtype(plan.job.storage).itemsize)
-    # A pass charged as one release still draws noise for each of its blocks.
-    releases = max(sum(count for _, count in counted), updates if problem.private else 0)
-    received, sent = plan.traffic
-    pairs = plan.job.n_margins * (plan.vectors.out + plan.vectors.back) / 2
-    return Sizes(
-        n_records=plan.n_records,
-        widths=widths,
-        updates=int(updates),
-        releases=int(releases),
-        visits=pairs if plan.sharing is None else plan.round_trips,
-        itemsize=itemsize,
-        entry=int(np.dtype(plan.job.margins).itemsize),
-        messages=plan.round_trips,
-        received=received,
-        sent=sent,
-    )
-
-
 def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
     """Return sentences that recommend where to run the job, if the job needs more memory than `machine` has; else ()."""
     room = USABLE * machine.memory
@@ -410,41 +374,3 @@ class Transfer:
         # The time per round is a concave function of its bytes (a logarithm), so equal rounds take longest.
         doublings = math.log2(1.0 + min(self.n_bytes / self.rounds, pipe) / WINDOW)
         return self.rounds * link.trip_seconds * (1.0 + 2.0 * doublings) + 8.0 * self.n_bytes / link.bits_a_second
-
-
-def transfers(plan: Plan) -> dict[str, Transfer]:
-    """Return the upper bounds of each stage: 'training', and 'alignment' for a job with ids.
-
-    The bounds on alignment assume that no party holds ids beyond the n aligned ones.
-    """
-    rounds = plan.round_trips + JOINING
-    labels = 8 * plan.n_records * plan.n_fits * (1 + plan.job.targets.weights)
-    trusted = plan.n_bytes + labels + rounds * _message(plan, len(plan.job.partition.parties))
-    found = {"training": Transfer(rounds, trusted) if plan.sharing is None else _secure(plan)}
-    parties = len(plan.job.ids)
-    if parties:
-        # Each set of ids passes the coordinator on the way to every other party, and ends at the coordinator.
-        sets, positions = SIZE * parties * (2 * parties - 1), 8 * parties
-        messages = 8 * parties * parties
-        found["alignment"] = Transfer(3 * parties + 6, plan.n_records * (sets + positions) + messages * HEAD)
-    return found
-
-
-def _secure(plan: Plan) -> Transfer:
-    """Return the bounds of a run on shares, in which each sealed message passes the coordinator's link twice.
-
-    Each model takes four requests: terms and angles, rows, the check of the rows, and residuals. Opening sums also takes four
-    requests: columns in two steps, contributions to the noise, and the dealer's words. All products of columns together take
-    one opening.
-    """
-    parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
-    openings = (
-        plan.round_trips if models else 1 + plan.round_trips - plan.n_fits * plan.solver.round_trips(plan.problem)
-    )
-    requests = (models + openings) * (2 + 2 * parties + parties * parties)
-    rounds = JOINING + 4 * models + 4 * openings
-    return Transfer(rounds, 2 * plan.n_bytes + _message(plan, requests + JOINING * parties))
-
-
-def _message(plan: Plan, count: int) -> int:
-    return count * HEAD + count * PER_COORDINATE * plan.problem.layout.n_coordinates

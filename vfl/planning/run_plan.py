@@ -23,7 +23,7 @@ from vfl.evaluation.score import Score
 from vfl.holdout import Side, part_of
 from vfl.job.flags import flags_of
 from vfl.planning import words
-from vfl.planning.cost import RAY, Link, Machine, Transfer, cost_of, sizes_of, transfers
+from vfl.planning.cost import HEAD, JOINING, PER_COORDINATE, RAY, Link, Machine, Sizes, Transfer, cost_of
 from vfl.planning.public_problem import bounds_fairness, budgets_of, knots_of, problem_of
 from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.calibration import split as split_mu
@@ -36,6 +36,7 @@ from vfl.secure.roles import Roles
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, chosen, error, residual_bound
 from vfl.security import psi
+from vfl.security.psi import SIZE
 from vfl.solvers import on_shares
 from vfl.solvers.on_shares import products_of, rows_of
 from vfl.solvers.output_perturbation import bounding
@@ -495,3 +496,71 @@ def cheapest(job: Job) -> Plan | None:
     largest = check(job)
     sampled = any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in largest.releases)
     return None if sampled or largest.n_records < MANY else largest
+
+
+def sizes_of(plan: Plan) -> Sizes:
+    """Return the sizes of a planned run. Without privacy, passes count up to their limit, which a run seldom reaches."""
+    problem, solver = plan.problem, plan.solver
+    layout = problem.layout
+    widths = {party: block.stop - block.start for party, block in layout.whole().items()}
+    counted = plan.releases
+    if problem.private:
+        updates = sum(count * getattr(bare(event), "dimension", 1) for event, count in counted)
+    else:
+        passes = solver.last_pass(problem) or getattr(solver, "passes", None) or 1
+        updates = passes * layout.n_coordinates
+    itemsize = int(np.dtype(plan.job.storage).itemsize)
+    # A pass charged as one release still draws noise for each of its blocks.
+    releases = max(sum(count for _, count in counted), updates if problem.private else 0)
+    received, sent = plan.traffic
+    pairs = plan.job.n_margins * (plan.vectors.out + plan.vectors.back) / 2
+    return Sizes(
+        n_records=plan.n_records,
+        widths=widths,
+        updates=int(updates),
+        releases=int(releases),
+        visits=pairs if plan.sharing is None else plan.round_trips,
+        itemsize=itemsize,
+        entry=int(np.dtype(plan.job.margins).itemsize),
+        messages=plan.round_trips,
+        received=received,
+        sent=sent,
+    )
+
+
+def transfers(plan: Plan) -> dict[str, Transfer]:
+    """Return the upper bounds of each stage: 'training', and 'alignment' for a job with ids.
+
+    The bounds on alignment assume that no party holds ids beyond the n aligned ones.
+    """
+    rounds = plan.round_trips + JOINING
+    labels = 8 * plan.n_records * plan.n_fits * (1 + plan.job.targets.weights)
+    trusted = plan.n_bytes + labels + rounds * _message(plan, len(plan.job.partition.parties))
+    found = {"training": Transfer(rounds, trusted) if plan.sharing is None else _secure_transfers(plan)}
+    parties = len(plan.job.ids)
+    if parties:
+        # Each set of ids passes the coordinator on the way to every other party, and ends at the coordinator.
+        sets, positions = SIZE * parties * (2 * parties - 1), 8 * parties
+        messages = 8 * parties * parties
+        found["alignment"] = Transfer(3 * parties + 6, plan.n_records * (sets + positions) + messages * HEAD)
+    return found
+
+
+def _secure_transfers(plan: Plan) -> Transfer:
+    """Return the bounds of a run on shares, in which each sealed message passes the coordinator's link twice.
+
+    Each model takes four requests: terms and angles, rows, the check of the rows, and residuals. Opening sums also takes four
+    requests: columns in two steps, contributions to the noise, and the dealer's words. All products of columns together take
+    one opening.
+    """
+    parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
+    openings = (
+        plan.round_trips if models else 1 + plan.round_trips - plan.n_fits * plan.solver.round_trips(plan.problem)
+    )
+    requests = (models + openings) * (2 + 2 * parties + parties * parties)
+    rounds = JOINING + 4 * models + 4 * openings
+    return Transfer(rounds, 2 * plan.n_bytes + _message(plan, requests + JOINING * parties))
+
+
+def _message(plan: Plan, count: int) -> int:
+    return count * HEAD + count * PER_COORDINATE * plan.problem.layout.n_coordinates

@@ -23,15 +23,15 @@ from vfl.losses import loss_of
 from vfl.planning.words import model_of
 from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report.curves import above
+from vfl.report.facts import gathered
 from vfl.report.markup import Markup, element, page, section, table
 from vfl.report.model import BASELINE, HEAD, SAID, effects, heading_of, importance_note, ranked, rows_of
-from vfl.report.run import gathered
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from vfl.certificate import Report
     from vfl.launch.run.effects import Effect, Joint
-    from vfl.report.run import Facts
+    from vfl.report.facts import Facts
 
 NAME = "card.md"
 TOP = 10

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vfl.evaluation.confusion import Point
     from vfl.evaluation.thresholds import Histogram
     from vfl.launch.run.result import Result
-    from vfl.report.run import Facts
+    from vfl.report.facts import Facts
 
     Place = Callable[[Point], tuple[Estimate | None, Estimate | None]]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vfl.certificate import Certificate, Report
     from vfl.launch.run.history import History
     from vfl.privacy.events import Event
-    from vfl.report.run import Facts
+    from vfl.report.facts import Facts
 
 ORDER = ("outsider", "party", "coordinator")
 

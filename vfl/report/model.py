@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vfl.evaluation import Findings
     from vfl.inference.summary import Row, Summary
     from vfl.launch.run.effects import Effect, Effects, Joint
-    from vfl.report.run import Facts
+    from vfl.report.facts import Facts
 
 HEAD = ("", "measure", "value", "95 % interval", "baseline", "")
 BASELINE = (

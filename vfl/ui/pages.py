@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.privacy.ledger import Balance
-    from vfl.report.run import Facts
+    from vfl.report.facts import Facts
     from vfl.ui.folder import Found, Progress
 
 SCRIPT = Markup(Path(__file__).with_name("poll.js").read_text(encoding="utf-8"))

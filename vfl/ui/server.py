@@ -34,7 +34,7 @@ from vfl.launch.run import checkpoint
 from vfl.privacy.ledger import SqliteLedger
 from vfl.report.card import card
 from vfl.report.card import html as card_html
-from vfl.report.run import gathered
+from vfl.report.facts import gathered
 from vfl.report.run import html as report_html
 from vfl.ui import pages
 from vfl.ui.folder import LONGEST, Found, Watched, find, ledger_of
@@ -42,8 +42,8 @@ from vfl.ui.folder import LONGEST, Found, Watched, find, ledger_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
+    from vfl.report.facts import Facts
     from vfl.report.markup import Child
-    from vfl.report.run import Facts
     from vfl.ui.folder import Progress
 
 T = TypeVar("T")

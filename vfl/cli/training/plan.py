@@ -135,7 +135,8 @@ def _noted(job: Job, environment: Environment, federation: Path | None, across: 
 def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
     from vfl.launch.engines.bundles import cpus_of
     from vfl.launch.engines.place import usable_cores
-    from vfl.planning.cost import APART, CLUSTER, RAY, TRANSPORTS, Machine, cost_of, sizes_of
+    from vfl.planning.cost import APART, CLUSTER, RAY, TRANSPORTS, Machine, cost_of
+    from vfl.planning.run_plan import sizes_of
 
     declared, job = environment.site, planned.job
     here = declared
@@ -157,7 +158,8 @@ def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
 
 def _print_costs(planned: Plan, environment: Environment, *, nodes: bool) -> None:
     """Print advice on memory. nodes : True also prints a table of memory, bytes and time for each transport."""
-    from vfl.planning.cost import Machine, advice, sizes_of, table
+    from vfl.planning.cost import Machine, advice, table
+    from vfl.planning.run_plan import sizes_of
 
     machine = Machine.here()
     for sentence in advice(sizes_of(planned), machine):
@@ -178,7 +180,8 @@ def _to_dict(
     """Return the plan as plain values, for --json. records : n, including held-out records."""
     from vfl.alignment import reveals
     from vfl.job.flags import voids
-    from vfl.planning.cost import Machine, advice, sizes_of
+    from vfl.planning.cost import Machine, advice
+    from vfl.planning.run_plan import sizes_of
     from vfl.privacy.events import OnPart, bare
 
     job, problem = planned.job, planned.problem

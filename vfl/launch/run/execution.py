@@ -16,11 +16,11 @@ from coordinator.rounds import Log, Lost, Made, Round
 from vfl.certificate import certify
 from vfl.errors import LedgerError, SpecificationError
 from vfl.inference import Inference
-from vfl.inference.covariance import inference_of
 from vfl.job.environment import Ledger
 from vfl.job.job import require_job
 from vfl.job.site import InProcess, Ray
 from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
+from vfl.launch.run.intervals import inference_from
 from vfl.launch.run.model import numbers
 from vfl.launch.run.result import Result, told
 from vfl.launch.run.warnings import Passes, count_run
@@ -134,7 +134,7 @@ class Witness:
             )
         if self._all is None or outcome.left:
             return result
-        return result.with_inference(inference_of(plan, self._all[plan.n_before :], result.original))
+        return result.with_inference(inference_from(plan, self._all[plan.n_before :], result.original))
 
     def _charges(self, statement: Statement) -> Mapping[Charge, int]:
         """Return the run's charges: those counted here, or the ledger's if it also holds charges of earlier processes."""

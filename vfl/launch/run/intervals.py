@@ -11,20 +11,24 @@ import numpy as np
 from parties.loading import new_records
 from parties.prediction import added
 from vfl.errors import SpecificationError
-from vfl.inference import Inference
+from vfl.inference.covariance import Noisy, covariances
 from vfl.inference.estimates import Estimates, full_sets
-from vfl.inference.inference import sandwich
+from vfl.inference.inference import Inference, sandwich
 from vfl.inference.summary import CAPPED, CONSERVATIVE, ROBUST, SELECTED, USUAL, Summary, quantile, rows_of
 from vfl.launch.sources import on_joined_rows, owned
 from vfl.losses import loss_of
 from vfl.planning.words import model_of
 from vfl.problem import INTERCEPT
+from vfl.solvers.releases.products import Observed
+from vfl.solvers.rules.intervals import CLEAR, clearness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from parties.prediction import ModelPart, Permission
     from vfl.launch.run.model import Model
+    from vfl.planning import Plan
+    from vfl.solvers.protocol import Released
     from vfl.types import Vector
 
 Trained = TypeVar("Trained", bound="Model")
@@ -172,3 +176,61 @@ def _directions(result: Model, found: Inference) -> dict[str, Vector]:
     values, vectors = np.linalg.eigh(A @ found.covariance @ A.T)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     return dict(zip(names, np.column_stack([A @ found.estimates, root]), strict=True))
+
+
+def observed(plan: Plan, released: Sequence[Released | None]) -> Observed | None:
+    """Replay a run's schedule on the run's releases; return the updates and the released matrices. None if a release was lost.
+
+    released : released values of all queries, in order; None in place of a query that was refused.
+    """
+    schedule, seen = plan.solver.schedule(plan.problem), Observed()
+    try:
+        query = next(schedule)
+        for values in released:
+            if values is None:
+                return None
+            seen.note(query, values)
+            query = schedule.send(values)
+    except StopIteration:
+        return seen
+    return None
+
+
+def inference_from(plan: Plan, released: Sequence[Released | None], original: dict[str, float]) -> Inference | None:
+    """Return estimates and covariance of a finished run. None if the run lost a party or released no curvature.
+
+    original : coefficients in original units, as in `Result.original`.
+    """
+    problem = plan.problem
+    if problem.inference is None or (seen := observed(plan, released)) is None:
+        return None
+    found = (seen.matrix(of_curvature=kind) for kind in (True, False))
+    H, J = (None if one is None else Noisy(*one) for one in found)
+    solver: Any = plan.solver
+    if H is None or J is None:
+        return None
+    noise, both = covariances(problem, seen, solver.skipped(problem), H, J)
+    to_original = _to_original(plan, seen)
+    conservative = H.clearness < CLEAR or clearness(solver, problem) < CLEAR
+    return Inference(
+        tuple(original),
+        np.array(list(original.values())),
+        to_original @ both @ to_original.T,
+        to_original @ noise @ to_original.T,
+        conservative,
+    )
+
+
+def _to_original(plan: Plan, seen: Observed) -> Vector:
+    """Return the matrix (k, p) that maps scaled and centred coordinates to the original units of `Result.original`."""
+    job, names = plan.job, plan.problem.layout.names
+    scaling = job.scaling_of(job.partition.features)
+    features = job.schema.features(job.partition.features)
+    found = np.zeros((len(features) + job.intercept, len(names)))
+    for column, (name, s, c) in enumerate(zip(names, seen.scale, seen.centre, strict=True)):
+        w = np.array([s if own == name else 0.0 for own in features])
+        coefficients, constant = scaling.original_units(w, s if name == INTERCEPT else -s * c if job.intercept else 0.0)
+        found[: len(features), column] = coefficients
+        if job.intercept:
+            found[-1, column] = constant
+    return found
