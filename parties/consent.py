@@ -59,7 +59,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from parties.allowed import matches, require_listed
-from vfl.arguments import as_floats, require, require_count, require_positive
+from vfl.arguments import check_options, number, one_of, option, require_count, require_positive, that
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of, voids
 from vfl.secure.roles import SEPARATE
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 ANY = "*"
+_LIMIT = "is out of range: a limit needs epsilon > 0 and 0 < delta < 1"
 VARIABLE = "VFL_POLICY"
 """Environment variable with which an owner sets the policy file on its own node. It overrides the policy that a job names."""
 
@@ -81,15 +82,11 @@ VARIABLE = "VFL_POLICY"
 class Limit:
     """Limit on (ε, δ). Neither number may be exceeded."""
 
-    epsilon: float
-    delta: float
+    epsilon: float = option(number(lambda epsilon: 0 < epsilon < math.inf, _LIMIT, PrivacyError))
+    delta: float = option(number(lambda delta: 0 < delta < 1, _LIMIT, PrivacyError))
 
     def __post_init__(self) -> None:
-        as_floats(self, "epsilon", "delta")
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0 and 0 < self.delta < 1):
-            raise PrivacyError(
-                f"a limit needs epsilon > 0 and 0 < delta < 1, not epsilon = {self.epsilon!r}, delta = {self.delta!r}"
-            )
+        check_options(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +96,18 @@ class Predicting:
     models: tuple[str, ...] = ()
     parties: tuple[str, ...] | None = None
     sources: tuple[str, ...] | None = None
-    records: int | None = None
+    records: int | None = option(that(lambda records: records >= 0, "must be a whole number of at least 0"), None)
     labels: bool = False
     callers: tuple[str, ...] | None = None
     purposes: tuple[str, ...] | None = None
-    rate: float | None = None
+    rate: float | None = option(require_positive, None)
     secure: bool = False
     lookup: bool = False
     unusable: bool = False
     fill: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.records is not None:
-            require("prediction.records", self.records, "a whole number of at least 0", fits=self.records >= 0)
-        require_positive("prediction.rate", self.rate, optional=True)
+        check_options(self, "prediction.")
 
     def why_not(self, caller: str, purpose: str) -> str:
         """Return the reason why a service may not answer a caller, or '' if it may."""
@@ -130,15 +125,12 @@ class Demands:
     The module's docstring explains each entry. An entry of None demands nothing.
     """
 
-    collude: int | None = None
-    dealer: str | None = None
+    collude: int | None = option(require_count, None)
+    dealer: str | None = option(one_of((SEPARATE,), f"must be {SEPARATE!r}, the one dealer to demand"), None)
     products: bool = True
 
     def __post_init__(self) -> None:
-        if self.collude is not None:
-            require_count("secure.collude", self.collude)
-        demanded = self.dealer in (None, SEPARATE)
-        require("secure.dealer", self.dealer, f"{SEPARATE!r}, the one dealer to demand", fits=demanded)
+        check_options(self, "secure.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

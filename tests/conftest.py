@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -176,6 +177,24 @@ def own_key(tmp_path_factory: pytest.TempPathFactory) -> None:
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the indexes of aligned records in a folder of this session; Ray's workers start later and inherit it."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send the messages of in-process jobs in their plain form, as between processes, with copies of arrays."""
+    from vfl.kinds import from_plain, from_plain_call, to_plain, to_plain_call
+    from vfl.launch.engines.inprocess import InProcessTransport
+
+    passed = InProcessTransport._post
+
+    def post(transport: InProcessTransport, call: Any) -> Any:
+        posted = passed(transport, replace(call, message=from_plain_call(to_plain_call(call.message))))
+        if call.steps:
+            return posted
+        reply, *sent = posted.answer
+        return replace(posted, answer=(from_plain(to_plain(reply), type(reply)), *sent))
+
+    monkeypatch.setattr(InProcessTransport, "_post", post)
 
 
 @pytest.fixture(scope="session")

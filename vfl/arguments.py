@@ -6,12 +6,37 @@ import importlib
 import math
 import numbers
 import reprlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import MISSING, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vfl.errors import SpecificationError
+from vfl.errors import SpecificationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+Check: TypeAlias = Callable[[str, Any], Any]
+"""Check of one value: return the value, as the type that it has to have, or raise an error that begins with the argument."""
+
+
+def option(check: Check, default: Any = MISSING) -> Any:
+    """Return a field of a frozen dataclass with the check that `check_options` runs on its value."""
+    return field(default=default, metadata={"check": check})
+
+
+def check_options(specification: Any, where: str = "") -> None:
+    """Run the checks of all fields made by `option`. None passes where the annotation of the field allows it.
+
+    Equal values then make equal specifications with equal digests, and compiled loops see one type: a check of real numbers
+    returns floats, also for clip=1 and for NumPy's numbers.
+
+    where : beginning of the argument's name in errors, such as "GD: ".
+    """
+    for f in fields(specification):
+        value = getattr(specification, f.name)
+        if "check" in f.metadata and not (value is None and "None" in str(f.type)):
+            object.__setattr__(specification, f.name, f.metadata["check"](f"{where}{f.name}", value))
 
 
 def package(name: str, extra: str, what: str) -> Any:
@@ -29,64 +54,99 @@ def require(argument: str, value: Any, wanted: str, *, fits: bool) -> None:
         raise SpecificationError(f"{argument} must be {wanted}, not {reprlib.repr(value)}")
 
 
-def require_number(argument: str, value: Any) -> None:
-    """Refuse a value that is not a real number. Booleans are refused, too. For text like "1.5" the error names the number."""
+def require_number(argument: str, value: Any) -> float:
+    """Return a real number as float. Booleans are refused, too. For text like "1.5" the error names the number."""
     spelt = f", {value.strip()}" if isinstance(value, str) and _spells_number(value) else ""
     fits = isinstance(value, numbers.Real) and not isinstance(value, bool)
     require(argument, value, f"a number{spelt}", fits=fits)
+    return float(value)
 
 
 def require_positive(
     argument: str,
     value: Any,
     *,
-    optional: bool = False,
     infinite: bool = False,
     error: type[SpecificationError] = SpecificationError,
     remedy: str = "",
-) -> None:
-    """Refuse a value that is not a positive number. None is accepted only if `optional`, and inf only if `infinite`."""
-    if optional and value is None:
-        return
+) -> float:
+    """Return a positive number as float; inf is accepted only if `infinite`. Refuse any other value."""
     require_number(argument, value)
     if not (value > 0 and (infinite or math.isfinite(value))):
         finite = "" if infinite else " and finite"
         raise error(f"{argument} must be positive{finite}, not {value!r}{remedy}")
+    return float(value)
 
 
 def require_fraction(
     argument: str, value: Any, error: type[SpecificationError] = SpecificationError, remedy: str = ""
-) -> None:
-    """Refuse a value that is not a number strictly between 0 and 1."""
+) -> float:
+    """Return a number strictly between 0 and 1 as float. Refuse any other value."""
     require_number(argument, value)
     if not 0 < value < 1:
         raise error(f"{argument} must lie strictly between 0 and 1, not {value!r}{remedy}")
+    return float(value)
 
 
-def as_floats(specification: Any, *options: str) -> None:
-    """Check that the numeric options of a frozen specification are numbers, and replace them by floats.
+def that(
+    fits: Callable[[Any], bool],
+    wanted: str,
+    error: type[SpecificationError] = SpecificationError,
+    known: Iterable[str] = (),
+) -> Check:
+    """Return the check of a value for which `fits` holds. The error is "ARGUMENT WANTED, not VALUE (NEAREST KNOWN)"."""
 
-    `clip=1`, `clip=1.0` and NumPy's numbers then give equal specifications with equal digests, and compiled loops see one type.
-    """
-    for option in options:
-        value = getattr(specification, option)
-        if not isinstance(value, bool) and isinstance(value, numbers.Real):
-            object.__setattr__(specification, option, float(value))
+    def check(argument: str, value: Any) -> Any:
+        if not fits(value):
+            raise error(f"{argument} {wanted}, not {reprlib.repr(value)}{nearest(str(value), known)}")
+        return value
+
+    return check
 
 
-def require_whole(argument: str, value: Any) -> None:
-    """Refuse a value that is not an integer. For 1000.0 the error names 1000."""
+def number(fits: Callable[[float], bool], wanted: str, error: type[SpecificationError] = SpecificationError) -> Check:
+    """Return the check of a number for which `fits` holds. It returns a float; see `that`."""
+
+    def check(argument: str, value: Any) -> float:
+        require_number(argument, value)
+        return float(that(fits, wanted, error)(argument, value))
+
+    return check
+
+
+def whole(least: int = 1, most: float = math.inf, wanted: str = "") -> Check:
+    """Return the check of an int from `least` to `most`. wanted : as for `that`, unless the default fits."""
+    return that(
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most,
+        wanted or f"must be a whole number of at least {least}",
+    )
+
+
+def one_of(known: Sequence[Any], wanted: str = "", error: type[SpecificationError] = SpecificationError) -> Check:
+    """Return the check of one of the known values. wanted : as for `that`; '' lists the values, which are texts."""
+    listed = () if wanted else known
+    return that(lambda value: value in known, wanted or f"must be one of {', '.join(listed)}", error, listed)
+
+
+flag = that(lambda value: isinstance(value, bool), "must be True or False")
+CLIP = partial(require_positive, infinite=True)
+SHARE = number(lambda share: 0.0 <= share < 1.0, "must lie between 0 and 1, without 1")
+
+
+def require_whole(argument: str, value: Any) -> int:
+    """Return an integer. Refuse a value that is none. For 1000.0 the error names 1000."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     spelt = ""
     if not whole and isinstance(value, str | numbers.Real) and _spells_number(value) and float(value).is_integer():
         spelt = f", {int(float(value))}"
     require(argument, value, f"a whole number{spelt}", fits=whole)
+    return int(value)
 
 
-def require_count(argument: str, value: Any) -> None:
-    """Refuse a value that is not a whole number of at least 1."""
-    require_whole(argument, value)
-    require(argument, value, "a whole number of at least 1", fits=value >= 1)
+def require_count(argument: str, value: Any) -> int:
+    """Return a whole number of at least 1. Refuse any other value."""
+    require(argument, value, "a whole number of at least 1", fits=require_whole(argument, value) >= 1)
+    return int(value)
 
 
 def provides(value: Any, names: Iterable[str]) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from vfl.arguments import check_options, one_of, option
 from vfl.errors import SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ Category: TypeAlias = str | int | float | bool
 
 UNBOUNDED: Bounds = (-math.inf, math.inf)
 INDICATOR = "indicator"
+MISSING_CELLS = one_of((INDICATOR,), "is 'indicator' or left out (a value for missing cells is given as fill)")
+"""Check of the option for missing cells."""
 
 
 def nearest_double(value: Any) -> float:
@@ -75,14 +78,6 @@ def checked_bounds(bounds: Sequence[float]) -> Bounds:
     return lo, hi
 
 
-def check_missing(missing: str | None) -> None:
-    """Check the option for missing cells. Raises SpecificationError."""
-    if missing not in (None, INDICATOR):
-        raise SpecificationError(
-            f"missing is 'indicator' or left out, not {missing!r}; a value for missing cells is given as fill"
-        )
-
-
 def indicators(column: str, missing: str | None) -> tuple[str, ...]:
     """Return the coordinate that marks missing cells, as a tuple of its name; () without such a coordinate."""
     return () if missing is None else (f"{column}=(missing)",)
@@ -101,10 +96,10 @@ class Numeric:
     kind: ClassVar[str] = "numeric"
     bounds: Bounds | None = None
     fill: float | None = None
-    missing: str | None = None
+    missing: str | None = option(MISSING_CELLS, None)
 
     def __post_init__(self) -> None:
-        check_missing(self.missing)
+        check_options(self)
         if self.bounds is not None:
             object.__setattr__(self, "bounds", checked_bounds(self.bounds))
         if self.fill is None:
@@ -144,13 +139,11 @@ class Boolean:
     """
 
     kind: ClassVar[str] = "boolean"
-    fill: bool | None = None
-    missing: str | None = None
+    fill: bool | None = option(one_of((0, 1), "of a boolean column is true or false"), None)
+    missing: str | None = option(MISSING_CELLS, None)
 
     def __post_init__(self) -> None:
-        check_missing(self.missing)
-        if self.fill is not None and self.fill not in (0, 1):
-            raise SpecificationError(f"fill of a boolean column is true or false, not {self.fill!r}")
+        check_options(self)
 
     def features(self, column: str) -> tuple[str, ...]:
         """Return the names of the column's coordinates."""
@@ -183,11 +176,11 @@ class Categorical:
     kind: ClassVar[str] = "categorical"
     categories: tuple[Category, ...]
     fill: Category | None = None
-    unknown: str = "refuse"
-    missing: str | None = None
+    unknown: str = option(one_of(("refuse", "zero"), "must be 'refuse' or 'zero'"), "refuse")
+    missing: str | None = option(MISSING_CELLS, None)
 
     def __post_init__(self) -> None:
-        check_missing(self.missing)
+        check_options(self)
         if not isinstance(self.categories, tuple | list) or len(self.categories) < 2:
             raise SpecificationError(f"categories are a list of at least two, not {self.categories!r}")
         object.__setattr__(self, "categories", tuple(self.categories))
@@ -196,8 +189,6 @@ class Categorical:
             raise SpecificationError(f"category {twice!r} is declared twice (categories are compared as text)")
         if self.fill is not None and canonical_category(self.fill) not in texts:
             raise SpecificationError(f"fill {self.fill!r} is not a declared category{nearest(str(self.fill), texts)}")
-        if self.unknown not in ("refuse", "zero"):
-            raise SpecificationError(f"unknown must be 'refuse' or 'zero', not {self.unknown!r}")
 
     @property
     def texts(self) -> tuple[str, ...]:

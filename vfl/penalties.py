@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_number
+from vfl.arguments import check_options, number, option, require_number
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
@@ -49,10 +49,11 @@ class _Strong:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        require_number(f"{name}: the strength", self.strength)
-        if not (math.isfinite(self.strength) and self.strength >= 0):
+        strength = require_number(f"{name}: the strength", self.strength)
+        if not 0 <= strength < math.inf:
             raise SpecificationError(f"{name} needs a finite strength of at least 0, not {self.strength!r}")
-        as_floats(self, "strength")
+        object.__setattr__(self, "strength", strength)
+        check_options(self, f"{name}: ")
 
     @property
     def convexity(self) -> float:
@@ -128,15 +129,8 @@ class L2(_Strong):
 class ElasticNet(_Strong):
     """Penalty ψ(w) = λ(ρ‖w‖₁ + (1 − ρ)/2·‖w‖²), as in scikit-learn's ElasticNet(alpha=λ, l1_ratio=ρ), on scaled features."""
 
-    l1_ratio: float = 0.5
+    l1_ratio: float = option(number(lambda ratio: 0 <= ratio <= 1, "must lie between 0 and 1"), 0.5)
     name: ClassVar[str] = "elastic_net"
-
-    def __post_init__(self) -> None:
-        _Strong.__post_init__(self)
-        require_number("ElasticNet: l1_ratio", self.l1_ratio)
-        if not 0 <= self.l1_ratio <= 1:
-            raise SpecificationError(f"ElasticNet needs l1_ratio between 0 and 1, not {self.l1_ratio!r}")
-        as_floats(self, "l1_ratio")
 
     @property
     def convexity(self) -> float:
@@ -161,20 +155,18 @@ class ElasticNet(_Strong):
 class Box:
     """Bounds on coefficients of scaled features: ψ(w) = 0 if low ≤ w_j ≤ high, else ∞. Non-negativity: low = 0, high = inf."""
 
-    low: float = -math.inf
-    high: float = math.inf
+    low: float = option(require_number, -math.inf)
+    high: float = option(require_number, math.inf)
     name: ClassVar[str] = "box"
     grouped: ClassVar[bool] = False
     convexity: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        require_number("Box: low", self.low)
-        require_number("Box: high", self.high)
+        check_options(self, "Box: ")
         if not self.low <= 0 <= self.high or self.low == self.high:
             raise SpecificationError(
                 f"Box needs low ≤ 0 ≤ high, not both 0, so that training can start at 0; not {self!r}"
             )
-        as_floats(self, "low", "high")
 
     def value(self, w: Vector) -> float:
         """Return 0 inside the box and inf outside. A relative tolerance of 1e-12 allows for the rounding of w + (bound − w)."""

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from vfl.arguments import check_options, option, whole
 from vfl.errors import SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -87,12 +88,11 @@ class Importance(Sampler):
 class Nice(Sampler):
     """Independent uniform subsets of τ blocks (τ-nice), all updated from the same margins."""
 
-    tau: int
+    tau: int = option(whole(wanted="must be a whole number of at least 1, the number of blocks per draw"))
     name: ClassVar[str] = "nice"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.tau, int) or isinstance(self.tau, bool) or self.tau < 1:
-            raise SpecificationError(f"τ-nice sampling needs a whole number tau of at least 1, not {self.tau!r}")
+        check_options(self, "τ-nice sampling: ")
 
     def width(self, n_blocks: int) -> int:
         """Return τ blocks per draw."""

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
     from tests.coordinator.shared_parties import SharedParties
 
+pytestmark = pytest.mark.usefixtures("encoded")
+
 N = 400
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1"], "telco": ["b0"]}, label=("telco", "y"))
 BOUNDS = {"a0": (-1.0, 1.0), "a1": (-1.0, 1.0), "b0": (-1.0, 1.0)}

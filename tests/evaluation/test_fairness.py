@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from tests.coordinator.shared_parties import SharedParties
 
+pytestmark = pytest.mark.usefixtures("encoded")
+
 N = 1500
 SEX = vfl.Categorical(("f", "m"))
 PARTITION = vfl.FeaturePartition(

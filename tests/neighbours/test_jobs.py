@@ -23,6 +23,8 @@ from vfl.penalties import Box, ElasticNet, NoPenalty
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("encoded")
+
 POLICY = 'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon = 8.0\ndelta = 1e-5\n'
 SKGD = vfl.SkGD(passes=2, block_size=1)
 PAIRED = vfl.FeaturePartition({"bank": ("a", "ab", "b"), "telco": ("c",)}, label=("telco", "y"))

@@ -15,6 +15,8 @@ from vfl.solvers import SOLVERS
 from vfl.solvers.releases import correlations, products
 from vfl.solvers.rules import intervals, record_defaults
 
+pytestmark = pytest.mark.usefixtures("encoded")
+
 SAMPLINGS = ("shuffled", "cyclic", "uniform", "importance", "nice", "full")
 BATCHES: dict[str, Any] = {"batch_size": 4, "passes": 1}
 TRIED: dict[str, Any] = {

@@ -12,6 +12,8 @@ from tests.coordinator.shares import job
 from vfl.secure.sharing import Sharing
 from vfl.solvers.on_shares import BLOCK, STEPS
 
+pytestmark = pytest.mark.usefixtures("encoded")
+
 NAMED = {"q0": [["x0", "x2"], ["x4", "x6"]], "q1": [["x1", "x3", "x5", "x7"]]}
 BLOCKS = vfl.FeaturePartition(
     {q: [name for block in cut for name in block] for q, cut in NAMED.items()}, label=("q1", "y"), blocks=NAMED

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.arguments import as_floats, require, require_fraction, require_positive
+from vfl.arguments import check_options, flag, one_of, option, require, require_fraction, require_positive
 from vfl.errors import PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 8
 """Largest number of group columns for which the sum of the codes is exact."""
 MOST_THRESHOLDS = 32
+_SHARE = partial(require_fraction, error=PrivacyError)
 SCORES = ("loss", "accuracy", "mae", "mse", "deviance")
 """Measures that can be released alone: loss and accuracy with classes, mae and mse without. Losses of counts and amounts have
 mae, mse and deviance.
@@ -61,29 +63,22 @@ class Evaluation:
         no protection, and the certificate says NOT PRIVATE.
     """
 
-    epsilon: float | None = None
-    loss_cap: float | None = None
-    error_cap: float | None = None
-    deviance_cap: float | None = None
-    public: bool = False
-    score: str | None = None
+    epsilon: float | None = option(partial(require_positive, error=PrivacyError), None)
+    loss_cap: float | None = option(require_positive, None)
+    error_cap: float | None = option(require_positive, None)
+    deviance_cap: float | None = option(require_positive, None)
+    public: bool = option(flag, False)
+    score: str | None = option(one_of(SCORES), None)
     thresholds: Sequence[float] | None = None
     cost: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
+        check_options(self, "evaluation: ")
         self._check_decisions()
-        if self.score is not None and self.score not in SCORES:
-            raise SpecificationError(
-                f"evaluation: unknown score {self.score!r}{nearest(str(self.score), SCORES)}; give one of {', '.join(SCORES)}"
-            )
         if self.score is not None and self.public:
             raise SpecificationError(
                 "evaluation: public records are measured without noise, so no score has to be chosen: leave score out"
             )
-        for option in ("epsilon", "loss_cap", "error_cap", "deviance_cap"):
-            kind = PrivacyError if option == "epsilon" else SpecificationError
-            require_positive(f"evaluation: {option}", getattr(self, option), optional=True, error=kind)
-        require("evaluation: public", self.public, "True or False", fits=isinstance(self.public, bool))
         if self.public and self.epsilon is not None:
             raise PrivacyError("evaluation: records that are declared public need no epsilon: leave one of the two out")
 
@@ -141,12 +136,13 @@ class Fairness:
 
     group: str | Sequence[str]
     notions: Sequence[str] = NOTIONS
-    bound: bool = True
-    thresholds: bool = False
-    share: float = 0.4
-    distance_share: float = 0.1
+    bound: bool = option(flag, True)
+    thresholds: bool = option(flag, False)
+    share: float = option(_SHARE, 0.4)
+    distance_share: float = option(_SHARE, 0.1)
 
     def __post_init__(self) -> None:
+        check_options(self, "fairness: ")
         columns = (self.group,) if isinstance(self.group, str) else self.group
         fits = isinstance(columns, list | tuple) and bool(columns) and all(isinstance(c, str) and c for c in columns)
         require("fairness: group", self.group, "the name of a column, or a list of names", fits=fits)
@@ -161,12 +157,6 @@ class Fairness:
                     f"fairness: unknown notion {notion!r}{nearest(str(notion), NOTIONS)}; known: {', '.join(NOTIONS)}"
                 )
         object.__setattr__(self, "notions", tuple(notion for notion in NOTIONS if notion in self.notions))
-        for option in ("bound", "thresholds"):
-            value = getattr(self, option)
-            require(f"fairness: {option}", value, "True or False", fits=isinstance(value, bool))
-        for option in ("share", "distance_share"):
-            require_fraction(f"fairness: {option}", getattr(self, option), PrivacyError)
-        as_floats(self, "share", "distance_share")
         if len(columns) > MOST_COLUMNS:
             raise SpecificationError(
                 f"fairness: group names {len(columns)} columns, and at most {MOST_COLUMNS} are compared"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from vfl.columns import UNBOUNDED, Bounds, check_missing, checked_bounds, indicators
+from vfl.arguments import check_options, one_of, option
+from vfl.columns import MISSING_CELLS, UNBOUNDED, Bounds, checked_bounds, indicators
 from vfl.errors import SpecificationError
 from vfl.features.formula import apply, clipped
 
@@ -76,6 +77,13 @@ class Feature(ABC):
         return min(lows), max(highs)
 
 
+def column_name(argument: str, value: Any) -> str:
+    """Return the name of a column. Refuse any other value."""
+    if not isinstance(value, str) or not value:
+        raise SpecificationError(f"{argument} is the name of a column, not {value!r}")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfCells(Feature, ABC):
     """Base of features that are made from the cells of one column.
@@ -86,18 +94,17 @@ class OfCells(Feature, ABC):
         or the number within their range that is nearest to 0.
     """
 
-    of: str | None = None
+    of: str | None = option(column_name, None)
     fill: Any = None
-    missing: str | None = None
+    missing: str | None = option(MISSING_CELLS, None)
+
+    def __post_init__(self) -> None:
+        """Check each option by itself."""
+        check_options(self)
 
     def sources(self, column: str) -> tuple[str, ...]:
         """Return the column of the party's data from which the feature is made."""
         return (self.of or column,)
-
-    def _check(self) -> None:
-        check_missing(self.missing)
-        if self.of is not None and (not isinstance(self.of, str) or not self.of):
-            raise SpecificationError(f"of is the name of a column, not {self.of!r}")
 
     def made(self, values: Any, gaps: Sequence[float] | None = None) -> Iterator[Vector]:
         """Yield each coordinate, (m,) float64, within its range.
@@ -136,8 +143,9 @@ class OfNumbers(OfCells, ABC):
 
     __slots__ = ()
 
-    def _check(self) -> None:
-        super()._check()
+    def __post_init__(self) -> None:
+        """Check each option by itself, and `fill`."""
+        super().__post_init__()
         if self.fill is not None:
             object.__setattr__(self, "fill", finite("fill", self.fill))
 
@@ -148,8 +156,9 @@ class OfBounded(OfNumbers, ABC):
     __slots__ = ()
     bounds: Bounds | None
 
-    def _check(self) -> None:
-        super()._check()
+    def __post_init__(self) -> None:
+        """Check each option, and the range that follows from the bounds."""
+        super().__post_init__()
         if self.bounds is None:
             return
         low, high = checked_bounds(self.bounds)
@@ -195,10 +204,8 @@ class OfBounded(OfNumbers, ABC):
         """
 
 
-def check_unknown(value: Any) -> None:
-    """Raise SpecificationError unless `unknown`, the treatment of undeclared cells, is 'refuse' or 'missing'."""
-    if value not in ("refuse", "missing"):
-        raise SpecificationError(f"unknown must be 'refuse' or 'missing', not {value!r}")
+UNDECLARED = one_of(("refuse", "missing"), "must be 'refuse' or 'missing'")
+"""Check of `unknown`, the treatment of undeclared cells."""
 
 
 def ascending(name: str, values: Any, least: int) -> tuple[float, ...]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from vfl.arguments import number, one_of, option, whole
 from vfl.columns import UNBOUNDED, Bounds, checked_bounds
 from vfl.errors import SpecificationError
-from vfl.features.base import OfNumbers, Terms, ascending, finite
+from vfl.features.base import OfNumbers, Terms, ascending
 from vfl.features.formula import apply, clipped, steps_at
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 SHAPES = ("increasing", "decreasing")
 PIECES, MOST_PIECES = 4, 32
 """Default and largest number of straight pieces of a curve."""
+NUMBER_OF_PIECES = whole(1, MOST_PIECES, f"are a whole number from 1 to {MOST_PIECES}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +54,14 @@ class Curve(OfNumbers):
     """
 
     kind: ClassVar[str] = "curve"
-    pieces: int | None = None
-    smooth: float | None = None
-    shape: str | None = None
-    knots: tuple[float, ...] | None = None
+    pieces: int | None = option(NUMBER_OF_PIECES, None)
+    smooth: float | None = option(number(lambda λ: 0 <= λ < math.inf, "is a strength of at least 0"), None)
+    shape: str | None = option(one_of(SHAPES, f"is {' or '.join(map(repr, SHAPES))}"), None)
+    knots: tuple[float, ...] | None = option(partial(ascending, least=0), None)
     bounds: Bounds | None = None
 
     def __post_init__(self) -> None:
-        self._check()
-        if self.smooth is not None:
-            object.__setattr__(self, "smooth", finite("smooth", self.smooth))
-            if self.smooth < 0:
-                raise SpecificationError(f"smooth is a strength of at least 0, not {self.smooth:g}")
-        if self.shape not in (None, *SHAPES):
-            raise SpecificationError(f"shape is {' or '.join(map(repr, SHAPES))}, not {self.shape!r}")
-        checked_pieces(self.pieces)
+        OfNumbers.__post_init__(self)
         if self.bounds is not None:
             object.__setattr__(self, "bounds", checked_bounds(self.bounds))
         low, high = self.bounds or UNBOUNDED
@@ -72,7 +69,6 @@ class Curve(OfNumbers):
             raise SpecificationError(f"fill {self.fill:g} lies outside the bounds [{low:g}, {high:g}]")
         if self.knots is None:
             return
-        object.__setattr__(self, "knots", ascending("knots", self.knots, 0))
         if len(self.knots) >= (self.pieces or MOST_PIECES + 1):
             raise SpecificationError(
                 f"{len(self.knots)} knots make more pieces than {self.pieces or MOST_PIECES}: give fewer knots, or raise pieces"
@@ -167,13 +163,6 @@ def thinned(knots: Sequence[float], most: int) -> tuple[float, ...]:
     if len(knots) <= most:
         return tuple(knots)
     return tuple(knots[(k + 1) * (len(knots) + 1) // (most + 1) - 1] for k in range(most))
-
-
-def checked_pieces(pieces: int | None) -> None:
-    """Raise SpecificationError unless `pieces` is a valid number of a curve's straight pieces, or None."""
-    whole = isinstance(pieces, int) and not isinstance(pieces, bool)
-    if pieces is not None and not (whole and 1 <= pieces <= MOST_PIECES):
-        raise SpecificationError(f"pieces are a whole number from 1 to {MOST_PIECES}, not {pieces!r}")
 
 
 def edges_of(bounds: Bounds, cells: int) -> Vector:

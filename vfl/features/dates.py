@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from vfl.arguments import flag, option
 from vfl.columns import repeated
 from vfl.errors import SpecificationError, nearest
-from vfl.features.base import OfCells, check_unknown
+from vfl.features.base import UNDECLARED, OfCells
 from vfl.features.formula import NO_DATE, UNKNOWN, Case, Condition, apply, clipped
 from vfl.features.numbers import circle, on_circle
 
@@ -55,8 +56,8 @@ class DateParts(OfCells):
     content: ClassVar[str] = "date"
     parts: tuple[str, ...] = ()
     bounds: tuple[str, str] = ("1900-01-01", "2100-01-01")
-    cyclic: bool = False
-    unknown: str = "refuse"
+    cyclic: bool = option(flag, False)
+    unknown: str = option(UNDECLARED, "refuse")
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, tuple | list) or not self.parts:
@@ -79,12 +80,9 @@ class DateParts(OfCells):
             raise SpecificationError(
                 "both bounds lie in one year, so the part 'year' would be constant: leave 'year' out of parts"
             )
-        if not isinstance(self.cyclic, bool):
-            raise SpecificationError(f"cyclic is true or false, not {self.cyclic!r}")
-        check_unknown(self.unknown)
         if self.fill is not None:
             object.__setattr__(self, "fill", _date_text(self.fill))
-        self._check()
+        OfCells.__post_init__(self)
 
     def _turns(self, part: str) -> bool:
         return self.cyclic and part in PERIODIC

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from vfl.arguments import check_options, option, require_positive, whole
 from vfl.columns import Bounds, checked_bounds
 from vfl.errors import SpecificationError
 from vfl.features.base import OfBounded, OfNumbers, Steps, ascending, finite
@@ -31,12 +33,8 @@ class Log(OfBounded):
     """
 
     kind: ClassVar[str] = "log"
-    offset: float = 0.0
+    offset: float = option(finite, 0.0)
     bounds: Bounds | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "offset", finite("offset", self.offset))
-        self._check()
 
     def _ends(self, low: float, high: float) -> Bounds:
         if low + self.offset <= 0:
@@ -61,14 +59,13 @@ class Power(OfBounded):
     """
 
     kind: ClassVar[str] = "power"
-    exponent: float
+    exponent: float = option(finite)
     bounds: Bounds | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "exponent", finite("exponent", self.exponent))
         if self.exponent == 0:
             raise SpecificationError("exponent 0 makes a constant: leave the column out")
-        self._check()
+        OfBounded.__post_init__(self)
 
     def _ends(self, low: float, high: float) -> Bounds:
         if low < 0 and not self.exponent.is_integer():
@@ -99,18 +96,17 @@ class Scaled(OfBounded):
     """
 
     kind: ClassVar[str] = "scaled"
-    center: float
-    spread: float
-    reach: float = 3.0
+    center: float = option(finite)
+    spread: float = option(finite)
+    reach: float = option(finite, 3.0)
     bounds: Bounds | None = None
 
     def __post_init__(self) -> None:
-        for name in ("center", "spread", "reach"):
-            object.__setattr__(self, name, finite(name, getattr(self, name)))
+        check_options(self)
         if self.spread <= 0 or self.reach <= 0:
             raise SpecificationError(f"spread and reach must be positive, not {self.spread:g} and {self.reach:g}")
         checked_bounds((self.center - self.reach * self.spread, self.center + self.reach * self.spread))
-        self._check()
+        OfBounded.__post_init__(self)
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
@@ -140,11 +136,7 @@ class Binned(OfNumbers):
     """
 
     kind: ClassVar[str] = "binned"
-    edges: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "edges", ascending("edges", self.edges, 1))
-        self._check()
+    edges: tuple[float, ...] = option(partial(ascending, least=1))
 
     def own(self, column: str) -> tuple[str, ...]:
         """Return 'column=[low, high)' for each interval."""
@@ -180,14 +172,8 @@ class Spline(OfNumbers):
     """
 
     kind: ClassVar[str] = "spline"
-    knots: tuple[float, ...]
-    degree: int = 3
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "knots", ascending("knots", self.knots, 2))
-        if isinstance(self.degree, bool) or not isinstance(self.degree, int) or not 0 <= self.degree <= 5:
-            raise SpecificationError(f"degree of a spline is a whole number from 0 to 5, not {self.degree!r}")
-        self._check()
+    knots: tuple[float, ...] = option(partial(ascending, least=2))
+    degree: int = option(whole(0, 5, "of a spline is a whole number from 0 to 5"), 3)
 
     def own(self, column: str) -> tuple[str, ...]:
         """Return 'column~0', 'column~1', ... for the basis functions."""
@@ -255,15 +241,8 @@ class Cyclic(OfNumbers):
     """
 
     kind: ClassVar[str] = "cyclic"
-    period: float
-    start: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("period", "start"):
-            object.__setattr__(self, name, finite(name, getattr(self, name)))
-        if self.period <= 0:
-            raise SpecificationError(f"period must be positive, not {self.period:g}")
-        self._check()
+    period: float = option(require_positive)
+    start: float = option(finite, 0.0)
 
     def own(self, column: str) -> tuple[str, ...]:
         """Return 'column.sin' and 'column.cos'."""

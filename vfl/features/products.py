@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from vfl.arguments import check_options, option
 from vfl.columns import UNBOUNDED, Boolean, Bounds, Categorical, Numeric, indicators
 from vfl.errors import SpecificationError
-from vfl.features.base import Feature
-from vfl.features.curve import Curve, checked_pieces, thinned
+from vfl.features.base import Feature, column_name
+from vfl.features.curve import NUMBER_OF_PIECES, Curve, thinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,19 +40,16 @@ class Pair(Feature):
     """
 
     kind: ClassVar[str] = "pair"
-    a: str
-    b: str
-    pieces: int | None = None
+    a: str = option(column_name)
+    b: str = option(column_name)
+    pieces: int | None = option(NUMBER_OF_PIECES, None)
 
     def __post_init__(self) -> None:
-        for side in (self.a, self.b):
-            if not isinstance(side, str) or not side:
-                raise SpecificationError(f"a pair is of two columns by name, not {side!r}")
+        check_options(self)
         if self.a == self.b:
             raise SpecificationError(
                 f"a pair is of two different columns, not of {self.a!r} and itself: declare vfl.Curve or vfl.Power for it"
             )
-        checked_pieces(self.pieces)
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:

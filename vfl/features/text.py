@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from vfl.arguments import flag, option, whole
 from vfl.columns import Bounds, Categorical, Category, canonical_category
-from vfl.errors import SpecificationError
-from vfl.features.base import OfCells, check_unknown
+from vfl.features.base import UNDECLARED, OfCells
 from vfl.features.formula import UNKNOWN, Case, Cell, Condition, apply
 
 if TYPE_CHECKING:
@@ -33,13 +33,12 @@ class Ordinal(OfCells):
     kind: ClassVar[str] = "ordinal"
     content: ClassVar[str] = "text"
     categories: tuple[Category, ...]
-    unknown: str = "refuse"
+    unknown: str = option(UNDECLARED, "refuse")
 
     def __post_init__(self) -> None:
         Categorical(self.categories, fill=self.fill)
         object.__setattr__(self, "categories", tuple(self.categories))
-        check_unknown(self.unknown)
-        self._check()
+        OfCells.__post_init__(self)
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
@@ -83,18 +82,10 @@ class Hashed(OfCells):
 
     kind: ClassVar[str] = "hashed"
     content: ClassVar[str] = "text"
-    buckets: int
-    signed: bool = False
-
-    def __post_init__(self) -> None:
-        whole = isinstance(self.buckets, int) and not isinstance(self.buckets, bool)
-        if not whole or not FEWEST_BUCKETS <= self.buckets <= MOST_BUCKETS:
-            raise SpecificationError(
-                f"buckets are a whole number from {FEWEST_BUCKETS} to {MOST_BUCKETS:,}, not {self.buckets!r}"
-            )
-        if not isinstance(self.signed, bool):
-            raise SpecificationError(f"signed is true or false, not {self.signed!r}")
-        self._check()
+    buckets: int = option(
+        whole(FEWEST_BUCKETS, MOST_BUCKETS, f"are a whole number from {FEWEST_BUCKETS} to {MOST_BUCKETS:,}")
+    )
+    signed: bool = option(flag, False)
 
     def own(self, column: str) -> tuple[str, ...]:
         """Return 'column#0', 'column#1', ... for the buckets."""

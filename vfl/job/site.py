@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfl.arguments import require, require_count, require_positive
+from vfl.arguments import check_options, number, one_of, option, require, require_count, require_positive, that
 from vfl.errors import JobFileError, PlacementError, SpecificationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 POLICIES = ("wait", "skip", "abort")
+_SECONDS = partial(require_positive, error=JobFileError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +32,16 @@ class Faults:
     answer_seconds : time that a party has for one answer; a party that takes longer counts as lost.
     """
 
-    on_party_lost: str = "wait"
-    wait_seconds: float = 120.0
-    answer_seconds: float = 600.0
+    on_party_lost: str = option(one_of(POLICIES, error=JobFileError), "wait")
+    wait_seconds: float = option(_SECONDS, 120.0)
+    answer_seconds: float = option(_SECONDS, 600.0)
 
     def __post_init__(self) -> None:
-        if self.on_party_lost not in POLICIES:
-            raise JobFileError(
-                f"[faults] on_party_lost must be one of {', '.join(POLICIES)}, not {self.on_party_lost!r}"
-            )
-        for name in ("wait_seconds", "answer_seconds"):
-            require_positive(f"[faults] {name}", getattr(self, name), error=JobFileError)
+        check_options(self, "[faults] ")
+
+
+_FAULTS = that(lambda value: isinstance(value, Faults), "must be vfl.Faults(...)")
+_ADDRESS = that(lambda value: isinstance(value, str), "must be text, such as 'auto' or 'HEAD:6379'")
 
 
 COORDINATOR = "coordinator"
@@ -66,11 +67,11 @@ class InProcess:
         of shards; without privacy the models agree to rounding. Predictions hold one range in memory at a time.
     """
 
-    cores: int | None = None
-    shards: int = 1
+    cores: int | None = option(require_count, None)
+    shards: int = option(require_count, 1)
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_options(self)
 
     def require_fit(self, trust: str) -> None:
         """Raise PlacementError if a job with this trust setting cannot run in the site's shards."""
@@ -99,29 +100,21 @@ class Ray:
     faults : policy for lost parties.
     """
 
-    address: str | None = None
+    address: str | None = option(_ADDRESS, None)
     _: KW_ONLY
-    cores: int | None = None
-    shards: int = 1
-    pin: str = "auto"
+    cores: int | None = option(require_count, None)
+    shards: int = option(require_count, 1)
+    pin: str = option(one_of(PINS, error=JobFileError), "auto")
     resources: Mapping[str, str] = field(default_factory=dict)
-    ready_seconds: float = 15.0
-    party_cpus: float | None = None
-    parties_per_process: int | None = None
-    faults: Faults = field(default_factory=Faults)
+    ready_seconds: float = option(_SECONDS, 15.0)
+    party_cpus: float | None = option(
+        number(lambda cpus: 0 <= cpus < math.inf, "must be at least 0", JobFileError), None
+    )
+    parties_per_process: int | None = option(require_count, None)
+    faults: Faults = option(_FAULTS, Faults())
 
     def __post_init__(self) -> None:
-        _check(self)
-        require(
-            "address", self.address, "text, such as 'auto' or 'HEAD:6379'", fits=isinstance(self.address, str | None)
-        )
-        if self.pin not in PINS:
-            raise JobFileError(f"[ray] pin must be one of {', '.join(PINS)}, not {self.pin!r}")
-        require_positive("[ray] ready_seconds", self.ready_seconds, error=JobFileError)
-        if self.party_cpus is not None and not (math.isfinite(self.party_cpus) and self.party_cpus >= 0):
-            raise JobFileError(f"[ray] party_cpus must be at least 0, not {self.party_cpus!r}")
-        if self.parties_per_process is not None:
-            require_count("[ray] parties_per_process", self.parties_per_process)
+        check_options(self, "[ray] ")
         if self.shares_processes and self.pin == "always":
             raise JobFileError(ALONE)
         if self.shards > 1 and self.shares_processes:
@@ -184,10 +177,10 @@ class Federated:
     file: str | Path
     identity: str | Path | None = None
     _: KW_ONLY
-    faults: Faults = field(default_factory=Faults)
+    faults: Faults = option(_FAULTS, Faults())
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_options(self)
 
 
 Site = InProcess | Ray | Federated
@@ -237,11 +230,3 @@ def site_of_log(kept: Mapping[str, Any]) -> Site:
         plain["faults"] = Faults(**plain["faults"])
     site: Site = kind(**plain)
     return site
-
-
-def _check(site: Any) -> None:
-    require_count("shards", getattr(site, "shards", 1))
-    if getattr(site, "cores", None) is not None:
-        require_count("cores", site.cores)
-    faults = getattr(site, "faults", Faults())
-    require("faults", faults, "vfl.Faults(...)", fits=isinstance(faults, Faults))

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vfl.arguments import require_number
+from vfl.arguments import check_options, number, option, require_number
 from vfl.errors import SpecificationError, nearest
 from vfl.privacy.gaussian_dp import epsilon_of
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 EXACT, SUM = "gdp", "sum"
+IS_COST = "is the cost of the model to start from"
+_COST = number(lambda cost: 0.0 <= cost < math.inf, IS_COST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +45,9 @@ class Start:
     model: str
     coefficients: Mapping[str, float]
     dataset: str | None = None
-    mu: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
+    mu: float | None = option(_COST, None)
+    epsilon: float | None = option(_COST, None)
+    delta: float | None = option(number(lambda delta: 0.0 <= delta < 1.0, IS_COST), None)
 
     def __post_init__(self) -> None:
         digits = set("0123456789abcdef")
@@ -58,12 +60,7 @@ class Start:
             if not math.isfinite(value):
                 raise SpecificationError(f"start: the coefficient of {name!r} is not finite: {value!r}")
         object.__setattr__(self, "coefficients", {str(k): float(v) for k, v in self.coefficients.items()})
-        for name in ("mu", "epsilon", "delta"):
-            if (value := getattr(self, name)) is not None:
-                require_number(f"start: {name}", value)
-                if not 0.0 <= value < (1.0 if name == "delta" else math.inf):
-                    raise SpecificationError(f"start: {name} is the cost of the model to start from, not {value!r}")
-                object.__setattr__(self, name, float(value))
+        check_options(self, "start: ")
         if (self.epsilon is None) != (self.delta is None) or (self.mu is not None and self.epsilon is not None):
             raise SpecificationError(
                 "start: give mu, or both epsilon and delta, as the certificate of the model to start from states its cost"

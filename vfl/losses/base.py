@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
+from vfl.arguments import check_options
+
 if TYPE_CHECKING:
     from vfl.types import Vector
 
@@ -19,8 +21,8 @@ REACH = 2.0
 class Loss(ABC):
     """A loss ℓ(v, y), convex in the margin v. A subclass is a frozen dataclass whose fields are public options.
 
-    All vectors are (n,) float64. Solvers read the attributes below, never the name of a loss. An attribute with a default value
-    is optional in a subclass.
+    `vfl.arguments.option` gives a field its check. All vectors are (n,) float64. Solvers read the attributes below, never the
+    name of a loss. An attribute with a default value is optional in a subclass.
 
     name : name of the loss in jobs.
     classification : True if labels are classes: ±1, or 0 to K − 1 if `multinomial`.
@@ -51,6 +53,10 @@ class Loss(ABC):
     multinomial: ClassVar[bool] = False
     closed_dual: ClassVar[bool] = False
     power: ClassVar[float | None] = None
+
+    def __post_init__(self) -> None:
+        """Check each option by itself."""
+        check_options(self, f"{self.name}: ")
 
     @property
     @abstractmethod

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_positive
+from vfl.arguments import option, require_positive
 from vfl.errors import SpecificationError
 from vfl.losses.base import SHARES, Loss
 
@@ -90,16 +90,12 @@ class SmoothedHinge(Loss):
     width : h, the width of the rounded part.
     """
 
-    width: float = 0.5
+    width: float = option(require_positive, 0.5)
     name: ClassVar[str] = "smoothed_hinge"
     classification: ClassVar[bool] = True
     words: ClassVar[str] = "linear support vector machine (smoothed)"
     start: ClassVar[str] = SHARES
     slope: ClassVar[float] = 1.0
-
-    def __post_init__(self) -> None:
-        require_positive("smoothed_hinge: width", self.width)
-        as_floats(self, "width")
 
     @property
     def curvature(self) -> float:
@@ -137,6 +133,15 @@ WEIGHED: dict[str, Loss] = {loss.name: loss() for loss in (Logistic, Hinge, Smoo
 """{name: loss} for all losses that `ClassWeighted` can weigh."""
 
 
+def _weight(argument: str, value: float | str) -> float:
+    if isinstance(value, str):
+        raise SpecificationError(
+            f"{argument} must be a declared number, not {value!r}: 'balanced' weights are computed from the number of labels "
+            "per class, which is not charged. Declare weights from public knowledge, such as 1/(2·share of the class)"
+        )
+    return require_positive(argument, value)
+
+
 @dataclass(frozen=True, slots=True)
 class ClassWeighted(Loss):
     """c_y·ℓ(v, y) with *declared* weights c of two classes. Curvature and slope are those of ℓ times the larger weight.
@@ -149,22 +154,14 @@ class ClassWeighted(Loss):
     """
 
     loss: str = "logistic"
-    negative: float = 1.0
-    positive: float = 1.0
+    negative: float = option(_weight, 1.0)
+    positive: float = option(_weight, 1.0)
     name: ClassVar[str] = "class_weighted"
     classification: ClassVar[bool] = True
     words: ClassVar[str] = "classification with class weights"
 
     def __post_init__(self) -> None:
-        for option in ("negative", "positive"):
-            if isinstance(getattr(self, option), str):
-                raise SpecificationError(
-                    f"class_weighted: {option} must be a declared number, not {getattr(self, option)!r}: 'balanced' "
-                    "weights are computed from the number of labels per class, which is not charged. Declare weights "
-                    "from public knowledge, such as 1/(2·share of the class)"
-                )
-            require_positive(f"class_weighted: {option}", getattr(self, option))
-        as_floats(self, "negative", "positive")
+        Loss.__post_init__(self)
         if self.loss not in WEIGHED:
             raise SpecificationError(
                 f"class_weighted needs a loss of two classes ({', '.join(WEIGHED)}), not {self.loss!r}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_number
+from vfl.arguments import number, option, require_number
 from vfl.errors import SpecificationError
 from vfl.losses.base import COUNTS, REACH, Loss
 
@@ -65,24 +65,19 @@ class Poisson(Loss):
         the largest declared label.
     """
 
-    margin: float | None = None
+    margin: float | None = option(
+        number(
+            lambda margin: abs(margin) <= LARGEST_MARGIN,
+            f"must lie between ±{LARGEST_MARGIN:g}, since exp(margin) is the largest mean",
+        ),
+        None,
+    )
     name: ClassVar[str] = "poisson"
     classification: ClassVar[bool] = False
     words: ClassVar[str] = "Poisson regression"
     start: ClassVar[str] = COUNTS
     power: ClassVar[float | None] = 1.0
     slope: ClassVar[float] = math.inf
-
-    def __post_init__(self) -> None:
-        if self.margin is None:
-            return
-        require_number("poisson: margin", self.margin)
-        if not abs(self.margin) <= LARGEST_MARGIN:
-            raise SpecificationError(
-                f"poisson: margin must lie between ±{LARGEST_MARGIN:g}, not {self.margin!r}: exp(margin) is the largest "
-                "mean"
-            )
-        as_floats(self, "margin")
 
     @property
     def highest(self) -> float:
@@ -133,26 +128,19 @@ class Power(Loss):
     largest : the largest label, which the job takes from the label's declared bounds.
     """
 
-    low: float | None = None
-    high: float | None = None
-    largest: float = math.inf
+    low: float | None = option(require_number, None)
+    high: float | None = option(require_number, None)
+    largest: float = option(number(lambda largest: largest > 0.0, "is the largest label, above 0"), math.inf)
     classification: ClassVar[bool] = False
     start: ClassVar[str] = COUNTS
 
     def __post_init__(self) -> None:
-        name = self.name
-        for option in ("low", "high"):
-            if getattr(self, option) is not None:
-                require_number(f"{name}: {option}", getattr(self, option))
+        Loss.__post_init__(self)
         if not -LARGEST_MARGIN <= self.lowest < self.highest <= LARGEST_MARGIN:
             raise SpecificationError(
-                f"{name}: low and high are logarithms of the least and the largest mean, -{LARGEST_MARGIN:g} ≤ low < high ≤ "
-                f"{LARGEST_MARGIN:g}, not {self.low!r} and {self.high!r}"
+                f"{self.name}: low and high are logarithms of the least and the largest mean, -{LARGEST_MARGIN:g} ≤ low < "
+                f"high ≤ {LARGEST_MARGIN:g}, not {self.low!r} and {self.high!r}"
             )
-        require_number(f"{name}: largest", self.largest)
-        if not self.largest > 0.0:
-            raise SpecificationError(f"{name}: largest is the largest label, above 0, not {self.largest!r}")
-        as_floats(self, "low", "high", "largest")
 
     @property
     def _p(self) -> float:
@@ -241,15 +229,8 @@ class Tweedie(Power):
     power : p, between 1 and 2. For p = 1 use 'poisson', for p = 2 'gamma'.
     """
 
-    power: float = 1.5  # type: ignore[misc]  # of one object here, of the class elsewhere
+    power: float = option(  # type: ignore[misc]  # of one object here, of the class elsewhere
+        number(lambda power: 1.0 < power < 2.0, "lies between 1 (poisson loss) and 2 (gamma loss)"), 1.5
+    )
     name: ClassVar[str] = "tweedie"
     words: ClassVar[str] = "Tweedie regression"
-
-    def __post_init__(self) -> None:
-        require_number("tweedie: power", self.power)
-        if not 1.0 < self.power < 2.0:
-            raise SpecificationError(
-                f"tweedie: power lies between 1 (poisson loss) and 2 (gamma loss), not {self.power!r}"
-            )
-        as_floats(self, "power")
-        Power.__post_init__(self)

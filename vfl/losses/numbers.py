@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_positive
+from vfl.arguments import option, require_positive
 from vfl.losses.base import MEAN, Loss
 
 if TYPE_CHECKING:
@@ -49,18 +49,13 @@ class Huber(Loss):
     spread : spread assumed before it is known, which the job takes from the label's declared bounds.
     """
 
-    width: float | None = None
-    spread: float = 1.0
+    width: float | None = option(require_positive, None)
+    spread: float = option(require_positive, 1.0)
     name: ClassVar[str] = "huber"
     classification: ClassVar[bool] = False
     words: ClassVar[str] = "robust linear regression"
     start: ClassVar[str] = MEAN
     curvature: ClassVar[float] = 1.0
-
-    def __post_init__(self) -> None:
-        require_positive("huber: width", self.width, optional=True)
-        require_positive("huber: spread", self.spread)
-        as_floats(self, "width", "spread")
 
     @property
     def slope(self) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.arguments import require, require_fraction, require_number, require_positive
+from vfl.arguments import check_options, option, require, require_fraction, require_number, require_positive
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ INFERENCE_SHARE = 0.1
 """Default share of μ² for standard errors. The coverage of intervals hardly depends on the share. With few records, the widths
 of the intervals do.
 """
+_EPSILON = partial(require_positive, error=PrivacyError, remedy=f"; or {WITHOUT_PRIVACY}")
+_DELTA = partial(require_fraction, error=PrivacyError, remedy="; leave it out for 1/n²")
+_SHARE = partial(require_fraction, error=PrivacyError)
 SUBSAMPLES = "subsamples"
 """Value of `inference` for standard errors from the spread of fits on disjoint subsamples."""
 
@@ -41,21 +44,16 @@ class Privacy:
         These errors are wider, but no party sees another party's columns.
     """
 
-    epsilon: float
-    delta: float | None = None
+    epsilon: float = option(_EPSILON)
+    delta: float | None = option(_DELTA, None)
     noise: SeededNoise | None = None
     smoothness: str | Mapping[str, float] = "private"
-    smoothness_share: float = 0.1
-    class_balance: float | None = None
+    smoothness_share: float = option(_SHARE, 0.1)
+    class_balance: float | None = option(_SHARE, None)
     inference: bool | float | str | None = None
 
     def __post_init__(self) -> None:
-        require_positive("epsilon", self.epsilon, error=PrivacyError, remedy=f"; or {WITHOUT_PRIVACY}")
-        if self.delta is not None:
-            require_fraction("delta", self.delta, PrivacyError, "; leave it out for 1/n²")
-        require_fraction("smoothness_share", self.smoothness_share, PrivacyError)
-        if self.class_balance is not None:
-            require_fraction("class_balance", self.class_balance, PrivacyError)
+        check_options(self)
         if isinstance(self.inference, bool):
             object.__setattr__(self, "inference", INFERENCE_SHARE if self.inference else None)
         if self.inference is not None and self.inference != SUBSAMPLES:
@@ -77,9 +75,7 @@ class Privacy:
         else:
             require("smoothness", self.smoothness, kinds, fits=isinstance(self.smoothness, Mapping))
             for column, value in self.smoothness.items():
-                require_number(f"smoothness of column {column!r}", value)
-                if not (math.isfinite(value) and value > 0):
-                    raise SpecificationError(f"smoothness of column {column!r} must be positive and finite")
+                require_positive(f"smoothness of column {column!r}", value)
             object.__setattr__(self, "smoothness", dict(self.smoothness))
 
     def numbered(self, number: int) -> Privacy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vfl.arguments import require_positive
+from vfl.arguments import check_options, one_of, option, require_positive, whole
 from vfl.errors import SpecificationError
 
 DEALER = "dealer"
@@ -91,19 +91,15 @@ class Secure:
         model. V affects the bias of training, never privacy.
     """
 
-    dealer: str = SEPARATE
-    collude: int = 1
-    margin: float | None = None
+    dealer: str = option(
+        one_of(DEALERS, "must be 'separate' or 'coordinator', since a party as the dealer could remove every mask"),
+        SEPARATE,
+    )
+    collude: int = option(whole(), 1)
+    margin: float | None = option(require_positive, None)
 
     def __post_init__(self) -> None:
-        if self.dealer not in DEALERS:
-            raise SpecificationError(
-                f"secure: dealer must be 'separate' or 'coordinator', not {self.dealer!r}: a party as the dealer could "
-                "remove every mask"
-            )
-        if not isinstance(self.collude, int) or isinstance(self.collude, bool) or self.collude < 1:
-            raise SpecificationError(f"secure: collude must be a whole number of at least 1, not {self.collude!r}")
-        require_positive("secure: margin", self.margin, optional=True)
+        check_options(self, "secure: ")
 
     def describe(self) -> str:
         """Return a short text that states the threat model."""

@@ -146,7 +146,8 @@ def read_service(path: str | Path) -> ServiceFile:
             refuse(f"callers.{name}", "has neither token nor certificate: make a token with vfl identity token")
         if (caller.records or 0) < 0:
             refuse(f"callers.{name}.records", "must be a whole number of at least 0")
-        require_positive(f"{where}callers.{name}.rate", caller.rate, optional=True)
+        if caller.rate is not None:
+            require_positive(f"{where}callers.{name}.rate", caller.rate)
         read = None if caller.certificate is None else read_public(folder / Path(caller.certificate).expanduser())
         callers[name] = replace(caller, name=name, certificate=read)
     for party in file.data:

@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from vfl.arguments import option, whole
 from vfl.errors import SpecificationError
 from vfl.messages import Fold, Sample
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
 from vfl.solvers.joint import JointSolver, default_passes
-from vfl.solvers.protocol import require_whole
 from vfl.solvers.releases.start import share_of
 from vfl.types import Adjacency
 
@@ -45,12 +45,12 @@ UNSUPPORTED = {
 RATE_BITS = 40
 
 
-def require_sampling(solver: str, sampling: str | None) -> None:
-    """Raise SpecificationError, which gives the reason, for a sampling scheme without a valid accounting."""
-    if sampling is None or sampling in SAMPLINGS:
-        return
+def accounted(argument: str, sampling: str) -> str:
+    """Return the sampling scheme. Raise SpecificationError, which gives the reason, for one without a valid accounting."""
+    if sampling in SAMPLINGS:
+        return sampling
     reason = UNSUPPORTED.get(sampling, "it is not known")
-    raise SpecificationError(f"{solver}: sampling={sampling!r} is refused: {reason}; use 'poisson' or 'disjoint'")
+    raise SpecificationError(f"{argument}={sampling!r} is refused: {reason}; use 'poisson' or 'disjoint'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,9 @@ class Batches:
 class BatchSolver(JointSolver):
     """Base class of the solvers that take one step per batch of records."""
 
-    batch_size: int | None = None
-    sampling: str | None = None
+    batch_size: int | None = option(whole(), None)
+    sampling: str | None = option(accounted, None)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        JointSolver.__post_init__(self)
-        require_whole(self.name, "batch_size", self.batch_size)
-        require_sampling(self.name, self.sampling)
 
     def _batches(self, problem: Problem) -> Batches:
         return Batches(

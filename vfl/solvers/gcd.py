@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_fraction, require_positive
+from vfl.arguments import CLIP, one_of, option, require_fraction, require_positive, whole
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.messages import Block, Descend, Select, Step
 from vfl.privacy.calibration import noise_multiplier
@@ -37,8 +37,8 @@ from vfl.privacy.spending import UNIT_BITS, rho
 from vfl.privacy.zcdp import rho_of
 from vfl.solvers import joint
 from vfl.solvers.blocks.prox import ProxStep
-from vfl.solvers.iterates.convergence import describe, largest, require_tolerance, tolerance
-from vfl.solvers.protocol import Derivative, Solver, Vectors, require_clip, require_one_of, require_whole
+from vfl.solvers.iterates.convergence import TOLERANCE, describe, largest, tolerance
+from vfl.solvers.protocol import Derivative, Solver, Vectors, require_clip
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.rules import defaults
@@ -171,27 +171,21 @@ class GCD(Solver):
     selection_share : share of the rounds' budget (ρ of zCDP) that selections spend; the steps get the rest.
     """
 
-    rule: str = "GS-r"
-    rounds: int | None = None
-    clip: float | None = None
-    step_size: float = 1.0
-    tol: float | None = None
-    selection_share: float = 0.5
+    rule: str = option(one_of(RULES), "GS-r")
+    rounds: int | None = option(whole(), None)
+    clip: float | None = option(CLIP, None)
+    step_size: float = option(require_positive, 1.0)
+    tol: float | None = option(TOLERANCE, None)
+    selection_share: float = option(require_fraction, 0.5)
 
     name: ClassVar[str] = "GCD"
 
     def __post_init__(self) -> None:
-        require_one_of(self.name, "rule", self.rule, RULES, optional=False)
-        require_whole(self.name, "rounds", self.rounds)
-        require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
-        require_positive(f"{self.name}: step_size", self.step_size, optional=True)
-        require_tolerance(self.name, self.tol)
-        as_floats(self, "clip", "step_size", "tol", "selection_share")
+        Solver.__post_init__(self)
         if self.tol is not None and self.rule != "GS-r":
             raise SpecificationError(
                 f"GCD: tol needs rule='GS-r', whose coordinate moves farthest: with {self.rule!r} others may still move"
             )
-        require_fraction("GCD: selection_share", self.selection_share)
 
     def resolve(self, problem: Problem) -> Self:
         """Return a copy of the solver with every option decided from public facts."""

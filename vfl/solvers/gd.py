@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from vfl.arguments import as_floats, require_positive
+from vfl.arguments import option, require_positive
 from vfl.solvers import joint
-from vfl.solvers.iterates.convergence import describe, require_tolerance, tolerance
+from vfl.solvers.iterates.convergence import TOLERANCE, describe, tolerance
 from vfl.solvers.protocol import require_clip
 from vfl.solvers.releases.smoothness import require_curvature
 from vfl.solvers.releases.start import explain as explain_start
@@ -42,18 +42,12 @@ class GD(joint.JointSolver):
         never stops early if `passes` is given. With privacy `tol` must be None: the number of steps must not depend on data.
     """
 
-    step_size: float | None = None
-    tol: float | None = None
+    step_size: float | None = option(require_positive, None)
+    tol: float | None = option(TOLERANCE, None)
 
     name: ClassVar[str] = "GD"
     multinomial: ClassVar[bool] = True
     warm_starts: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        joint.JointSolver.__post_init__(self)
-        require_positive(f"{self.name}: step_size", self.step_size, optional=True)
-        require_tolerance(self.name, self.tol)
-        as_floats(self, "step_size", "tol")
 
     def resolve(self, problem: Problem) -> Self:
         """Return a copy of the solver with every option decided. Raises an error for a loss without finite curvature."""

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_positive
+from vfl.arguments import CLIP, SHARE, one_of, option, whole
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward, Forward, Moments, RecordNorms, Weighting
 from vfl.privacy.geometry import Clip
 from vfl.problem import INTERCEPT
 from vfl.solvers.iterates.convergence import Average, Convergence
-from vfl.solvers.protocol import Solver, require_groups, require_one_of, require_share, require_whole
+from vfl.solvers.protocol import Solver, require_groups
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.labels import seeks_spread
 from vfl.solvers.releases.smoothness import OVERFLOW
@@ -53,17 +53,10 @@ ITERATES = ("last", "tail")
 class JointSolver(Solver):
     """Base class of the solvers whose steps move all coordinates: their options, and the queries before the first step."""
 
-    passes: int | None = None
-    clip: float | None = None
-    iterate: str | None = None
-    label_share: float | None = None
-
-    def __post_init__(self) -> None:
-        require_whole(self.name, "passes", self.passes)
-        require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
-        require_one_of(self.name, "iterate", self.iterate, ITERATES)
-        require_share(self.name, "label_share", self.label_share)
-        as_floats(self, "clip", "label_share")
+    passes: int | None = option(whole(), None)
+    clip: float | None = option(CLIP, None)
+    iterate: str | None = option(one_of(ITERATES), None)
+    label_share: float | None = option(SHARE, None)
 
     def _start(self, problem: Problem) -> ReleasedStart:
         return ReleasedStart(problem, self.label_share or 0.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_positive
+from vfl.arguments import CLIP, flag, option, require_positive
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import HUGE, TINY
 from vfl.messages import COLUMNS, OFF_DIAGONAL, Columns, Gram, Piece, Weighting, held_at_once
@@ -208,9 +208,9 @@ class NoisyGram(Solver):
         alone if μn/p is low (`outweighed`), unless `clip` or `label_scale` is given, and never under trust='secure'.
     """
 
-    clip: float | None = None
-    label_scale: float | None = None
-    constant: bool | None = None
+    clip: float | None = option(CLIP, None)
+    label_scale: float | None = option(require_positive, None)
+    constant: bool | None = option(flag, None)
 
     name: ClassVar[str] = "NoisyGram"
     weighs: ClassVar[bool] = False
@@ -219,12 +219,6 @@ class NoisyGram(Solver):
     def shows_columns(self) -> bool:
         """True unless the constant model alone is released: the coordinator holds raw columns, and parties receive them."""
         return not self.constant
-
-    def __post_init__(self) -> None:
-        require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
-        require_positive(f"{self.name}: label_scale", self.label_scale, optional=True)
-        alone.require_flag(self.name, self.constant)
-        as_floats(self, "clip", "label_scale")
 
     def resolve(self, problem: Problem) -> Self:
         """Return a copy of the solver with every option decided. Raise SpecificationError for a loss that is not squared."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_positive
+from vfl.arguments import flag, option, require_positive
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.messages import Local
 from vfl.messages.query import Joint
@@ -78,16 +78,11 @@ class OutputPerturbation(Solver):
         bounds fairness.
     """
 
-    tolerance: float | None = None
-    constant: bool | None = None
+    tolerance: float | None = option(require_positive, None)
+    constant: bool | None = option(flag, None)
 
     name: ClassVar[str] = "OutputPerturbation"
     penalises_intercept: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive(f"{self.name}: tolerance", self.tolerance, optional=True)
-        alone.require_flag(self.name, self.constant)
-        as_floats(self, "tolerance")
 
     @property
     def sealed(self) -> bool:

@@ -7,14 +7,12 @@ from collections.abc import Generator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
-from vfl.arguments import require_number
-from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
+from vfl.arguments import check_options
+from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError
 from vfl.messages import Query, Weighting
 from vfl.types import Kept, Vector
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vfl.losses import Loss
     from vfl.messages import Gram
     from vfl.privacy.events import Event
@@ -71,6 +69,10 @@ class Solver(Protocol):
     takes_terms: ClassVar[bool] = False
     weighs: ClassVar[bool] = True
     penalises_intercept: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check each option by itself."""
+        check_options(self, f"{self.name}: ")
 
     @property
     def sequential(self) -> bool:
@@ -172,31 +174,6 @@ class Derivative(Weighting):
     def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and {}, since this weighting keeps no per-record state."""
         return self.loss.derivative(margins, labels), {}
-
-
-def require_whole(solver: str, option: str, value: int | None, least: int = 1, *, optional: bool = True) -> None:
-    """Raise SpecificationError unless value is a whole number of at least `least`. None is allowed if `optional`."""
-    if optional and value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise SpecificationError(f"{solver}: {option} must be a whole number of at least {least}, not {value!r}")
-
-
-def require_one_of(solver: str, option: str, value: str | None, known: Sequence[str], *, optional: bool = True) -> None:
-    """Raise SpecificationError unless value is one of `known`. None is allowed if `optional`."""
-    if value not in known and not (optional and value is None):
-        raise SpecificationError(
-            f"{solver}: {option} must be one of {', '.join(known)}, not {value!r}{nearest(str(value), known)}"
-        )
-
-
-def require_share(solver: str, option: str, share: float | None) -> None:
-    """Raise SpecificationError unless the share is None or a number in [0, 1)."""
-    if share is None:
-        return
-    require_number(f"{solver}: {option}", share)
-    if not 0.0 <= share < 1.0:
-        raise SpecificationError(f"{solver}: {option} must lie between 0 and 1, without 1, not {share!r}")
 
 
 def require_clip(solver: str, problem: Problem, clip: float | str | None) -> None:

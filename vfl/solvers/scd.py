@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_positive
+from vfl.arguments import one_of, option, require_positive
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.kernels.geometry import record_limits
 from vfl.messages import Local, Weighting
@@ -19,7 +19,7 @@ from vfl.privacy.mechanisms import release
 from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
 from vfl.solvers.iterates.convergence import Average
-from vfl.solvers.protocol import require_clip, require_one_of
+from vfl.solvers.protocol import require_clip
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.start import explain as explain_start
 from vfl.solvers.rules.defaults import signal_to_noise
@@ -153,8 +153,8 @@ class SCD(BatchSolver):
     iterate : 'last', or 'tail' for the average of the last half.
     """
 
-    overlap: float | None = None
-    release: str = "v"
+    overlap: float | None = option(require_positive, None)
+    release: str = option(one_of(RELEASES), "v")
 
     name: ClassVar[str] = "SCD"
     weighs: ClassVar[bool] = False
@@ -162,9 +162,6 @@ class SCD(BatchSolver):
 
     def __post_init__(self) -> None:
         BatchSolver.__post_init__(self)
-        require_positive(f"{self.name}: overlap", self.overlap, optional=True)
-        require_one_of(self.name, "release", self.release, RELEASES, optional=False)
-        as_floats(self, "overlap")
         if self.release == "both" and self.sampling == "poisson":
             raise PrivacyError(
                 "SCD: release='both' cannot have sampling='poisson', since α on a batch shows which records were "

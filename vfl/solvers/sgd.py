@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from vfl.arguments import as_floats, require_positive
+from vfl.arguments import one_of, option, require_positive
 from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
-from vfl.solvers.protocol import require_clip, require_one_of
+from vfl.solvers.protocol import require_clip
 from vfl.solvers.releases.start import explain as explain_start
 
 if TYPE_CHECKING:
@@ -42,16 +42,10 @@ class SGD(BatchSolver):
     seed : public seed for the order of disjoint batches. Secret samples come from the noise source.
     """
 
-    step_size: float | None = None
-    decay: str | None = None
+    step_size: float | None = option(require_positive, None)
+    decay: str | None = option(one_of(tuple(DECAYS)), None)
 
     name: ClassVar[str] = "SGD"
-
-    def __post_init__(self) -> None:
-        BatchSolver.__post_init__(self)
-        require_positive(f"{self.name}: step_size", self.step_size, optional=True)
-        require_one_of(self.name, "decay", self.decay, tuple(DECAYS))
-        as_floats(self, "step_size")
 
     def resolve(self, problem: Problem) -> Self:
         """Return a copy of the solver with every option decided from public facts."""

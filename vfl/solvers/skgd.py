@@ -8,15 +8,24 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from vfl.arguments import as_floats
+from vfl.arguments import flag, one_of, option, require_number, require_positive, that, whole
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.messages import Descend
 from vfl.solvers.blocks.presence import Presence
 from vfl.solvers.blocks.shares import Budget, Shares, table
-from vfl.solvers.blocks.skgd_options import declined, require_fit, require_options, resolved
+from vfl.solvers.blocks.skgd_options import (
+    GEOMETRIES,
+    ITERATES,
+    SWEEPS,
+    clip_or_rule,
+    declined,
+    require_fit,
+    require_options,
+    resolved,
+)
 from vfl.solvers.blocks.visits import BOUNDS, RECORD, Walk
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, accelerated
-from vfl.solvers.iterates.convergence import describe
+from vfl.solvers.iterates.convergence import TOLERANCE, describe
 from vfl.solvers.iterates.quadratic import JointSteps
 from vfl.solvers.iterates.trail import Trail
 from vfl.solvers.protocol import Derivative, Solver, Vectors
@@ -81,23 +90,23 @@ class SkGD(Solver):
     seed : public seed for the order of blocks.
     """
 
-    block_size: int | None = None
+    block_size: int | None = option(whole(), None)
     sampling: str = "shuffled"
     tau: int | None = None
-    parallel: int = 1
-    passes: int | None = None
-    outer_rounds: int | None = None
-    inner_rounds: int | None = None
-    clip: float | str | None = None
-    reserve_passes: int = 0
-    shares: Shares | None = None
-    noise_geometry: str = "scaled"
-    step_size: float | None = None
-    momentum: float | None = None
-    joint: bool | None = None
-    tol: float | None = None
-    iterate: str | None = None
-    sweep: str = "party"
+    parallel: int = option(whole(), 1)
+    passes: int | None = option(whole(), None)
+    outer_rounds: int | None = option(whole(), None)
+    inner_rounds: int | None = option(whole(), None)
+    clip: float | str | None = option(clip_or_rule, None)
+    reserve_passes: int = option(whole(0), 0)
+    shares: Shares | None = option(that(lambda value: isinstance(value, Shares), "must be vfl.Shares(...)"), None)
+    noise_geometry: str = option(one_of(GEOMETRIES), "scaled")
+    step_size: float | None = option(require_positive, None)
+    momentum: float | None = option(require_number, None)
+    joint: bool | None = option(flag, None)
+    tol: float | None = option(TOLERANCE, None)
+    iterate: str | None = option(one_of(ITERATES), None)
+    sweep: str = option(one_of(SWEEPS), "party")
     seed: int = 0
 
     name: ClassVar[str] = "SkGD"
@@ -118,8 +127,8 @@ class SkGD(Solver):
         return self.sweep != "block" and self.sampling not in ("nice", "full") and self.parallel == 1
 
     def __post_init__(self) -> None:
+        Solver.__post_init__(self)
         require_options(self)
-        as_floats(self, "clip", "step_size", "momentum", "tol")
         if self.shares == Shares():  # equal solvers must have equal digests
             object.__setattr__(self, "shares", None)
 
@@ -335,8 +344,8 @@ class CD(SkGD):
     can only be reached by an order without replacement. The options are those of SkGD, except the options of blocks.
     """
 
-    step_size: float | None = 1.0
-    iterate: str | None = "last"
+    step_size: float | None = option(require_positive, 1.0)
+    iterate: str | None = option(one_of(ITERATES), "last")
 
     name: ClassVar[str] = "CD"
     block_size: ClassVar[int] = 1  # type: ignore[misc]  # no options, since a block is one coordinate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_positive
+from vfl.arguments import CLIP, option, require_positive
 from vfl.errors import BudgetExceeded
 from vfl.messages import Weighting
 from vfl.solvers import joint
@@ -76,16 +76,10 @@ class SVRG(BatchSolver):
     clip : C. difference_clip : D. With privacy, None takes C√(b/n) for batches of size b, which balances the two noises.
     """
 
-    difference_clip: float | None = None
-    step_size: float | None = None
+    difference_clip: float | None = option(CLIP, None)
+    step_size: float | None = option(require_positive, None)
 
     name: ClassVar[str] = "SVRG"
-
-    def __post_init__(self) -> None:
-        BatchSolver.__post_init__(self)
-        require_positive(f"{self.name}: difference_clip", self.difference_clip, optional=True, infinite=True)
-        require_positive(f"{self.name}: step_size", self.step_size, optional=True)
-        as_floats(self, "difference_clip", "step_size")
 
     def resolve(self, problem: Problem) -> Self:
         """Return a copy of the solver with every option decided. Raise an error for a loss without finite curvature."""

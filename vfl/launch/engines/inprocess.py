@@ -1,4 +1,4 @@
-"""Engine in this process, for debugging, estimators and tests. Messages are passed in their plain form."""
+"""Engine in this process, for debugging, estimators and tests. Messages and their arrays are passed as they are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from parties.services.service import Service
 from parties.services.training import PartyService
 from vfl.alignment import Aligned, Keeping
 from vfl.errors import FederationError, PartyLost
-from vfl.kinds import from_plain, from_plain_call, to_plain, to_plain_call
 from vfl.launch.engines.place import Arrangement, cores_each
 from vfl.secure.roles import DEALER
 from vfl.security.psi import new_salt
@@ -61,12 +60,11 @@ class InProcessTransport(MessageTransport):
         self._dealer = dealer
 
     def _post(self, call: Call) -> Posted:
-        """Call a participant with a message. The message is encoded to its plain form and decoded again before the call."""
-        service, message = self._service(call.to), from_plain_call(to_plain_call(call.message))
+        """Call a participant. It shares the arrays of messages with the coordinator; neither of them writes to the arrays."""
+        service = self._service(call.to)
         if call.steps:
-            return Posted(call.to, service.stream(message, call.vectors))
-        reply, sent = service.answer(message, call.vectors)
-        answer = from_plain(to_plain(reply), type(reply))
+            return Posted(call.to, service.stream(call.message, call.vectors))
+        answer, sent = service.answer(call.message, call.vectors)
         return Posted(call.to, (answer, {}), sent) if call.passed else Posted(call.to, (answer, sent))
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:

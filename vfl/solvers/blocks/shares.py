@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vfl.arguments import as_floats, require_number
-from vfl.errors import SpecificationError
+from vfl.arguments import SHARE, check_options, number, option
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.protocol import require_share
 from vfl.solvers.releases import correlations, excess, products, smoothness, start
 from vfl.solvers.releases.once import Phase
 from vfl.solvers.releases.smoothness import Curvature, require_bearable
@@ -47,19 +45,13 @@ class Shares:
         the typical spread. 0 releases no statistics.
     """
 
-    record_clip: float | None = None
-    early_share: float | None = None
-    excess_share: float | None = None
-    label_share: float | None = None
+    record_clip: float | None = option(number(lambda clip: 1e-90 <= clip <= 1e90, "must be positive and finite"), None)
+    early_share: float | None = option(SHARE, None)
+    excess_share: float | None = option(SHARE, None)
+    label_share: float | None = option(SHARE, None)
 
     def __post_init__(self) -> None:
-        for option in ("early_share", "excess_share", "label_share"):
-            require_share("Shares", option, getattr(self, option))
-        if self.record_clip is not None:
-            require_number("Shares: record_clip", self.record_clip)
-            if not 1e-90 <= self.record_clip <= 1e90:
-                raise SpecificationError(f"Shares: record_clip must be positive and finite, not {self.record_clip!r}")
-        as_floats(self, *(f.name for f in fields(self)))
+        check_options(self, "Shares: ")
 
 
 def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from vfl.arguments import require_number, require_positive
+from vfl.arguments import CLIP
 from vfl.errors import SpecificationError
 from vfl.samplers import sampler_of
-from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
-from vfl.solvers.iterates.convergence import require_tolerance, tolerance
-from vfl.solvers.protocol import require_clip, require_groups, require_one_of, require_whole
+from vfl.solvers.iterates.convergence import tolerance
+from vfl.solvers.protocol import require_clip, require_groups
 from vfl.solvers.releases import correlations, counts, products
 from vfl.solvers.releases.smoothness import Curvature, require_curvature, require_representable
 from vfl.solvers.rules import defaults, intervals, record_defaults
@@ -34,35 +33,26 @@ OF_RECORD = ("record_clip", "early_share", "excess_share")
 """Fields of `Shares` that apply only under a record cap."""
 
 
+def clip_or_rule(argument: str, clip: float | str) -> float | str:
+    """Return a clip: a positive number, as float, or one of CLIPS."""
+    if isinstance(clip, str):
+        if clip not in CLIPS:
+            raise SpecificationError(f"{argument} must be a positive number or one of {', '.join(CLIPS)}, not {clip!r}")
+        return clip
+    if not (1e-90 <= CLIP(argument, clip) <= 1e90 or clip == math.inf):
+        raise SpecificationError(f"{argument}={clip!r} is beyond what exact sums can hold: rescale the columns")
+    return float(clip)
+
+
 def require_options(solver: SkGD) -> None:
-    """Raise SpecificationError for an option that is out of range or contradicts another option."""
-    for option in ("block_size", "passes", "outer_rounds", "inner_rounds", "parallel"):
-        require_whole(solver.name, option, getattr(solver, option))
-    if isinstance(solver.clip, str):
-        if solver.clip not in CLIPS:
-            raise SpecificationError(
-                f"{solver.name}: clip must be a positive number or one of {', '.join(CLIPS)}, not {solver.clip!r}"
-            )
-    else:
-        require_positive(f"{solver.name}: clip", solver.clip, optional=True, infinite=True)
-        if solver.clip is not None and solver.clip < math.inf and not 1e-90 <= solver.clip <= 1e90:
-            raise SpecificationError(
-                f"{solver.name}: clip={solver.clip!r} is beyond what exact sums can hold: rescale the columns"
-            )
-    require_tolerance(solver.name, solver.tol)
-    if solver.shares is not None and not isinstance(solver.shares, Shares):
-        raise SpecificationError(f"{solver.name}: shares must be vfl.Shares(...), not {solver.shares!r}")
-    require_positive(f"{solver.name}: step_size", solver.step_size, optional=True)
+    """Raise SpecificationError for an option that contradicts another option."""
     if solver.momentum is not None:
-        require_number(f"{solver.name}: momentum", solver.momentum)
         most = 1.0 - (solver.step_size or 1.0) / 2.0
         if not 0.0 <= solver.momentum <= max(0.0, most):
             raise SpecificationError(
                 f"{solver.name}: momentum={solver.momentum!r} must lie between 0 and 1 − γ/2 = {max(0.0, most):.3g}, "
                 "where runs with steps of γ are sure not to diverge: lower it, or step_size"
             )
-    for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
-        require_one_of(solver.name, option, getattr(solver, option), known, optional=option == "iterate")
     if solver.passes is not None and solver.inner_rounds is not None:
         raise SpecificationError(f"{solver.name}: give passes, or outer_rounds and inner_rounds, not both")
     if solver.parallel > 1 and solver.sampling in ("nice", "full"):
@@ -80,7 +70,6 @@ def _require_record_options(solver: SkGD) -> None:
             f"{solver.name}: clip='record' needs a sampling that visits every block once per pass: "
             f"{', '.join(ONCE_A_PASS)}, not {solver.sampling!r}. Change sampling, or leave clip out"
         )
-    require_whole(solver.name, "reserve_passes", solver.reserve_passes, least=0, optional=False)
     asked = [f"shares.{name}" for name in OF_RECORD if getattr(solver.decided, name) is not None]
     if solver.clip not in (None, RECORD) and (asked or solver.reserve_passes):
         option = (asked or ["reserve_passes"])[0]
@@ -179,8 +168,6 @@ def _with_joint_steps(solver: Solver) -> Solver:
 
 
 def _require_joint_options(solver: SkGD) -> None:
-    if not isinstance(solver.joint, bool | None):
-        raise SpecificationError(f"{solver.name}: joint must be True or False, not {solver.joint!r}")
     usual = {
         "clip": (None, RECORD),
         "sampling": ("shuffled", "full"),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.arguments import require_number
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.arguments import number
+from vfl.errors import PrivacyError
 
 if TYPE_CHECKING:
     from vfl.problem import Problem
@@ -20,16 +20,9 @@ if TYPE_CHECKING:
 
 STILL = 1e-9
 """Default tolerance if the number of steps is not given. It leaves about 1/1000 of the distance to the optimum."""
+TOLERANCE = number(lambda tol: 0 <= tol < 1, "must be None or a number from 0 to 1")
 INTERCEPT_COUNTS = 1e-6
 """Weight of the intercept in `largest`. The weight is small so that labels far from 0 do not loosen the tolerance."""
-
-
-def require_tolerance(solver: str, tol: float | None) -> None:
-    """Raise SpecificationError unless tol is None or a number of at least 0 and below 1."""
-    if tol is not None:
-        require_number(f"{solver}: tol", tol)
-    if tol is not None and not 0 <= tol < 1:
-        raise SpecificationError(f"{solver}: tol must be None or a number from 0 to 1, not {tol!r}")
 
 
 def tolerance(solver: str, problem: Problem, tol: float | None, *, limited: bool) -> float | None:

@@ -36,12 +36,6 @@ def fits(problem: Problem) -> bool:
     return problem.private and problem.start is None and known
 
 
-def require_flag(solver: str, given: bool | None) -> None:
-    """Raise SpecificationError for an option `constant` that is not True, False or None."""
-    if given is not None and not isinstance(given, bool):
-        raise SpecificationError(f"{solver}: constant must be True, False or None, not {given!r}")
-
-
 def decided(solver: str, problem: Problem, given: bool | None, *, outweighed: bool) -> bool:
     """Return True if the run releases only the constant model: as the user chose, else as the solver's data-free rule decides.
 
