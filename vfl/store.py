@@ -35,6 +35,9 @@ _CAUSES = {
     "SQLITE_IOERR": "the disk failed or is full; repair it and resume",
 }
 
+_OF_DAMAGE = (UnicodeError, IndexError, OverflowError)
+"""Errors that Python's module raises while it reads the content of a damaged file."""
+
 # SQLite forbids using or closing a connection that a parent process opened, and garbage collection would close it.
 _inherited: list[sqlite3.Connection] = []
 
@@ -73,7 +76,7 @@ class Store:
             raise self.refusal("it is a link to a file that is not there; mount its disk, or repair or remove the link")
         self._require_local()
         part = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
-        with self._explained():
+        with self._explained(OSError):
             try:
                 os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if self.owner_only else 0o666))
                 with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
@@ -92,12 +95,17 @@ class Store:
 
     @contextmanager
     def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """Yield the connection in a transaction. On exit, all changes are durable; after an error, none is kept."""
+        """Yield the connection in a transaction. On exit, all changes are durable; after an error, none is kept.
+
+        Errors of SQLite become the store's refusal. All other errors of the caller's own code are raised as they are.
+        """
         with self._explained():
-            connection = self._connection or self._connect()
-            connection.execute(begin)
+            with self._explained(OSError, *_OF_DAMAGE):
+                connection = self._connection or self._connect()
+                connection.execute(begin)
             try:
-                self._require_same_file()
+                with self._explained(OSError):
+                    self._require_same_file()
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -198,21 +206,16 @@ class Store:
             connection.execute("PRAGMA fullfsync=ON")
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self, *also: type[Exception]) -> Iterator[None]:
+        """Turn errors of SQLite, and of the classes `also`, into the refusal."""
         try:
             yield
-        except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", "")
+        except (sqlite3.Error, *also) as error:
+            name = "SQLITE_CANTOPEN" if isinstance(error, OSError) else getattr(error, "sqlite_errorname", "")
+            name = "SQLITE_CORRUPT" if isinstance(error, _OF_DAMAGE) else name
             cause = next((text for start, text in _CAUSES.items() if name.startswith(start)), "SQLite refused")
-            raise self.refusal(f"{cause} ({error})") from error
-        except (
-            UnicodeError,
-            IndexError,
-            OverflowError,
-        ) as error:  # SQLite's module, about the content of a damaged file
-            raise self.refusal(f"{_CAUSES['SQLITE_CORRUPT']} ({error})") from error
-        except OSError as error:
-            raise self.refusal(f"{_CAUSES['SQLITE_CANTOPEN']} ({error.strerror})") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise self.refusal(f"{cause} ({why})") from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.arguments import check_options, flag, one_of, option, require, require_fraction, require_positive
+from vfl.arguments import check_options, flag, option, require, require_fraction, require_positive
 from vfl.errors import PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -68,13 +68,17 @@ class Evaluation:
     error_cap: float | None = option(require_positive, None)
     deviance_cap: float | None = option(require_positive, None)
     public: bool = option(flag, False)
-    score: str | None = option(one_of(SCORES), None)
+    score: str | None = None
     thresholds: Sequence[float] | None = None
     cost: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         check_options(self, "evaluation: ")
         self._check_decisions()
+        if self.score is not None and self.score not in SCORES:
+            raise SpecificationError(
+                f"evaluation: unknown score {self.score!r}{nearest(str(self.score), SCORES)}; give one of {', '.join(SCORES)}"
+            )
         if self.score is not None and self.public:
             raise SpecificationError(
                 "evaluation: public records are measured without noise, so no score has to be chosen: leave score out"

@@ -252,7 +252,9 @@ def _moments(problem: Problem, feature: Vector, event: Gaussian | None) -> Excha
     whole = problem.layout.whole()
     own = {q: int((problem.intercept[block.coordinates] == 0.0).sum()) // K for q, block in whole.items()}
     widths = {q: width for q, width in own.items() if width}
-    reach = {q: problem.reach[block.coordinates][::K][: own[q]] for q, block in whole.items() if own[q]}
+    reach = {
+        q: np.ascontiguousarray(problem.reach[block.coordinates][::K][: own[q]]) for q, block in whole.items() if own[q]
+    }
     centred = problem.centred_coordinates[::K]
     query = Moments(widths, reach if event else None, problem.centred, event, uncentred=problem.sparse)
     released = yield query

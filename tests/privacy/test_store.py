@@ -1,0 +1,44 @@
+"""Errors in a transaction of a durable file: those of SQLite become refusals, those of the caller are raised as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from vfl.errors import LedgerError
+from vfl.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TABLES = {"seen": "CREATE TABLE seen (name TEXT)"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "seen.db", TABLES, LedgerError)
+    made.create()
+    return made
+
+
+@pytest.mark.parametrize("error", [IndexError, OverflowError, UnicodeError, FileNotFoundError, KeyError])
+def test_an_error_of_the_caller_is_not_called_damage_and_keeps_nothing(store: Store, error: type[Exception]) -> None:
+    with pytest.raises(error, match="of the caller"), store.transaction() as file:  # noqa: PT012
+        file.execute("INSERT INTO seen VALUES ('one')")
+        raise error("of the caller")
+    with store.transaction() as file:
+        assert file.execute("SELECT count(*) FROM seen").fetchone() == (0,)
+
+
+def test_an_error_of_sqlite_is_a_refusal(store: Store) -> None:
+    with pytest.raises(LedgerError, match="SQLite refused"), store.transaction() as file:
+        file.execute("SELECT * FROM nothing")
+
+
+def test_a_file_that_goes_away_is_a_refusal(store: Store) -> None:
+    with store.transaction():
+        pass
+    store.path.unlink()
+    with pytest.raises(LedgerError, match="cannot be opened"), store.transaction():
+        pass
