@@ -210,7 +210,9 @@ class Store:
         """Turn errors of SQLite, and of the classes `also`, into the refusal."""
         try:
             yield
-        except (sqlite3.Error, *also) as error:
+        except Exception as error:
+            if not isinstance(error, (sqlite3.Error, *also)):
+                raise
             name = "SQLITE_CANTOPEN" if isinstance(error, OSError) else getattr(error, "sqlite_errorname", "")
             name = "SQLITE_CORRUPT" if isinstance(error, _OF_DAMAGE) else name
             cause = next((text for start, text in _CAUSES.items() if name.startswith(start)), "SQLite refused")
