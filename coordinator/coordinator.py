@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coordinator.charging.budget import Budget, Reserved
+from coordinator.charging.charger import Charger
 from coordinator.charging.party_books import PartyBooks
 from coordinator.executor import Executor
 from coordinator.rounds import Log, Lost, Made, Recovery, Round, rounds
@@ -182,7 +183,7 @@ class Coordinator:
         problem = plan.problem
         sealed = budget.sealed or (plan.solver.sealed and problem.private)
         if sealed:  # the log of a sealed run has no rounds, so the run starts again
-            log = replace(log, released=(), rebuilt=0, left={}, products=())
+            log = replace(log, released=(), left={}, products=())
         if self._faults.on_party_lost == "skip":
             _require_skippable(plan)
         keepers = [party for party, greeting in greetings.items() if greeting.keeps_book]
@@ -194,20 +195,22 @@ class Coordinator:
         label, seconds = job.partition.label_party, self._faults.wait_seconds
         shards = margins if isinstance(margins, MarginShards) else None
         subsamples = plan.subsamples
-        execute = Executor(
-            transport,
-            margins,
+        charger = Charger(
             reservation,
             noise=job.noise_source(),
             unnoised=unnoised(job),
+            split=plan.split,
+            earlier=budget.earlier(job, reservation),
+            held=bool(log.products),
+        )
+        execute = Executor(
+            transport,
+            margins,
+            charger,
             expand=self._expand or plan.sharing is not None,
             together=plan.sharing is not None,
-            split=plan.split,
-            attempts=budget.attempts(job, reservation),
-            earlier=budget.charges(job, reservation),
-            reload=None if shards is None else lambda: shards.reload(lambda: self._transport.labels(label), seconds),
-            held=bool(log.products),
             turn=None if subsamples is None else lambda k: self._turned(plan, subsamples[k], shards),
+            reload=None if shards is None else lambda: shards.reload(lambda: self._transport.labels(label), seconds),
         )
         recovery = Recovery(transport, self._faults, partial(_welcome, greetings, books), keep=label)
         trained, lasted = yield from rounds(plan.schedule(), execute, log, sealed=sealed, recovery=recovery)

@@ -13,7 +13,8 @@ from vfl.errors import BudgetExceeded, PartyLost
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from coordinator.executor import Charges, Executor
+    from coordinator.charging.charger import Charges
+    from coordinator.executor import Executor
     from coordinator.secure import Transport
     from vfl.job.site import Faults
     from vfl.messages import Greeting, Query
@@ -31,7 +32,6 @@ class Round:
     number : running number of the query, from 0.
     kind : name of the query's class; LEFT if a party was given up during the query, which then released nothing.
     parties : names of the parties that answered.
-    resets : True if the query computed Xw anew, so that the margins no longer depend on earlier queries.
     released : released values of the parties.
     charges : ((key, event), ...), the charges with their keys.
     seconds : time from the charge to the last reply, for operators. Only this field may depend on unreleased data.
@@ -42,7 +42,6 @@ class Round:
     number: int
     kind: str
     parties: tuple[str, ...]
-    resets: bool
     released: Released
     charges: Charges
     seconds: float
@@ -82,7 +81,6 @@ class Log:
     """Log of an earlier process of a run: the releases of each query, or None for a query that the budget did not cover.
 
     charged : keys of the charges of each query.
-    rebuilt : number of the last query that computed Xw anew.
     n_records : n in that process; None if the process ended before n was known.
     left : {number of a query: the party that was given up during the query}.
     flags : flags from that process, for the certificate.
@@ -92,7 +90,6 @@ class Log:
 
     released: tuple[Released | None, ...] = ()
     charged: tuple[tuple[ReleaseKey, ...], ...] = ()
-    rebuilt: int = 0
     n_records: int | None = None
     left: Mapping[int, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
@@ -183,19 +180,19 @@ def rounds(
                 known = log.released[number]
                 if known is None:
                     execute.refuse()
-                execute.replay(query, known, margins=number >= log.rebuilt, gone=frozenset(log.left.values()))
+                execute.replay(query, known)
                 query = schedule.send(known)
             else:
                 answer = yield from _answered(query, number, execute, recovery)
                 seconds = time.perf_counter() - start
                 if isinstance(answer, PartyLost):
                     query = schedule.throw(answer)
-                    yield Round(number, LEFT, (answer.party,), False, (), (), seconds)  # the run continues
+                    yield Round(number, LEFT, (answer.party,), (), (), seconds)  # the run continues
                 else:
                     released, charges = answer
-                    kind, parties, resets = type(query).__name__, tuple(query.shares()), query.target == "reset"
+                    kind, parties = type(query).__name__, tuple(query.shares())
                     shown, products = ((), ()) if sealed else (released, execute.newly_opened())
-                    yield Round(number, kind, parties, resets, shown, charges, seconds, products=products)
+                    yield Round(number, kind, parties, shown, charges, seconds, products=products)
                     query = schedule.send(released)
         except StopIteration as end:
             return end.value, lasted
@@ -206,7 +203,7 @@ def rounds(
             lasted = False
             if number >= len(log.released):
                 kind, parties = type(query).__name__, tuple(query.shares())
-                yield Round(number, kind, parties, False, (), (), time.perf_counter() - start, refused=True)
+                yield Round(number, kind, parties, (), (), time.perf_counter() - start, refused=True)
             try:
                 query = schedule.throw(error)
             except StopIteration as end:

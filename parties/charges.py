@@ -6,33 +6,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vfl.errors import BudgetExceeded, ConsentRefused
-from vfl.messages import Backward, Descend, Gram, Query
+from vfl.privacy.cover import Answer, Cover, Frame
 from vfl.privacy.events import on_part
 
 if TYPE_CHECKING:
     from vfl.job import Job
-    from vfl.messages import Paid
+    from vfl.messages import Paid, Query
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger import Reservation
 
 LARGEST_NUMBER = 1 << 63
-
-
-def _extent(query: Gram) -> tuple[object, ...]:
-    """Return all that defines a party's sum: its number among the parts of one release, columns and kind of clip."""
-    number = query.fold.number, query.fold.of
-    return number, query.part, query.blocks, query.held, query.own, type(query.clip), query.clip.dimension
-
-
-def _factors(query: Gram) -> tuple[object, ...]:
-    """Return clip, weights, centres and scales of a party's share, which all pieces of a release have in common."""
-    weighting: Any = query.weighting
-    common = replace(weighting, of_label=False) if query.of_label else weighting  # the first piece alone has the label
-    return query.clip, common, query.centres[0].tobytes(), query.scales[0].tobytes()
 
 
 class Charges:
@@ -51,11 +38,9 @@ class Charges:
         self._reservation = None
         self._plan: Plan | None = None
         self._made: set[ReleaseKey] = set()
-        self._passes: set[ReleaseKey] = set()
-        self._last: Query | None = None
-        self._first: tuple[object, ...] | None = None
         # Seeded noise is the same for the same key, so a repeated release reveals nothing new.
         self._repeats = job.privacy is not None and job.privacy.noise is not None
+        self._passes, self._batches, self._parts = Cover(), Cover(repeats=self._repeats), Cover()
 
     def record(self, query: Query, key: ReleaseKey) -> None:
         """Charge all releases in the answer to a query, in one transaction.
@@ -63,21 +48,19 @@ class Charges:
         Raises ConsentRefused for a release that exceeds the reservation, for a repeated release, and for a part of a larger
         release that differs from the plan.
         """
-        if isinstance(query, Gram):
-            self._require_planned(query)
-        capped = query.capped if isinstance(query, Descend | Backward) else None
-        if capped is not None and capped.paid is not None:
-            self._record_pass(query, capped.paid)
+        self._require_planned(query)
+        if query.capped is not None and query.capped.paid is not None:
+            self._record_pass(query, query.capped.paid)
             return
-        events = self._events(query)
+        events = self._due(query)
         if not events:
             return
-        first = query.parts.get(self._party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
+        first = query.first_part(self._party)
         try:
             own = ((replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None)
             self.charge([(each, self._placed(event, query)) for each, event in own])
         except BaseException:
-            self._last = None  # a later batch must not rely on a refused charge
+            self._batches.void()
             raise
 
     def _record_pass(self, query: Query, paid: Paid) -> None:
@@ -86,10 +69,14 @@ class Charges:
         A pass that began in an earlier process of this party is refused, because this process does not know its released
         blocks.
         """
-        if not query.events() or paid.key in self._passes:
+        frame = Frame(query.subsample, paid.event, None)
+        if not query.events() or self._passes.admit(frame, (), paid.key) is Answer.COVERED:
             return
-        self.charge([(paid.key, self._placed(paid.event, query))])
-        self._passes.add(paid.key)
+        try:
+            self.charge([(paid.key, self._placed(paid.event, query))])
+        except BaseException:
+            self._passes.void(paid.key)
+            raise
 
     def _placed(self, event: Event, query: Query) -> Event:
         """Return the event of a release. In a job with subsamples, return an event on the rows of the query's subsample only.
@@ -127,27 +114,29 @@ class Charges:
             ) from error
         self._made.update(each for each, _ in items)
 
-    def _require_planned(self, query: Gram) -> None:
+    def _require_planned(self, query: Query) -> None:
         """Raise ConsentRefused for a part of a release that differs from the plan. All parts are charged once, together.
 
         The party compares the terms of its own sum and the number of parts with its plan. Cap, weights, centres and scales may
         depend on released values, so all parts must use those of the first one. The party relies on the coordinator for the
         weights, which bound the shares of all parties together, as in every release of several parties.
         """
+        extent, part = query.extent(), query.batch
+        if extent is None or part is None:
+            return
         pieces = () if self._plan is None else self._plan.solver.pieces(self._plan.problem)
         own = [piece.shares().get(self._party) for piece in pieces]
-        if query.event is not None and any(isinstance(one, Gram) and _extent(query) == _extent(one) for one in own):
-            factors = _factors(query)
-            if query.fold.number == 0 or self._first is None:
-                self._first = factors
-            if factors == self._first:
+        if None not in query.events() and any(one is not None and one.extent() == extent for one in own):
+            if part.number == 0:
+                self._parts.void()
+            if self._parts.admit(Frame(None, None, query.factors()), ()) in (Answer.NEW, Answer.COVERED):
                 return
         raise ConsentRefused(
             f"party {self._party!r} was asked for a part of a release that the job's plan does not contain. All parts "
             "must be as planned, since they are charged together"
         )
 
-    def _events(self, query: Query) -> tuple[Event | None, ...]:
+    def _due(self, query: Query) -> tuple[Event | None, ...]:
         """Return the events to charge for a query. A pass over disjoint batches is charged once, with its first batch.
 
         A batch that does not continue the same pass under the same event is charged separately. With seeded noise, two more
@@ -156,11 +145,9 @@ class Charges:
         events, batch = query.events(), query.batch
         if batch is None or None in events:
             return events
-        before, self._last = self._last, query
-        if batch.number == 0:
-            return events
-        if before is None:
-            return () if self._repeats and self._made else events
-        numbers = (batch.number - 1, batch.number) if self._repeats else (batch.number - 1,)
-        follows = any((before.batch, before.events()) == (replace(batch, number=k), events) for k in numbers)
-        return () if follows and before.subsample == query.subsample else events
+        frame, number = Frame(query.subsample, events, replace(batch, number=0)), batch.number
+        if number and self._batches.admit(frame, [number], after=number - 1) is Answer.COVERED:
+            return ()
+        restarted = number and self._repeats and self._made and None not in self._batches
+        self._batches.renew(frame, [number])
+        return () if restarted else events

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parties.book import RunCount
-from parties.record_cap import Coverage
+from parties.record_cap import admit
 from parties.session import RECORDS, SHARED, Credentials, Session
 from vfl.errors import FederationError, PrivacyError, VflError
 from vfl.messages.joining import Done
 from vfl.planning import plan as make_plan
+from vfl.privacy.cover import Cover
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.sensitivity import check
@@ -82,7 +83,7 @@ class Holder:
         self._member: Member | None = None
         self._setup: requests.SetUp | None = None
         self._caps: dict[str, float] = {}
-        self._coverage = Coverage(name, repeats=not noise.private)
+        self._cover = Cover(repeats=not noise.private)
         self._known: tuple[bytes, OwnColumns] | None = None
         self._committed: requests.Contribution | None = None
 
@@ -409,30 +410,24 @@ class Holder:
         self._logistic.require_planned(event)
         if request.setup != setup.number or query.clip.cap != setup.cap:
             raise self._refusal("was asked for a sum under a cap or set-up different from that of its rows")
-        asked = [(block.party, j) for block in query.blocks for j in range(block.start, block.stop)]
-        for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
-            _, own_centre, own_scale = setup.rows[block.party]
-            same = np.array_equal(centre, own_centre[block.local]) and np.array_equal(scale, own_scale[block.local])
+        for term in query.terms():
+            block = term.block
+            _, centre, scale = setup.rows[block.party]
+            same = np.array_equal(term.centre, centre[block.local]) and np.array_equal(term.scale, scale[block.local])
             if not same or (block.start, block.stop) not in setup.blocks[block.party]:
                 raise self._refusal("was asked for a block in a scale different from that of its rows")
+        asked = [(block.party, j) for block in query.blocks for j in range(block.start, block.stop)]
         if len(set(asked)) < len(asked):
             raise self._refusal("was asked to reveal a coordinate twice in one release")
-        if query.capped is not None:
-            self._admit_to_pass(query, event, asked)
+        if (cap := query.capped) is not None:
+            if cap.paid is None:
+                raise self._refusal("was asked for a block of a pass that was not charged")
+            if cap.cap != setup.cap:
+                raise self._refusal("was asked to change the cap within a set-up")
+            cap.require_covered([(query.clip, event)])
+            # A charge covers each coordinate of all parties once. Rows of two different set-ups are not under one cap.
+            admit(self._cover, self.name, cap.paid, self._shape(), asked)
         return event
-
-    def _admit_to_pass(self, query: Backward, event: Gaussian, asked: list[tuple[str, int]]) -> None:
-        """Record the coordinates, of all parties, that this query releases under one charge.
-
-        A charge covers each of them once.
-        """
-        cap = query.capped
-        if cap is None or cap.paid is None:
-            raise self._refusal("was asked for a block of a pass that was not charged")
-        if cap.cap != self._of_setup().cap:
-            raise self._refusal("was asked to change the cap within a set-up")
-        cap.require_covered([(query.clip, event)])
-        self._coverage.admit(cap.paid, self._shape(), asked)  # rows of two different set-ups are not under one cap
 
     def _shape(self) -> bytes:
         """Return the cap, and the centres and scales of all parties' rows, as bytes, which differ if any of these differ."""

@@ -12,18 +12,16 @@ import numpy as np
 from vfl.errors import PrivacyError
 from vfl.kernels.dense import bounds_of
 from vfl.kernels.geometry import PIECE, record_limits
-from vfl.messages import Descend
+from vfl.privacy.cover import Answer, Cover, Frame
 from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from vfl.messages import Backward, Block, Paid, RecordCap
-    from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
+    from vfl.messages import Block, Paid, Query, RecordCap
     from vfl.types import Vector
 
     Row = tuple[Block, Vector, Vector]
-    Release = tuple[Clip, Gaussian | PoissonSubsampledGaussian | None]
     Shape = tuple[float, bytes, bytes]
 
 
@@ -37,36 +35,24 @@ class _Bounds(NamedTuple):
     bounds: Vector
 
 
-class Coverage:
-    """Coordinates that were released under each charge. A charge covers each coordinate once, under one cap and one scale.
+REFUSALS = {
+    Answer.RECORDS: "was asked for other records within a pass, which was charged for one subsample only",
+    Answer.EVENTS: "was asked to change the charge within a pass, which was charged with its first block",
+    Answer.WHOLE: "was asked to change the cap or the scale within a pass",
+    Answer.TWICE: "was asked for a coordinate twice in one pass, which was charged for one release of it",
+}
 
-    repeats : True if a release may be repeated, because seeded noise is the same to the bit.
+
+def admit(
+    cover: Cover, party: str, paid: Paid, shape: object, units: Sequence[Hashable], subsample: int | None = None
+) -> None:
+    """Record the coordinates that a party releases in a pass. Raises PrivacyError unless the charge `paid` covers them.
+
+    shape : cap and scale of all rows.
     """
-
-    def __init__(self, party: str, *, repeats: bool) -> None:
-        self._party, self._repeats = party, repeats
-        self._made: dict[ReleaseKey, tuple[Gaussian, Hashable, int | None, set[Hashable]]] = {}
-
-    def admit(self, paid: Paid, shape: Hashable, coordinates: Sequence[Hashable], subsample: int | None = None) -> None:
-        """Record coordinates to be released. Raises PrivacyError unless the charge `paid` covers them.
-
-        shape : cap and scale of all rows.
-        """
-        charged, known, records, made = self._made.setdefault(paid.key, (paid.event, shape, subsample, set()))
-        if records != subsample:
-            raise self.refusal("was asked for other records within a pass, which was charged for one subsample only")
-        if charged != paid.event:
-            raise self.refusal("was asked to change the charge within a pass, which was charged with its first block")
-        if known != shape:
-            raise self.refusal("was asked to change the cap or the scale within a pass")
-        new = set(coordinates)
-        if not self._repeats and (len(new) < len(coordinates) or not made.isdisjoint(new)):
-            raise self.refusal("was asked for a coordinate twice in one pass, which was charged for one release of it")
-        made |= new
-
-    def refusal(self, why: str) -> PrivacyError:
-        """Return the error of a party that refuses a release."""
-        return PrivacyError(f"party {self._party!r} {why}")
+    answer = cover.admit(Frame(subsample, paid.event, shape), units, paid.key)
+    if answer in REFUSALS:
+        raise PrivacyError(f"party {party!r} {REFUSALS[answer]}")
 
 
 class OwnCap:
@@ -76,41 +62,37 @@ class OwnCap:
     releases together a vector of norm at most C(1 + p·2⁻⁵⁰), before rounding. The coordinator vouches for the norms of the
     other parties' columns.
 
-    n_coordinates : p_k, number of the party's own coordinates. repeats : as for `Coverage`.
+    n_coordinates : p_k, number of the party's own coordinates. repeats : as for `Cover`.
     """
 
     def __init__(self, party: str, n_coordinates: int, *, repeats: bool) -> None:
         self._party, self._n_coordinates = party, n_coordinates
-        self._coverage = Coverage(party, repeats=repeats)
+        self._cover = Cover(repeats=repeats)
 
-    def admit(self, query: Descend | Backward, cap: RecordCap) -> None:
+    def admit(self, query: Query, cap: RecordCap) -> None:
         """Record the coordinates that a query releases. Raises PrivacyError if the charge of the pass does not cover them."""
-        refusal = self._coverage.refusal
-        if isinstance(query, Descend):
-            if query.replayed is not None:
-                return
-            steps = query.ordered()
-            asked = [(step.block, step.centre, step.scale) for step in steps]
-            releases: list[Release] = [(step.clip, step.event) for step in steps]
-        else:
-            asked = list(zip(query.blocks, query.centres, query.scales, strict=True))
-            releases = [(query.clip, query.event)]
+        if not (terms := query.terms()):
+            return
         row, centre, scale = cap.rows[self._party]
         if not (row.start == 0 and row.stop == len(centre) == len(scale) == self._n_coordinates):
-            raise refusal("was given a record cap that is not over all of its columns")
-        for block, own_centre, own_scale in asked:
-            if not (np.array_equal(own_centre, centre[block.local]) and np.array_equal(own_scale, scale[block.local])):
-                raise refusal("was asked for a block in a scale different from that of its pass")
+            raise self._refusal("was given a record cap that is not over all of its columns")
+        for term in terms:
+            own = term.block.local
+            if not (np.array_equal(term.centre, centre[own]) and np.array_equal(term.scale, scale[own])):
+                raise self._refusal("was asked for a block in a scale different from that of its pass")
         if cap.paid is None:
-            if any(event is not None for _, event in releases):
-                raise refusal("was asked for a block of a pass that was not charged")
+            if any(term.event is not None for term in terms):
+                raise self._refusal("was asked for a block of a pass that was not charged")
             return
-        cap.require_covered(releases)
-        if any(type(clip) is not Clip for clip, _ in releases):  # a pass moves by up to 2C; other clips claim less
-            raise refusal("was asked for a block of a pass under a clip different from 'norm'")
+        cap.require_covered((term.clip, term.event) for term in terms)
+        if any(type(term.clip) is not Clip for term in terms):  # a pass moves by up to 2C; other clips claim less
+            raise self._refusal("was asked for a block of a pass under a clip different from 'norm'")
         # Not block.coordinates, whose offset the sender chooses.
-        columns = [column for block, _, _ in asked for column in range(block.start, block.stop)]
-        self._coverage.admit(cap.paid, _shape(cap, self._party), columns, query.subsample)
+        columns = [column for term in terms for column in range(term.block.start, term.block.stop)]
+        admit(self._cover, self._party, cap.paid, _shape(cap, self._party), columns, query.subsample)
+
+    def _refusal(self, why: str) -> PrivacyError:
+        return PrivacyError(f"party {self._party!r} {why}")
 
 
 class OwnBounds:

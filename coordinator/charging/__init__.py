@@ -1,1 +1,1 @@
-"""Charging of releases before they are made: the budget of a run, and the passes, batches and samples that share a charge."""
+"""Charging of releases before they are made: the budget of a run, its charges, and the parties' release logs (books)."""

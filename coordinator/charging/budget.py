@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from vfl.errors import LedgerError, PrivacyError, SpecificationError
@@ -11,7 +11,7 @@ from vfl.job.flags import flags_of, voids
 from vfl.privacy.ledger import DatasetBook, FitBook, Head, SqliteLedger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from vfl.job import Job
     from vfl.planning import Plan
@@ -31,6 +31,21 @@ class Reserved:
     n_records: int
     head: Head | None
     flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """Charges of earlier processes of a run.
+
+    attempts : first attempt number that this process may use. A release that an earlier process charged may have been seen. To
+        repeat it is a new release, with new noise and a new charge. One charge covers a whole pass, and names only the first
+        release of the pass. Any round may therefore have been answered under any charged attempt, so this number is above all
+        of them.
+    charges : {round: number of charges}.
+    """
+
+    attempts: int = 0
+    charges: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,29 +161,15 @@ class Budget:
         statement = reservation.settle(stopped_early=stopped_early)
         return statement if job.dataset is not None else replace(statement, scope=FitBook.scope)
 
-    def attempts(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
-        """Return a function from a round to the first attempt number that this process may use.
+    def earlier(self, job: Job, reservation: Reservation | None) -> Earlier:
+        """Return the charges that earlier processes of the run made, including those of lost attempts.
 
-        A release that an earlier process charged may have been seen. To repeat it is a new release, with new noise and a new
-        charge. One charge covers a whole pass, and names only the first release of the pass. Any round may therefore have
-        been answered under any charged attempt, so this process starts above all of them. Seeded noise is equal in each
-        attempt, so the number is then 0.
+        With seeded noise there are none, since repeating a release makes no new release.
         """
-        first = max((key.attempt + 1 for key in self._charged_earlier(job, reservation)), default=0)
-        return lambda _: first
-
-    def charges(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
-        """Return a function from a round to the number of charges that earlier processes made, including lost attempts.
-
-        With seeded noise the number is 0, since repeating a release makes no new release.
-        """
-        made = Counter(key.round for key in self._charged_earlier(job, reservation))
-        return lambda number: made[number]
-
-    def _charged_earlier(self, job: Job, reservation: Reservation | None) -> frozenset[ReleaseKey]:
         if not self.resumed or reservation is None or (job.privacy is not None and job.privacy.noise is not None):
-            return frozenset()
-        return reservation.charged()
+            return Earlier()
+        made = reservation.charged()
+        return Earlier(max((key.attempt + 1 for key in made), default=0), Counter(key.round for key in made))
 
     def account(self, job: Job) -> str:
         """Return the name of the ledger account to which the run is charged."""

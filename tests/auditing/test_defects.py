@@ -12,7 +12,7 @@ import pytest
 
 import parties.party
 import vfl
-from coordinator.charging.passes import Passes
+from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
 from parties.party import Party
 from parties.record_cap import OwnCap
@@ -105,14 +105,14 @@ def no_clip(patch: Patch) -> None:
 
 def released_twice(patch: Patch) -> None:
     """Take every step of a pass twice under the one charge of the pass, past the checks of both sides."""
-    visit, take = Walk.visit, Passes._take
+    visit, take = Walk.visit, Charger._take
     patch.setattr(Walk, "visit", lambda *given: {party: (*own, *own) for party, own in visit(*given).items()})
 
-    def once(self: Passes, query: Any, *rest: Any) -> Any:
+    def once(self: Charger, query: Any, *rest: Any) -> Any:
         steps = {party: tuple(dict.fromkeys(own)) for party, own in query.steps.items()}
         return take(self, replace(query, steps=steps), *rest)
 
-    patch.setattr(Passes, "_take", once)
+    patch.setattr(Charger, "_take", once)
     patch.setattr(OwnCap, "admit", lambda *given: None)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 import vfl
-from coordinator.charging.samples import Samples
+from coordinator.charging.charger import Charger
 from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
 from coordinator.rounds import LOSSES_A_QUERY, Lost, Round
@@ -19,13 +19,10 @@ from vfl.errors import PartyLost, PrivacyError
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Sample
+from vfl.messages import Query, Sample
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.noise import CryptographicNoise, SeededNoise
 from vfl.types import Adjacency
-
-if TYPE_CHECKING:
-    from vfl.messages import Query
 
 WAIT = Faults(on_party_lost="wait", wait_seconds=1.0)
 
@@ -89,65 +86,72 @@ def test_seeded_noise_repeats_the_same_release_on_the_same_batch(solver: Any) ->
     assert outcome.w.tobytes() == setting.drive(seeded)[1].w.tobytes()
 
 
-class _Release:
-    """A stand-in for a query that releases under some events."""
+class _Release(Query):
+    """A query that releases under an event."""
 
-    subsample = None
-
-    def __init__(self, *events: Any) -> None:
-        self._events = events
+    def __init__(self, event: Any) -> None:
+        super().__init__()
+        object.__setattr__(self, "_event", event)
 
     def events(self) -> tuple[Any, ...]:
-        return self._events
+        return (self._event,)  # type: ignore[attr-defined]
 
 
-def sampled(rate: float) -> Any:
+def sampled(rate: float) -> Query:
     return _Release(PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, 1.0, 2.0, rate))
 
 
-KEY = ReleaseKey(3)
+class Unlimited:
+    """A reservation that refuses nothing."""
+
+    def charge(self, items: Any) -> None: ...
+
+
+def charger() -> Charger:
+    return Charger(Unlimited(), noise=CryptographicNoise())  # type: ignore[arg-type]
 
 
 def test_a_sampled_release_needs_a_sample_of_its_rate() -> None:
-    samples = Samples(private=True)
+    charging = charger()
     with pytest.raises(PrivacyError, match="no sample of its rate"):
-        samples.next_for(sampled(0.25))
-    samples.drawn(Sample(0.5), KEY)
+        charging.charge(sampled(0.25), 0)
+    charging.charge(Sample(0.5), 1)
     with pytest.raises(PrivacyError, match="no sample of its rate"):
-        samples.next_for(sampled(0.25))
-    assert samples.next_for(_Release(Gaussian(Adjacency.REPLACE_ONE, 1.0, 2.0, 3), None)) is None
+        charging.charge(sampled(0.25), 2)
+    assert charging.charge(_Release(Gaussian(Adjacency.REPLACE_ONE, 1.0, 2.0, 3)), 3).sample is None
 
 
 def test_a_sample_serves_one_release() -> None:
-    samples = Samples(private=True)
-    samples.drawn(Sample(0.5), KEY)
-    assert samples.next_for(sampled(0.5)) is None
+    charging = charger()
+    charging.charge(Sample(0.5), 0)
+    assert charging.charge(sampled(0.5), 1).sample is None
     with pytest.raises(PrivacyError, match="another release has used"):
-        samples.next_for(sampled(0.5))
+        charging.charge(sampled(0.5), 2)
 
 
 def test_a_loss_over_another_query_keeps_the_sample_that_nobody_has_used() -> None:
-    samples = Samples(private=True)
-    samples.drawn(Sample(0.5), KEY)
-    samples.lost()
-    assert samples.next_for(sampled(0.5)) is None
+    charging = charger()
+    charging.charge(Sample(0.5), 0)
+    charging.charge(Query(), 1)
+    charging.lost()
+    assert charging.charge(sampled(0.5), 2).sample is None
 
 
 def test_every_repetition_has_a_key_of_its_own() -> None:
-    samples, keys = Samples(private=True), []
-    samples.drawn(Sample(0.5), KEY)
-    samples.next_for(sampled(0.5))
+    charging, keys = charger(), []
+    charging.charge(Sample(0.5), 3)
+    charging.charge(sampled(0.5), 4)
     for _ in range(3):
-        samples.lost()
-        again = samples.next_for(sampled(0.5))
-        assert again is not None
-        keys.append(again[1])
-    assert keys == [ReleaseKey(3, attempt=k) for k in (1, 2, 3)]
+        charging.lost()
+        again = charging.charge(sampled(0.5), 4)
+        assert again.sample is not None
+        keys.append((again.sample[1], again.key))
+    assert keys == [(ReleaseKey(3, attempt=k), ReleaseKey(4, attempt=k)) for k in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("noise", [CryptographicNoise(), SeededNoise(1)], ids=["true", "seeded"])
 def test_the_executor_refuses_before_it_charges(noise: Any) -> None:
-    execute = Executor(InProcessTransport({}), Margins(np.ones(4)), None, noise=noise)
+    execute = Executor(InProcessTransport({}), Margins(np.ones(4)), Charger(None, noise=noise))
     query: Query = sampled(0.25)
     with pytest.raises(PrivacyError, match="no sample of its rate"):
         execute(query)

@@ -225,6 +225,7 @@ REGRESSION = {**DATA, "y": DATA["y"] + 0.1 * DATA["x0"]}
 def _trusted(spec: vfl.Job) -> tuple[Any, list[Any]]:
     from coordinator.coordinator import Coordinator
     from parties.loading import load
+from parties.record_cap import admit
     from vfl.launch.engines.inprocess import InProcessTransport
     from vfl.launch.sources import sources_of
 
@@ -439,9 +440,9 @@ class TestVersions:
             request for _, request in reversed(transport.requests) if isinstance(request, requests.Contribute)
         )
         holder = next(iter(transport.holders.values()))._holder
-        event, setup = request.query.event, holder._setup
-        holder._admit_to_pass(request.query, event, [])
+        setup, paid = holder._setup, request.query.capped.paid
+        admit(holder._cover, holder.name, paid, holder._shape(), [])
         block, centre, scale = setup.rows["q0"]
         holder._setup = replace(setup, rows={**setup.rows, "q0": (block, centre, 2.0 * scale)})
         with pytest.raises(PrivacyError, match="within a pass"):
-            holder._admit_to_pass(request.query, event, [])
+            admit(holder._cover, holder.name, paid, holder._shape(), [])

@@ -23,6 +23,7 @@ from sklearn.metrics import (
 )
 
 import vfl
+from coordinator.charging.charger import Charger
 from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
 from coordinator.rounds import Log, Round
@@ -451,7 +452,7 @@ class TestApart:
             parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, data).items()}
             margins = Margins(parties["telco"].labels(), spec.split.held_out(N))
             plan = make_plan(spec, N)
-            execute = Executor(InProcessTransport(parties), margins, None, unnoised=(Unnoised,))
+            execute = Executor(InProcessTransport(parties), margins, Charger(None, unnoised=(Unnoised,)))
             inquiry = HeldOut(plan.problem, vfl.Evaluation(), plan.n_records - plan.problem.n_records, None)
             schedule = inquiry.schedule(w)
             query, found = next(schedule), []
@@ -487,7 +488,7 @@ class TestApart:
         whole = make_plan(spec, N).problem.layout.whole()
         query = Forward({q: (b, np.zeros(b.size)) for q, b in whole.items()}, side=Side.HELD_OUT)
         with pytest.raises(PrivacyError, match="has no held-out records"):
-            Executor(InProcessTransport(parties), Margins(np.ones(N)), None)(query)
+            Executor(InProcessTransport(parties), Margins(np.ones(N)), Charger(None))(query)
 
 
 class TestCharged:
@@ -536,7 +537,7 @@ class TestCharged:
 
         margins = Margins(np.ones(4), np.array([True, True, False, False]))
         margins.absorb(HELD_OUT, [np.zeros(2)])
-        execute: Any = Executor(None, margins, Refusing(), split="s")  # type: ignore[arg-type]
+        execute: Any = Executor(None, margins, Charger(Refusing(), split="s"))  # type: ignore[arg-type]
         event = Gaussian(Adjacency.REPLACE_ONE, 1.0, 1.0, 1)
         with pytest.raises(BudgetExceeded):
             execute(Tally(Positives(), event, Side.HELD_OUT))
@@ -588,8 +589,7 @@ class TestBoth:
         spec = job()
         made = rounds_of(spec, table())
         cut = made[:kept]
-        rebuilt = max((k for k, record in enumerate(cut) if record.resets), default=0)
-        log = Log(tuple(record.released for record in cut), rebuilt=rebuilt, n_records=N)
+        log = Log(tuple(record.released for record in cut), n_records=N)
         sources = sources_of(spec, table()).items()
         coordinator = Coordinator(
             InProcessTransport({name: load(spec.for_party(name), source) for name, source in sources})

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import vfl
+from coordinator.charging.charger import Charger
 from coordinator.cluster.ray_transport import RayTransport
 from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
@@ -273,7 +274,7 @@ class TestGramClip:
             with pytest.raises(PrivacyError, match="'gram'"):
                 party("a").answer(from_plain(to_plain(query), Query), Records(weights=np.ones(setting.N)), KEY)
             with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
-                Executor(InProcessTransport({}), Margins(np.ones(4)), None)(query)
+                Executor(InProcessTransport({}), Margins(np.ones(4)), Charger(None))(query)
 
     def test_pieces_of_a_plain_sum(self) -> None:
         """All pieces share the charge of the first, and a plain clip bounds each piece alone."""

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import parties.party
 import vfl
+from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
 from coordinator.rounds import rounds
 from coordinator.states.margins import Margins
@@ -297,7 +298,7 @@ class Spy:
     def executor(self, *, expand: bool = False, reserved: bool = True) -> Executor:
         margins = Margins(np.where(np.arange(N_RUN) % 2, 1.0, -1.0))
         kinds = unnoised(self.plan.job)
-        return Executor(self, margins, self if reserved else None, unnoised=kinds, expand=expand)
+        return Executor(self, margins, Charger(self if reserved else None, unnoised=kinds), expand=expand)
 
     def run(self, **options: Any) -> np.ndarray:
         running = rounds(self.plan.solver.schedule(self.plan.problem), self.executor(**options))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import vfl
-from coordinator.charging.passes import Passes
+from coordinator.charging.budget import Earlier
+from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
 from coordinator.states.margins import Margins
 from parties.storage.dense import Columns
@@ -303,36 +304,51 @@ def test_a_party_refuses_what_a_charge_does_not_pay_for() -> None:
         party.answer(visit(cap_of(1.0, number=13), [0], cap=2.0), *at)
 
 
-def test_the_executor_charges_a_pass_once_and_a_repeat_with_the_next() -> None:
-    passes, cap = Passes(private=True), replace(cap_of(1.0), paid=None)
+class Unlimited:
+    """A reservation that refuses nothing."""
+
+    def charge(self, items: Any) -> None: ...
+
+
+def asking(noise: Any, cap: RecordCap, **options: Any) -> tuple[Charger, Any]:
+    """Return a charger, and a function that returns the number of charges for some blocks and the key that pays for them."""
+    charger = Charger(Unlimited(), noise=noise, **options)  # type: ignore[arg-type]
 
     def asked(blocks: list[int], number: int) -> tuple[int, ReleaseKey]:
-        query = replace(visit(cap_of(1.0), blocks), capped=cap)
-        events, query = passes.charged(query, cap, ReleaseKey(number))
-        return len(events), query.capped.paid.key
+        made = charger.charge(replace(visit(cap_of(1.0), blocks), capped=cap), number)
+        return len(made.charges), made.query.capped.paid.key  # type: ignore[union-attr]
 
+    return charger, asked
+
+
+def test_the_executor_charges_a_pass_once_and_a_repeat_with_the_next() -> None:
+    cap = replace(cap_of(1.0), paid=None)
+    charger, asked = asking(CryptographicNoise(), cap, earlier=Earlier(0, {12: 1}))
     assert asked([0, 1], 5) == (1, ReleaseKey(5))
     assert asked([2], 6) == (0, ReleaseKey(5))
-    passes.lost()
-    assert asked([2], 6) == (1, ReleaseKey(6))
-    assert asked([3], 7) == (0, ReleaseKey(6))
-    assert asked([0, 1], 8) == (0, ReleaseKey(6))
+    charger.lost()
+    assert asked([2], 6) == (1, ReleaseKey(6, attempt=1))
+    assert asked([3], 7) == (0, ReleaseKey(6, attempt=1))
+    assert asked([0, 1], 8) == (0, ReleaseKey(6, attempt=1))
     assert asked([2, 3], 9) == (1, ReleaseKey(9))
     with pytest.raises(PrivacyError, match="a coordinate twice"):
         asked([0, 0], 10)
-    passes.replayed(replace(visit(cap_of(1.0), [0]), capped=cap), ReleaseKey(11))
-    passes.earlier(1)
+    charger.replayed(replace(visit(cap_of(1.0), [0]), capped=cap), 11)
     assert asked([1], 12) == (1, ReleaseKey(12))  # a resumed run trusts no charge of another process
 
 
 def test_another_cap_or_scale_is_another_charge() -> None:
     """The rounding of two caps would not share one bound, and a record may have its mass elsewhere in another scale."""
     for changed in ({"cap": C}, {"rows": {"a": (ROW, np.zeros(P), np.full(P, 2.0))}}):
-        passes, cap = Passes(private=True), replace(cap_of(1.0), paid=None)
+        cap = replace(cap_of(1.0), paid=None)
+        charger, _ = asking(CryptographicNoise(), cap)
         for number, each in enumerate((cap, replace(cap, **changed))):
-            events, query = passes.charged(replace(visit(cap_of(1.0), [number]), capped=each), each, ReleaseKey(number))
-            assert len(events) == 1
-            assert query.capped.paid.key == ReleaseKey(number)
+            query = visit(cap_of(1.0), [number])
+            clip = Clip(each.cap, P)
+            steps = {"a": tuple(replace(step, clip=clip) for step in query.steps["a"])}
+            made = charger.charge(replace(query, steps=steps, capped=each), number)
+            assert [key for key, _ in made.charges] == [ReleaseKey(number)]
+            assert made.query.capped.paid.key == ReleaseKey(number)
     party, at = party_of(np.ones((2, P)), CryptographicNoise()), (shown(2, np.full(2, 0.5)), ReleaseKey(0))
     party.answer(visit(cap_of(1.0), [0]), *at)
     smaller = Clip(C / 2, P)
@@ -345,19 +361,14 @@ def test_another_cap_or_scale_is_another_charge() -> None:
 
 def test_a_lost_query_of_another_kind_undoes_no_charge() -> None:
     """Seeded noise repeats what was lost to the bit, and nothing else."""
-    passes, cap = Passes(private=False), replace(cap_of(1.0), paid=None)
-
-    def asked(blocks: list[int], number: int) -> int:
-        passes.begin()
-        return len(passes.charged(replace(visit(cap_of(1.0), blocks), capped=cap), cap, ReleaseKey(number))[0])
-
-    assert asked([0, 1], 0) == 1
-    passes.begin()
-    passes.lost()  # of a query that charges nothing
-    assert asked([2], 1) == 0
-    passes.lost()
-    assert asked([2], 1) == 0
-    assert asked([0], 2) == 1
+    charger, asked = asking(SeededNoise(1), replace(cap_of(1.0), paid=None))
+    assert asked([0, 1], 0)[0] == 1
+    charger.charge(Query(), 1)
+    charger.lost()  # of a query that charges nothing
+    assert asked([2], 2)[0] == 0
+    charger.lost()
+    assert asked([2], 2)[0] == 0
+    assert asked([0], 3)[0] == 1
 
 
 def test_a_refused_charge_pays_for_nothing() -> None:
@@ -369,7 +380,9 @@ def test_a_refused_charge_pays_for_nothing() -> None:
             raise BudgetExceeded("nothing is left")
 
     book, cap = Empty(), replace(cap_of(1.0), paid=None)
-    executor = Executor(None, Margins(np.zeros(2)), book, noise=CryptographicNoise())  # no party may be reached
+    executor = Executor(
+        None, Margins(np.zeros(2)), Charger(book, noise=CryptographicNoise())
+    )  # no party may be reached
     still = ProxStep(np.zeros(1), np.zeros(1), vfl.NoPenalty())
     for blocks in ([0, 1], [2, 3]):
         query = visit(cap_of(1.0), blocks)
@@ -389,7 +402,9 @@ def test_a_coordinator_sends_no_noise_under_a_cap_that_it_does_not_charge() -> N
             self.charged += charges
 
     book, paid = Book(), cap_of(1.0)
-    executor = Executor(None, Margins(np.zeros(2)), book, noise=CryptographicNoise())  # no party may be reached
+    executor = Executor(
+        None, Margins(np.zeros(2)), Charger(book, noise=CryptographicNoise())
+    )  # no party may be reached
     clip, event = Clip(C, P), paid.paid.event
     sampled = PoissonSubsampledGaussian(event.adjacency, event.sensitivity, event.sigma, 1.0)
     step = visit(paid, [0]).ordered()[0]

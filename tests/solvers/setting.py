@@ -77,9 +77,8 @@ def drive(spec: vfl.Job, log: Log | None = None) -> tuple[list[Round], Outcome]:
 def log_of(made: list[Round], length: int) -> Log:
     """Return the log of a process that was cut off after so many queries."""
     kept = made[:length]
-    rebuilt = max((number for number, record in enumerate(kept) if record.resets), default=0)
     charged = tuple(tuple(key for key, _ in record.charges) for record in kept)
-    return Log(tuple(record.released for record in kept), charged, rebuilt, N)
+    return Log(tuple(record.released for record in kept), charged, N)
 
 
 def distance(spec: vfl.Job, w: np.ndarray) -> float:

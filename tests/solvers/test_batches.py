@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vfl
-from coordinator.charging.folds import Folds
+from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
 from coordinator.states.margins import Margins
 from parties.storage.dense import Columns
@@ -62,7 +62,7 @@ def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[lis
         for q, X in rows.items()
     }
     margins = Margins(np.ones(1))
-    execute = Executor(InProcessTransport(actors), margins, None, unnoised=(Query,))
+    execute = Executor(InProcessTransport(actors), margins, Charger(None, unnoised=(Query,)))
     execute(joint.record_norms(problem))
     clip = Clip(cap, 4)
     weighting = joint.ClippedDerivative(Weights(r), cap)  # type: ignore[arg-type]
@@ -146,9 +146,24 @@ def folded(number: int, of: int = 3, seed: int = 0, sigma: float = 2.0) -> Any:
     )
 
 
+class Book:
+    """A reservation that refuses nothing, and a charger that charges to it."""
+
+    def __init__(self, *, private: bool = True) -> None:
+        self.charger = Charger(self, noise=CryptographicNoise() if private else SeededNoise(1))  # type: ignore[arg-type]
+        self.asked = 0
+
+    def charge(self, items: Any) -> None: ...
+
+    def charged(self, query: Query) -> int:
+        """Return the number of charges for the next query."""
+        self.asked += 1
+        return len(self.charger.charge(query, self.asked).charges)
+
+
 def test_a_pass_is_charged_once() -> None:
-    folds = Folds(private=True)
-    assert [len(folds.charged(folded(k))) for k in range(3)] == [1, 0, 0]
+    book = Book()
+    assert [book.charged(folded(k)) for k in range(3)] == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -157,28 +172,28 @@ def test_a_pass_is_charged_once() -> None:
     ids=["skips", "pass", "of", "σ"],
 )
 def test_an_unpaid_fold_is_refused(second: Any) -> None:
-    folds = Folds(private=True)
-    folds.charged(folded(0))
+    book = Book()
+    book.charged(folded(0))
     with pytest.raises(PrivacyError, match="not charged"):
-        folds.charged(second)
+        book.charged(second)
     with pytest.raises(PrivacyError, match="not charged"):
-        Folds(private=True).charged(folded(1))
+        Book().charged(folded(1))
 
 
 def test_a_fold_is_not_released_twice_for_one_charge() -> None:
-    folds = Folds(private=True)
-    folds.charged(folded(0))
-    folds.charged(folded(1))
+    book = Book()
+    book.charged(folded(0))
+    book.charged(folded(1))
     with pytest.raises(PrivacyError, match="not charged"):
-        folds.charged(folded(1))
+        book.charged(folded(1))
 
 
 def test_a_resumed_pass_is_charged_again_unless_noise_repeats_itself() -> None:
     for private, charges in ((True, 1), (False, 0)):
-        folds = Folds(private=private)
-        folds.replayed(folded(0))
-        assert len(folds.charged(folded(1))) == charges
-        assert len(folds.charged(folded(2))) == 0
+        book = Book(private=private)
+        book.charger.replayed(folded(0), 0)
+        assert book.charged(folded(1)) == charges
+        assert book.charged(folded(2)) == 0
 
 
 def test_margins_restrict_a_fold_to_its_members() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.charging.budget import Budget
+from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
 from coordinator.states.margins import Margins
 from parties.loading import load
@@ -161,7 +162,7 @@ class Shadow:
     def __init__(self, world: World) -> None:
         self._transport = ShadowTransport({name: ShadowParty.of(party) for name, party in world.parties.items()})
         self.margins = world.margins()
-        self._execute = Executor(self._transport, self.margins, None, unnoised=(Query,))  # type: ignore[arg-type]
+        self._execute = Executor(self._transport, self.margins, Charger(None, unnoised=(Query,)))  # type: ignore[arg-type]
 
     def exact(self, query: Query, released: Released) -> list[tuple[str, Vector]]:
         """Return [(party, exact values)] for every release of a query. Then take the step that follows from `released`."""
@@ -376,5 +377,5 @@ class Rehearsal:
         margins = world.margins()
         reservation = Budget(uuid.uuid4().hex).reserve(plan)
         noise = job.noise_source() if job.privacy is not None else CryptographicNoise()
-        execute = Executor(transport, margins, reservation, noise=noise, unnoised=unnoised(job), split=plan.split)
-        return execute, margins
+        charger = Charger(reservation, noise=noise, unnoised=unnoised(job), split=plan.split)
+        return Executor(transport, margins, charger), margins

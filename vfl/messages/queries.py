@@ -51,7 +51,7 @@ from vfl.messages.query import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from vfl.messages.passes import Fold, RecordCap
     from vfl.messages.query import Rule, ScoreRule, Statistic
@@ -83,6 +83,11 @@ class Sample(Local):
         """Return the name under which the coordinator's `Margins` keeps the sample."""
         return "batch"
 
+    @property
+    def draws(self) -> float:
+        """Return the rate of the sample."""
+        return self.rate
+
     def answer(
         self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
     ) -> tuple[tuple[Vector, ...], Iterable[Vector]]:
@@ -107,6 +112,11 @@ class Tally(Joint, Unasked, Query):
     def __post_init__(self) -> None:
         if self.event is not None and not self.event.sensitivity >= self.statistic.sensitivity:
             raise PrivacyError("the noise of a tally is too small for the sensitivity of its statistic")
+
+    @property
+    def tallied(self) -> Statistic:
+        """Return the statistic."""
+        return self.statistic
 
     def sizes(self) -> tuple[int, ...]:
         """Return the length of the single released vector."""
@@ -322,6 +332,19 @@ class Gram(Backward):
         """Return the number of vectors with n entries that the weights consist of."""
         return 1 + self.of_label + (0 if self.held is None else self.held.size)
 
+    def extent(self) -> tuple[object, ...]:
+        """Return the number of the part, its columns and kind of clip."""
+        number = self.fold.number, self.fold.of
+        return number, self.part, self.blocks, self.held, self.own, type(self.clip), self.clip.dimension
+
+    def factors(self) -> tuple[object, ...]:
+        """Return clip, weights, centres and scales of a party's share."""
+        weighting: Any = self.weighting
+        common = (
+            replace(weighting, of_label=False) if self.of_label else weighting
+        )  # the first part alone has the label
+        return self.clip, common, self.centres[0].tobytes(), self.scales[0].tobytes()
+
     def rows_for(self, party: str) -> list[int]:
         """Return the matrix rows that are released for all columns of a party, in order. The label has the last row, −1."""
         columns: Iterable[int] = ()
@@ -488,6 +511,34 @@ class Descend(Weighted):
     def first_part(self, party: str) -> int:
         """Return the position of the party's first step among the events."""
         return self.parts.get(party, 0)
+
+    def expanded(self, ask: Callable[[Query], Mapping[str, Reply]], *, together: bool = False) -> tuple[Vector, ...]:
+        """Return the same releases, under the same keys, from single queries: per step a sum, the update, and a `Forward`.
+
+        together : True to ask for all sums at equal margins in one `Backward` query.
+        """
+        released: list[Vector] = []
+        w = {party: start.copy() for party, start in self.start.items()}
+        pending: list[Forward] = []
+        own: dict[str, Any] = {"knots": self.knots, "subsample": self.subsample}
+        ordered = self.ordered()
+        at_once = max(1, len(ordered)) if together and not self.sweep else 1
+        for part in range(0, len(ordered), at_once):
+            steps = ordered[part : part + at_once]
+            blocks, centres, scales = zip(*((step.block, step.centre, step.scale) for step in steps), strict=True)
+            clip, event = steps[0].clip, steps[0].event  # equal under a record cap
+            backward = Backward(self.weighting, blocks, centres, scales, clip, event, part, capped=self.capped, **own)
+            released += backward.combine(ask(backward))
+            for step, u in zip(steps, released[part:], strict=True):
+                party = step.block.party
+                delta = step.moved(w[party], u, self.push.get(party))
+                w[party][step.block.local] += delta
+                pending.append(Forward({party: (step.block, delta)}, shifts={party: step.shift(delta)}, **own))
+            if self.sweep:
+                ask(pending.pop())
+        for forward in pending:
+            ask(forward)
+        return tuple(released)
 
     def ordered(self) -> tuple[Step, ...]:
         """Return the steps in the order of their releases."""

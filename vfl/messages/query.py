@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vfl.holdout import Side, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
     from vfl.messages.passes import Fold, RecordCap
@@ -237,6 +237,30 @@ class Query:
         """Return the number of the party's first noise stream."""
         return getattr(self, "part", 0)
 
+    @property
+    def draws(self) -> float | None:
+        """Return the rate of the secret sample that the query draws; None if it draws none."""
+        return None
+
+    @property
+    def tallied(self) -> Statistic | None:
+        """Return the statistic of margins and labels that the query releases; None for any other query."""
+        return None
+
+    def answer(
+        self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
+    ) -> tuple[tuple[Vector, ...], Iterable[Vector]] | None:
+        """Return the answer of the coordinator alone (`Local`); None for a query that it cannot answer alone."""
+        return None
+
+    def extent(self) -> tuple[object, ...] | None:
+        """Return all that the plan fixes of a party's part of a larger release (`Piece`); None for any other query."""
+        return None
+
+    def factors(self) -> tuple[object, ...]:
+        """Return all that the parts of one release have in common beside the event."""
+        return ()
+
     def shares(self) -> Mapping[str, Query]:
         """Return {party: its share of the query}. If the query has a `part`, each share has a separate noise stream."""
         addressed: Mapping[str, Any] = getattr(self, by_party(self)[0])
@@ -266,6 +290,13 @@ class Query:
         A query without releases is repeated unchanged.
         """
         return None if self.sizes() else self
+
+    def expanded(self, ask: Callable[[Query], Mapping[str, Reply]], *, together: bool = False) -> tuple[Vector, ...]:
+        """Return the released values, with every step of the query asked as a query of its own.
+
+        together : True to ask all steps at equal margins as one query.
+        """
+        return self.combine(ask(self))
 
     def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
         """Return the released values in the order of the shares."""

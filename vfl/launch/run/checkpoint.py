@@ -122,7 +122,7 @@ class Checkpoint:
         elif isinstance(event, Round):
             attempt = event.charges[0][0].attempt if event.charges else 0
             self._write(
-                {"round": event.number, "kind": event.kind, "resets": event.resets, "attempt": attempt}
+                {"round": event.number, "kind": event.kind, "attempt": attempt}
                 | {"charged": len(event.charges), "released": None if event.refused else _spelt(event.released)}
                 | ({"left": event.parties[0]} if event.kind == LEFT else {})
                 | ({"products": _spelt(event.products)} if event.products else {})
@@ -245,15 +245,13 @@ def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start,
     )
     released = tuple(None if entry["released"] is None else _vectors(entry["released"]) for entry in made)
     left = {number: entry["left"] for number, entry in enumerate(made) if "left" in entry}
-    # A run that leaves out a party rebuilds Xw next. The log may end before that query.
-    rebuilt = max((number for number, entry in enumerate(made) if entry["resets"] or number in left), default=0)
     flags = dict.fromkeys(flag for entry in entries for flag in entry.get("reserved", {}).get("flags", ()))
     products = next((_vectors(entry["products"]) for entry in made if "products" in entry), ())
     head = Head(*reserved["head"]) if reserved and reserved["head"] else None
     allowed = bool(start.environment.get("allow_network_file_system"))
     budget = Budget(start.run, start.ledger, resumed=True, head=head, allow_network_file_system=allowed)
     n_records = reserved["n_records"] if reserved else None
-    earlier = Log(released, charged, rebuilt, n_records, left, tuple(flags), resumed=True, products=products)
+    earlier = Log(released, charged, n_records, left, tuple(flags), resumed=True, products=products)
     return start, budget, earlier
 
 
