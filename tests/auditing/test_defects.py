@@ -12,14 +12,14 @@ import pytest
 
 import parties.party
 import vfl
-from coordinator.charging.charger import Charger
-from coordinator.executor import Executor
+from coordinator.charging.charger import Charged, Charger
 from parties.party import Party
 from parties.record_cap import OwnCap
 from parties.rows import Rows
 from tests.auditing.test_audit import job
 from vfl.messages import Fold, Moments, Sample
 from vfl.privacy import geometry
+from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.keystream import Keystream
 from vfl.privacy.noise import CryptographicNoise
@@ -156,7 +156,7 @@ def selections_with_little_noise(patch: Patch) -> None:
 
 def uncharged_moments(patch: Patch) -> None:
     """Leave the moments out of the plan and of the charges, and spend their share on the passes."""
-    charge, table = Executor._charge, shares.table
+    charge, table = Charger.charge, shares.table
 
     def free(row: OneTime) -> OneTime:
         return replace(row, share=0.0, make=lambda run, _: row.make(run, (moments_event(run.problem),)))
@@ -167,9 +167,11 @@ def uncharged_moments(patch: Patch) -> None:
 
     patch.setattr(shares, "table", first_free)
     patch.setattr(
-        Executor,
-        "_charge",
-        lambda self, query, key: (query, ()) if isinstance(query, Moments) else charge(self, query, key),
+        Charger,
+        "charge",
+        lambda self, query, number: (
+            Charged(query, ReleaseKey(number), (), None) if isinstance(query, Moments) else charge(self, query, number)
+        ),
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 import vfl
 from coordinator.rounds import Lost, Round
 from coordinator.states.iterate import Iterate
+from parties.record_cap import admit
 from tests.coordinator.shares import N, Watched, job, outcome, received, table
 from vfl.errors import PrivacyError
 from vfl.launch.run import checkpoint
@@ -225,7 +226,6 @@ REGRESSION = {**DATA, "y": DATA["y"] + 0.1 * DATA["x0"]}
 def _trusted(spec: vfl.Job) -> tuple[Any, list[Any]]:
     from coordinator.coordinator import Coordinator
     from parties.loading import load
-from parties.record_cap import admit
     from vfl.launch.engines.inprocess import InProcessTransport
     from vfl.launch.sources import sources_of
 

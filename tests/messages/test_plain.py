@@ -106,14 +106,14 @@ def run(name: str, private: bool) -> tuple[Recording, tuple[Query, ...]]:
     if private and "released" in name:
         spec = replace(spec, privacy=replace(spec.privacy, smoothness="private"))
     transport, whole = Recording(spec), []
-    charge = Executor._charge
+    charge = Charger.charge
 
-    def noted(self: Executor, query: Query, key: ReleaseKey) -> Any:
+    def noted(self: Charger, query: Query, number: int) -> Any:
         whole.append(query)
-        return charge(self, query, key)
+        return charge(self, query, number)
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(Executor, "_charge", noted)
+    patch.setattr(Charger, "charge", noted)
     try:
         list(Coordinator(transport).stream(spec))
     finally:

@@ -269,10 +269,11 @@ def recorded(job: Job, seed: int, given: Tape | None = None) -> Iterator[Tape]:
         tape.chosen[key] = made
         return made
 
-    def init(self: Executor, transport: Any, margins: Any, reservation: Any, **options: Any) -> None:
+    def init(self: Executor, transport: Any, margins: Any, charger: Any, **options: Any) -> None:
         tape.reserved = True
-        noted = None if reservation is None else Charged(reservation, tape)
-        true_init(self, transport, margins, noted, **options)  # type: ignore[arg-type]
+        if charger._reservation is not None:
+            charger._reservation = Charged(charger._reservation, tape)
+        true_init(self, transport, margins, charger, **options)
 
     def call(self: Executor, query: Query) -> Any:
         tape.query, tape.margins = query, self._margins

@@ -10,7 +10,7 @@ import numpy as np
 
 import parties.party
 import vfl
-from coordinator.executor import Executor
+from coordinator.charging.charger import Charger
 from parties.party import Party
 from parties.rows import Rows
 from tests.neighbours.harness import Comparison, compare
@@ -103,16 +103,16 @@ class Forgetful:
 
 
 def test_an_uncharged_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    true, asked = Executor._charge, [0]
+    true, asked = Charger.charge, [0]
 
-    def forgetful(self: Executor, query: Any, key: Any) -> Any:
+    def forgetful(self: Charger, query: Any, number: int) -> Any:
         asked[0] += bool(query.events())
         if asked[0] not in (2, 5):  # the second charge of either run
-            return true(self, query, key)
+            return true(self, query, number)
         with mock.patch.object(self, "_reservation", Forgetful()):
-            return true(self, query, key)
+            return true(self, query, number)
 
-    monkeypatch.setattr(Executor, "_charge", forgetful)
+    monkeypatch.setattr(Charger, "charge", forgetful)
     comparison = found()
     assert blames(comparison, "nothing was charged for release")
     assert comparison.path == np.inf

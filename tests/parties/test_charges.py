@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import vfl
-from coordinator.charging.budget import Budget
+from coordinator.charging.budget import Budget, Earlier
 from coordinator.rounds import Lost
 from parties.book import RunCount
 from tests.coordinator.shares import N, Watched, job, outcome, table
@@ -45,7 +45,7 @@ def test_a_coordinator_that_repeats_a_run_learns_nothing_more(
     run: Watched, attempt: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mean over repeated sums would have less noise than was charged. New keys, sessions and masks change nothing."""
-    monkeypatch.setattr(Budget, "attempts", lambda *_: lambda _: attempt)
+    monkeypatch.setattr(Budget, "earlier", lambda *_: Earlier(attempt))
     made = len([reply for reply in run.replies if isinstance(reply, requests.Commitment | requests.Contribution)])
     with pytest.raises(ConsentRefused, match="beyond the plan" if attempt else "made the release"):
         outcome(run)
