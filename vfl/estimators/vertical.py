@@ -16,29 +16,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from coordinator.rounds import Round
-from parties.loading import load, load_features
 from parties.sources.sparse import is_sparse
-from parties.storage.classes import ClassColumns
 from vfl.arguments import require_number
 from vfl.columns import checked_bounds
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.estimators import columns
 from vfl.features import Curve
 from vfl.job import Job
-from vfl.kernels.dense import WEIGHTS
-from vfl.kernels.geometry import Geometry
 from vfl.launch.run.result import Result
-from vfl.launch.run.warnings import RELEASED_FIRST, warn, warn_of_plan
+from vfl.launch.run.warnings import Passes, warn, warn_of_plan
 from vfl.launch.train import stream
-from vfl.planning import Plan, plan
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
-from vfl.problem import coordinates_of
 from vfl.solvers import SOLVERS, SkGD
 from vfl.solvers.iterates.convergence import STILL
-from vfl.solvers.releases import counts
-from vfl.targets import weighed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,67 +40,6 @@ if TYPE_CHECKING:
     from vfl.penalties import Penalty
     from vfl.solvers.protocol import Solver
     from vfl.types import Vector
-
-TOLERANCE = 1e-5
-"""A model has converged if a full step would move no coordinate by more than this share of the largest coefficient."""
-
-
-def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> float:
-    """Return how far one exact proximal gradient step moves a coordinate at most, as a share of the largest coefficient.
-
-    Steps are 1/M_j on the scaled features. The move is 0 only at the optimum.
-
-    features : {party: training data without the label}. labelled : the label party's data, with the label.
-    """
-    job, loss = result.applied, result.job.declared_loss
-    y, offsets, weights = job.targets.parts(load(job.for_party(job.partition.label_party), labelled).labels())
-    K, classes = job.n_margins, job.class_names
-    if loss.power is not None:
-        exposure = job.partition.exposure
-        sums = counts.Sums()(np.zeros(len(y)) if offsets is None else offsets, y)
-        _, loss = counts.nearby(loss, sums, None if exposure is None else job.schema[exposure].limits)
-    margins = result.decision_function(features).T.ravel()  # (K·n,), one class after the other
-    r = weighed(loss.derivative(margins if offsets is None else margins + offsets, y), weights)
-    w = dict(zip(result.coordinates, result.w, strict=True))
-    # The intercept is not penalised, so its step is a plain gradient step.
-    moves = [float(abs(r.reshape(K, -1).mean(axis=1)).max() / loss.curvature)] if job.intercept else []
-    for party, source in features.items():
-        if job.partition.columns(party):
-            columns = load_features(job.for_party(party), source)
-            own = np.array([w[name] for column in columns.names for name in coordinates_of(column, classes)])
-            X, zeros, ones = columns.block(0, len(columns.names)), np.zeros(own.size), np.ones(own.size)
-            M = np.repeat(loss.curvature * columns.kernels.plain_moments(X)[1] / len(y), K)
-            M[M == 0] = 1.0  # only the penalty moves the coefficient of a column of zeros
-            kernels = ClassColumns(columns, K).kernels if classes else columns.kernels
-            g = kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(zeros, ones)) / len(y)
-            moves.append(float(abs(job.penalty.prox(own - g / M, 1.0 / M) - own).max()))
-    return float(max(moves) / max(abs(result.w).max(), 1e-150))
-
-
-def ran_out(result: Result, n_iter: int) -> bool:
-    """Return True if a solver with a stopping rule made all of its passes and the rule was never met."""
-    planned = plan(result.job, result.certificate.n_records)
-    last = planned.solver.last_pass(planned.problem)
-    return last is not None and n_iter >= last
-
-
-def warn_unless_converged(
-    result: Result, features: Mapping[str, Any], labelled: Any, *, tol: float | None, n_iter: int
-) -> None:
-    """Issue scikit-learn's ConvergenceWarning if a step would still move the model, or if the stopping rule was never met.
-
-    features, labelled : as for `next_move`.
-    tol : tolerance of the fit. The tolerance and `next_move` have different units, so a move up to ten times the tolerance is
-        accepted.
-    n_iter : number of passes made. For a fit that made all passes, any next move causes the warning, since a model far from the
-        optimum hardly moves along nearly collinear columns.
-    """
-    if ran_out(result, n_iter) or next_move(result, features, labelled) > max(TOLERANCE, 10.0 * (tol or 0.0)):
-        warn(
-            f"{result.job.name} has not converged: give it more passes with max_iter=, a larger tol, or a stronger penalty",
-            ConvergenceWarning,
-        )
-
 
 SPARSE = ("csc", "csr", "coo")
 """Sparse formats that are not converted. scikit-learn converts other formats to the first of these."""
@@ -131,12 +61,11 @@ class Given(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A fit before its run: the job, {party: source}, the names of X's columns, and X (n, p)."""
+    """A fit before its run: the job, {party: source}, and the names of X's columns."""
 
     job: Job
     sources: Mapping[str, Any]
     names: list[str]
-    X: Any
 
 
 def per_record(values: Any, n_records: int, name: str) -> Vector:
@@ -287,7 +216,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             sparse=tuple(q for q in partition.parties if partition.columns(q)) if is_sparse(X) else (),
         )
         sources = columns.sources_of(partition, names, X, y, {role: given.values for role, given in factors.items()})
-        return Prepared(job, sources, names, X)
+        return Prepared(job, sources, names)
 
     def fitted(self, prepared: Prepared, result: Result, n_iter: int) -> Self:
         """Set the attributes of a fit, given the result and the number of passes.
@@ -295,12 +224,10 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         `coef_` is (p,) in the order and units of X's columns, and (K, p) with K > 2 classes. With curves `coef_` has one
         entry per name in `result_.feature_names`.
         """
-        job, sources, names, X = prepared
+        job, sources, names = prepared
         if job.privacy is None:
             if self.inference:
                 result = result.infer(sources)
-            features = columns.sources_of(job.partition, names, X)
-            warn_unless_converged(result, features, sources[job.partition.label_party], tol=self.tol, n_iter=n_iter)
         else:
             certificate = result.certificate
             added = dataclasses.replace(certificate, flags=(*certificate.flags, NOT_VOUCHED_FOR))
@@ -348,8 +275,8 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             if "tol" not in options:
                 raise SpecificationError(f"{solver.name} has no rule for stopping: leave tol out, or use SkGD")
             changes["tol"] = float(self.tol)
-        elif self.max_iter is not None and self.epsilon is None and "tol" in options and solver.tol is None:
-            changes["tol"] = STILL  # without a tolerance the solver would make all passes
+        elif self.epsilon is None and "tol" in options and solver.tol is None:
+            changes["tol"] = STILL  # without a tolerance a solver would make all of its given passes, and never tell
         if self.random_state is not None and "seed" in options:
             changes["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         chosen: Solver = dataclasses.replace(solver, **changes)
@@ -362,15 +289,14 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             )
         # An actor has a different working directory, so relative paths would not work there.
         ledger = None if self.ledger is None else str(Path(self.ledger).expanduser().resolve())
-        updates = 0
+        passes = Passes("give it more passes with max_iter=, a larger tol, or a stronger penalty", ConvergenceWarning)
         with contextlib.closing(stream(job, sources, at=self.at, ledger=ledger)) as events:  # type: ignore[type-var]
             for event in events:
-                if isinstance(event, Plan):
-                    warn_of_plan(event)
-                elif isinstance(event, Round):
-                    updates += sum(len(u) for u in event.released) if event.kind not in RELEASED_FIRST else 0
-                elif isinstance(event, Result):
-                    return event, max(1, round(updates / len(event.w)))
+                passes(event)
+                warn_of_plan(event)
+                if isinstance(event, Result):
+                    passes.ended(event)
+                    return event, max(1, round(passes.updates / len(event.w)))
         raise AssertionError("a run ended without its result")
 
     def summary(self, level: float = 0.95) -> Summary:

@@ -42,18 +42,26 @@ class ConvergenceWarning(UserWarning):
 
 
 class Passes:
-    """Counts the passes of a run without privacy, and warns if the run made all of its passes without converging."""
+    """Counts the passes of a run without privacy, and warns if the run made all of its passes without converging.
 
-    def __init__(self) -> None:
+    remedy : advice in the warning. category : class of the warning. updates : number of coordinates that rounds updated so far.
+    """
+
+    def __init__(
+        self,
+        remedy: str = "give its solver more passes, a larger tol, another solver (SkGD, CD), or the job a stronger penalty",
+        category: type[Warning] = ConvergenceWarning,
+    ) -> None:
         self._plan: Plan | None = None
-        self._updates = 0
+        self._remedy, self._category = remedy, category
+        self.updates = 0
 
     def __call__(self, event: object) -> None:
         """Take the plan, or count the coordinates that a round updated."""
         if isinstance(event, Plan):
             self._plan = event
         elif isinstance(event, Round) and event.kind not in RELEASED_FIRST:
-            self._updates += sum(map(len, event.released))
+            self.updates += sum(map(len, event.released))
 
     def ended(self, result: Model) -> None:
         """Warn of a run that has not converged, and of a model at the limit of its predictions.
@@ -64,19 +72,15 @@ class Passes:
         if plan is None or plan.problem.private:
             return
         last = plan.solver.last_pass(plan.problem)
-        if last is not None and self._updates >= last * plan.problem.layout.n_coordinates:
-            warn(
-                f"{result.job.name} has not converged in {last:,} passes: give its solver more passes, a larger tol, another "
-                "solver (SkGD, CD), or the job a stronger penalty",
-                ConvergenceWarning,
-            )
+        if last is not None and self.updates >= last * plan.problem.layout.n_coordinates:
+            warn(f"{result.job.name} has not converged in {last:,} passes: {self._remedy}", self._category)
         loss, middle = result.job.response, result.intercept_on_scaled
         if loss.power is not None and not loss.highest - DEEP < middle < loss.highest:
             warn(
                 f"{result.job.name}: in the middle of the columns' bounds the model predicts its limit, a mean of "
                 f"{loss.response(np.array([middle]))[0]:.3g}: the run has not converged, or the limits of {loss.name} loss "
                 "do not fit the labels. Correct the label's bounds or these limits, or give the solver more passes",
-                ConvergenceWarning,
+                self._category,
             )
 
 
