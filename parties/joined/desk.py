@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from parties.joined.work import Work
+    from vfl.federation.certificate import Read
     from vfl.federation.events import OnEvent
-    from vfl.federation.file import Federation, Member
+    from vfl.federation.file import Federation
     from vfl.federation.identity import Identity
     from vfl.job import Job
     from vfl.messages.kinds import Plain
@@ -330,7 +331,7 @@ class Desk:
         work.service.add(part, source)
         return work
 
-    def _dealer(self, job: Job) -> Member | None:
+    def _dealer(self, job: Job) -> Read | None:
         """Return the member whose identity signs the dealer's keys, as stated in the job to which the owner has agreed."""
         if job.secure is None:
             return None

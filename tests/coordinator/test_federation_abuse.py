@@ -31,7 +31,7 @@ from tests.coordinator.organisations import Joined, federation
 from tests.faults.proxy import Proxy
 from tests.ports import free_address
 from vfl.errors import FederationError, PartyLost, PlacementError, SpecificationError
-from vfl.federation.file import Federation, Member
+from vfl.federation.file import Federation
 from vfl.federation.identity import Identity, new_identity
 from vfl.kinds import FORMAT, to_plain
 from vfl.losses import Logistic
@@ -442,7 +442,9 @@ def _with(given: Federation, **identities: Identity) -> Federation:
     """Return a federation in which these members have other certificates."""
     parties = dict(given.parties)
     for name, identity in identities.items():
-        parties[name] = Member(name, identity.certificate_pem, identity.fingerprint, parties[name].expires)
+        parties[name] = replace(
+            parties[name], certificate_pem=identity.certificate_pem, fingerprint=identity.fingerprint
+        )
     return Federation(given.name, given.coordinator, given.address, parties, given.digest)
 
 

@@ -212,7 +212,10 @@ def installed() -> None:
     register("rule", "sign_step", SignStep)
 
 
+@pytest.mark.usefixtures("encoded")
 class TestAnotherPackage:
+    """Between processes, kinds have to be registered; in process, messages are passed as they are."""
+
     def test_a_solver_whose_rule_is_not_registered_is_refused(self) -> None:
         with pytest.raises(PrivacyError, match="SignStep is not a registered"):
             setting.drive(setting.job(SignDescent()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vfl.errors import SpecificationError
@@ -29,18 +29,18 @@ LONGEST_DAYS = 3653
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One participant's certificate, after it was checked.
+    """One participant's certificate, after it was checked: its entry in a federation file.
 
-    name : name of the participant. pem : the certificate as UTF-8 PEM. public_key : in DER form.
+    name : name of the participant. certificate_pem : UTF-8 PEM. public_key : in DER form.
     fingerprint : SHA-256 of the certificate's DER form, 64 lower-case hexadecimal digits, as printed by
         `openssl x509 -fingerprint -sha256`, but without colons.
     """
 
     name: str
-    pem: bytes
+    certificate_pem: bytes = field(repr=False)
     fingerprint: str
-    public_key: bytes
-    expires: dt.datetime
+    public_key: bytes = field(repr=False)
+    expires: dt.datetime = field(compare=False)
 
 
 def check_name(name: str, what: str = "a participant") -> None:
@@ -147,7 +147,7 @@ def read_certificate(pem: bytes | str, where: str) -> Read:
         )
     return Read(
         name=name,
-        pem=certificate.public_bytes(Encoding.PEM),
+        certificate_pem=certificate.public_bytes(Encoding.PEM),
         fingerprint=certificate.fingerprint(SHA256()).hex(),
         public_key=key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
         expires=certificate.not_valid_after_utc,

@@ -19,19 +19,18 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vfl.documents import read_bytes
 from vfl.errors import OutputError, SpecificationError, nearest
-from vfl.federation.certificate import check_name, read_certificate
+from vfl.federation.certificate import Read, check_name, read_certificate
 from vfl.federation.identity import CERTIFICATE_SUFFIX, KEY_SUFFIX, Identity, load_identity
 from vfl.tables import built, read_toml
 
 if TYPE_CHECKING:
-    import datetime as dt
     import os
 
 FORMAT = 1
@@ -43,16 +42,6 @@ _HOST = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A participant in a federation file. fingerprint : SHA-256 of the certificate's DER form, in hexadecimal."""
-
-    name: str
-    certificate_pem: bytes = field(repr=False)
-    fingerprint: str
-    expires: dt.datetime = field(compare=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Federation:
     """The members of a federation, and the coordinator's address 'host:port'. digest : identifies this content, in hexadecimal.
 
@@ -60,21 +49,21 @@ class Federation:
     """
 
     name: str
-    coordinator: Member
+    coordinator: Read
     address: str
-    parties: Mapping[str, Member]
+    parties: Mapping[str, Read]
     digest: str
-    dealer: Member | None = None
+    dealer: Read | None = None
 
     @property
-    def joining(self) -> Mapping[str, Member]:
+    def joining(self) -> Mapping[str, Read]:
         """Return {name: member} for the members that connect to the coordinator: the parties, then the dealer."""
         return (
             self.parties if self.dealer is None else MappingProxyType({**self.parties, self.dealer.name: self.dealer})
         )
 
     @property
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, Read]:
         """Return {name: member} for all members: the coordinator, then the parties, then the dealer."""
         return MappingProxyType({self.coordinator.name: self.coordinator, **self.joining})
 
@@ -86,7 +75,7 @@ class Federation:
         member = {"separate": self.dealer, "coordinator": self.coordinator}.get(dealer)
         return {"name": self.name, "digest": self.digest} | ({} if member is None else {"dealer": member.name})
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> Read:
         """Return the member of this name. Raises SpecificationError if there is no such member."""
         if name not in self.members:
             raise SpecificationError(
@@ -95,7 +84,7 @@ class Federation:
             )
         return self.members[name]
 
-    def check_identity(self, identity: Identity) -> Member:
+    def check_identity(self, identity: Identity) -> Read:
         """Return the member that has this identity.
 
         Raises SpecificationError if the file has no such member or pins another key.
@@ -240,8 +229,7 @@ def _built(
     if not parties:
         raise SpecificationError(f"{where} names no party")
     check_address(address, where)
-    members: dict[str, Member] = {}
-    keys: dict[bytes, str] = {}
+    members: dict[str, Read] = {}
     for member, pem in (coordinator, *parties.items(), *(() if dealer is None else (dealer,))):
         check_name(member)
         known = next((other for other in members if other.casefold() == member.casefold()), None)
@@ -252,12 +240,12 @@ def _built(
         read = read_certificate(pem, f"{where}: the certificate of {member!r}")
         if read.name != member:
             raise SpecificationError(f"{where}: the certificate given for {member!r} is that of {read.name!r}")
-        if read.public_key in keys:
+        same = next((other for other, own in members.items() if own.public_key == read.public_key), None)
+        if same is not None:
             raise SpecificationError(
-                f"{where}: {keys[read.public_key]!r} and {member!r} have the same key: each needs an identity of its own"
+                f"{where}: {same!r} and {member!r} have the same key: each needs an identity of its own"
             )
-        keys[read.public_key] = member
-        members[member] = Member(member, read.pem, read.fingerprint, read.expires)
+        members[member] = read
     head = members.pop(coordinator[0])
     dealing = None if dealer is None else members.pop(dealer[0])
     canonical: dict[str, Any] = {

@@ -90,7 +90,7 @@ def load_identity(path: str | os.PathLike[str]) -> Identity:
             f"the key {str(private)!r} does not belong to the certificate {str(public)!r}: keep the two files together that "
             "vfl identity new made"
         )
-    return Identity(read.name, read.pem, secret, read.fingerprint)
+    return Identity(read.name, read.certificate_pem, secret, read.fingerprint)
 
 
 def read_public(path: str | os.PathLike[str]) -> Read:

@@ -7,9 +7,10 @@ Accountants (vfl.privacy.accountants) compute the cost of events. For an unknown
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.arguments import require_positive
+from vfl.arguments import check_options, number, option, require_positive, that
 from vfl.errors import PrivacyError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 MOST_CANDIDATES = 64
 """Largest number of candidates, and largest concentration, of a `Selection`."""
 LARGEST_SELECTED_MU = 30.0
+_POSITIVE = partial(require_positive, error=PrivacyError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,10 @@ class Event:
     """Base class of events. `adjacency` has no default, because a sensitivity has no meaning without it."""
 
     adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        """Check each number by itself."""
+        check_options(self, f"{type(self).__name__} event: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +42,9 @@ class Gaussian(Event):
     dimension : number of coordinates, for information; the guarantee does not depend on it.
     """
 
-    sensitivity: float
-    sigma: float
-    dimension: int
-
-    def __post_init__(self) -> None:
-        _require_positive(self, "sensitivity", "sigma")
-        if self.dimension < 1:
-            raise PrivacyError(f"Gaussian event: dimension must be at least 1, not {self.dimension!r}")
+    sensitivity: float = option(_POSITIVE)
+    sigma: float = option(_POSITIVE)
+    dimension: int = option(that(lambda dimension: dimension >= 1, "must be at least 1", PrivacyError))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +54,15 @@ class BoundedRange(Event):
     epsilon : range of the privacy loss. The selection is ε-DP and ε²/8-zCDP (Cesar & Rogers 2021).
     """
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        _require_positive(self, "epsilon")
+    epsilon: float = option(_POSITIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class Laplace(Event):
     """Query of L1 sensitivity Δ plus Laplace noise of the given scale: pure Δ/scale-DP."""
 
-    sensitivity: float
-    scale: float
-
-    def __post_init__(self) -> None:
-        _require_positive(self, "sensitivity", "scale")
+    sensitivity: float = option(_POSITIVE)
+    scale: float = option(_POSITIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +74,9 @@ class PoissonSubsampledGaussian(Event):
     Accountants use the pair of mixtures for replace-one (vfl.privacy.pld), never a formula for add/remove.
     """
 
-    sensitivity: float
-    sigma: float
-    rate: float
-
-    def __post_init__(self) -> None:
-        _require_positive(self, "sensitivity", "sigma")
-        if not 0 < self.rate <= 1:
-            raise PrivacyError(f"PoissonSubsampledGaussian event: rate must be in (0, 1], not {self.rate!r}")
+    sensitivity: float = option(_POSITIVE)
+    sigma: float = option(_POSITIVE)
+    rate: float = option(number(lambda rate: 0 < rate <= 1, "must be in (0, 1]", PrivacyError))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +107,6 @@ def require_selection(candidates: int, concentration: int) -> None:
             raise PrivacyError(
                 f"private selection: {name} must be a whole number from 1 to {MOST_CANDIDATES}, not {value!r}"
             )
-
-
-def _require_positive(event: Event, *names: str) -> None:
-    for name in names:
-        require_positive(f"{type(event).__name__} event: {name}", getattr(event, name), error=PrivacyError)
 
 
 @dataclass(frozen=True, slots=True)

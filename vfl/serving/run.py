@@ -260,7 +260,7 @@ class Service:
         A context never forgets a certificate. `Callers` refuses a caller who is no longer listed.
         """
         self._present(context)
-        pinned = [one.certificate.pem.decode() for one in callers.values() if one.certificate is not None]
+        pinned = [one.certificate.certificate_pem.decode() for one in callers.values() if one.certificate is not None]
         if pinned:
             context.verify_mode = ssl.CERT_OPTIONAL
             context.load_verify_locations(cadata="\n".join(pinned))

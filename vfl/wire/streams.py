@@ -33,7 +33,8 @@ from vfl.wire.gate import Gate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from vfl.federation.file import Federation, Member
+    from vfl.federation.certificate import Read
+    from vfl.federation.file import Federation
     from vfl.federation.identity import Identity
 
 METHOD = "Session"
@@ -123,7 +124,7 @@ class Peer:
         """Return the SHA-256 of the certificate in hexadecimal."""
         return hashlib.sha256(self.certificate).hexdigest()
 
-    def is_member(self, member: Member) -> bool:
+    def is_member(self, member: Read) -> bool:
         """Return True if this end has the member's pinned key and uses TLS 1.3."""
         return self.version == "TLSv1.3" and self.fingerprint == member.fingerprint
 

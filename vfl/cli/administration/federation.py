@@ -57,16 +57,18 @@ def new_federation(
     file, _, address = where.rpartition("@")
     if not file:
         raise SpecificationError(f"--coordinator takes NAME=FILE@HOST:PORT, not {coordinator!r}")
-    certificates = {party: read_public(own).pem for party, own in pairs("--party", "NAME=FILE", parties).items()}
+    certificates = {
+        party: read_public(own).certificate_pem for party, own in pairs("--party", "NAME=FILE", parties).items()
+    }
     dealing = pairs("--dealer", "NAME=FILE", () if dealer is None else (dealer,))
     path = output or Path(f"{name}.toml")
     written = write_federation(
         path,
         name=name,
-        coordinator=(head, read_public(file).pem),
+        coordinator=(head, read_public(file).certificate_pem),
         address=address,
         parties=certificates,
-        dealer=next(((third, read_public(own).pem) for third, own in dealing.items()), None),
+        dealer=next(((third, read_public(own).certificate_pem) for third, own in dealing.items()), None),
     )
     _say(written, path, as_json=as_json)
 
