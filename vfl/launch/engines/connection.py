@@ -31,6 +31,11 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0
 """First bytes that an HTTP/2 client sends, with an empty SETTINGS frame."""
 SETTINGS_FRAME = 4
 
+POOL = ["parties.actor", "coordinator.cluster.actor", "scipy.linalg"]
+"""Modules that each worker process of a local Ray imports when it starts. It knows of no job before it becomes an actor."""
+REFILL_SECONDS = 5.0
+"""Time limit for a local Ray to accept a request for new worker processes."""
+
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
@@ -143,6 +148,20 @@ def compiled_modules(source: str) -> dict[str, str | None]:
     return {forbidden: None, elsewhere: str(folder)}
 
 
+def import_path(source: str) -> dict[str, str | None]:
+    """Return the environment variable with which workers import the packages of this process before they know its job.
+
+    Ray tells them the folder of this process only with a job. The result is {} for packages that an installer placed, which
+    workers find; those in a checkout come first.
+
+    source : path of this module.
+    """
+    root = Path(source).resolve().parents[3]
+    if root.name in ("site-packages", "dist-packages"):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))}
+
+
 @contextlib.contextmanager
 def environment(variables: Mapping[str, str | None]) -> Iterator[None]:
     """Set environment variables, delete the variables whose value is None, and restore all of them on exit."""
@@ -167,6 +186,26 @@ def connected_elsewhere() -> bool:
     return bool(ray.is_initialized()) and ray.get_runtime_context().gcs_address not in _started
 
 
+def refill(ray: Any, processes: int) -> None:
+    """Have a local Ray that vfl started replace the worker processes that ended with a run's actors.
+
+    The next run's actors then start in processes that have imported POOL. Nothing of a run is left in them, since a process
+    ends with its actor. Ray ends idle processes in excess of its CPUs, and all of them with this process.
+
+    The request is private to Ray, and Ray may lack it or refuse it: then the next run's actors start processes themselves.
+    """
+    if connected_elsewhere():
+        return
+    with contextlib.suppress(Exception):
+        from ray._private.grpc_utils import init_grpc_channel
+        from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
+
+        (node,) = ray.nodes()
+        with init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}") as channel:
+            asked = node_manager_pb2.PrestartWorkersRequest(num_workers=processes)  # of the first language, Python
+            node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(asked, timeout=REFILL_SECONDS)
+
+
 @contextlib.contextmanager
 def connected(n_actors: int, address: str | None) -> Iterator[Any]:
     """Yield Ray, connected: keep this process's connection, else connect to `address`, else to a local Ray started here.
@@ -182,7 +221,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
         return
     own_handler = signal.getsignal(signal.SIGTERM)
     # The workers of a local Ray inherit these variables.
-    with environment({**ONE_THREAD, **(compiled_modules(ray.__file__) if address is None else {})}):
+    with environment(ONE_THREAD | (compiled_modules(ray.__file__) | import_path(__file__) if address is None else {})):
         if address is None:
             ray.init(
                 address="local",  # ignore RAY_ADDRESS and any other Ray on this machine
@@ -190,7 +229,11 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level="ERROR",
-                _system_config={"automatic_object_spilling_enabled": False},
+                _system_config={
+                    "automatic_object_spilling_enabled": False,
+                    "preload_python_modules": POOL,
+                    "worker_maximum_startup_concurrency": n_actors,  # else `refill` starts no more than there are cores
+                },
             )
             _started.add(ray.get_runtime_context().gcs_address)
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +19,21 @@ from coordinator.rounds import LOSSES_A_QUERY
 from vfl.errors import PlacementError
 from vfl.job.site import ALONE, COORDINATOR, Ray
 from vfl.launch.engines.bundles import CENTRE, cpus_of, layout_of, require_version, reserved
-from vfl.launch.engines.connection import connected, connected_elsewhere
+from vfl.launch.engines.connection import connected, connected_elsewhere, refill
 from vfl.launch.engines.place import Arrangement, cores_each, usable_cores
 from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
 from vfl.secure.roles import DEALER
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from coordinator.charging.budget import Budget
     from coordinator.rounds import Log
     from parties.sources.blocks import Blocks
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
+    from vfl.launch.engines.bundles import Spot
     from vfl.launch.engines.place import Application, ApplyEvent, RunEvent
 
 SPILLS = (
@@ -168,19 +169,67 @@ def _blocks_of(party: str, dataset: Any) -> Blocks:
     return Blocks(InStore(tuple(references)), tuple(counts))
 
 
-def _started(ray: Any, number: int, given: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Start one process for some parties. Return {party: handle of the party's actor, or of its place in the shared process}.
+def _handed(ray: Any, source: Any) -> Any:
+    """Return a source as its party's actor receives it: a path, references to blocks, or a reference to the table.
 
-    number : number of the process. given : {party: arguments of the party's actor}.
+    The table stays in memory for the whole run, since a restarted party asks for it again.
+    """
+    from parties.actor import InMemory
+    from parties.sources.blocks import Blocks
+
+    if isinstance(source, str | Path | Blocks):
+        return source
+    return InMemory(source if isinstance(source, ray.ObjectRef) else ray.put(source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Ray's options for the actors of one run.
+
+    place : the run's site, with the CPUs of a party. title : name of the run. spot : options that place an actor (`reserved`).
+    """
+
+    place: Ray
+    title: str
+    spot: Spot
+
+    def once(self, who: str, placed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of an actor that is never started again. placed : what the actor takes, and where it runs."""
+        return {"max_restarts": 0, "max_task_retries": 0, **placed, "name": f"{self.title}: {who}"}
+
+    def again(self, who: str, placed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of an actor that Ray starts again if it is lost, unless the run ends then."""
+        return self.once(who, placed) | {"max_restarts": 0 if self.place.faults.on_party_lost == "abort" else -1}
+
+    def shards(self, who: str, cpus: float | None) -> tuple[dict[str, Any], ...]:
+        """Return the options of the shards of a party, or of the margins; () for a site without shards."""
+        return tuple(
+            self.again(f"shard {k} of {who or 'the margins'}", {"num_cpus": cpus, **self.spot(who, k)})
+            for k in range(self.place.shards if self.place.shards > 1 else 0)
+        )
+
+
+def _parties(
+    ray: Any, processes: Sequence[Sequence[str]], given: Mapping[str, tuple[Any, ...]], options: _Options
+) -> dict[str, Any]:
+    """Start the parties' processes. Return {party: handle of the party's actor, or of its place in a shared process}.
+
+    given : {party: arguments of the party's actor}.
     """
     from coordinator.cluster.ray_transport import Seat
     from parties.actor import PartyActor, Shared
 
-    if len(given) == 1:
-        ((name, arguments),) = given.items()
-        return {name: ray.remote(PartyActor).options(**options).remote(*arguments)}
-    process = ray.remote(Shared).options(**options).remote(dict(given))
-    return {name: Seat(process, number, name) for name in given}
+    actors: dict[str, Any] = {}
+    for number, hosted in enumerate(processes):
+        cpus = options.place.party_cpus if options.place.shards == 1 else 0
+        who = f"{'party' if len(hosted) == 1 else 'parties'} {', '.join(hosted)}"
+        own = options.again(who, {"num_cpus": cpus, **options.spot(hosted[0], 0)})
+        if len(hosted) == 1:
+            actors[hosted[0]] = ray.remote(PartyActor).options(**own).remote(*given[hosted[0]])
+        else:
+            process = ray.remote(Shared).options(**own).remote({name: given[name] for name in hosted})
+            actors |= {name: Seat(process, number, name) for name in hosted}
+    return actors
 
 
 @contextlib.contextmanager
@@ -214,67 +263,41 @@ def _federation(
 
         from coordinator.cluster.actor import CoordinatorActor
         from coordinator.cluster.ray_transport import process_of
-        from parties.actor import InMemory, handed_on
-        from parties.sources.blocks import Blocks, is_dataset
+        from parties.actor import DealerActor, handed_on
+        from parties.sources.blocks import is_dataset
 
         nodes = sum(node["Alive"] for node in ray.nodes())
         place = replace(place, party_cpus=cpus_of(place, apart=nodes > 1))
-        datasets = {name: _blocks_of(name, source) for name, source in sources.items() if is_dataset(source)}
+        found = {name: _blocks_of(name, it) if is_dataset(it) else it for name, it in sources.items()}
         label_party = None if job is None else job.partition.label_party
         offers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         layout = layout_of(place, processes, label_party, here=here, secure=secure, offers=offers)
         name = "prediction" if job is None else job.name
         title = " ".join(filter(None, (name, run[:8], secrets.token_hex(3))))
-
-        def called(who: str) -> dict[str, str]:
-            return {"name": f"{title}: {who}"}
-
         spot = groups.enter_context(reserved(ray, layout, place.ready_seconds, title))
+        options = _Options(place, title, spot)
         this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         central = {"num_cpus": 0, **({"scheduling_strategy": this_node} if here else spot(CENTRE, 0))}
-        once: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0}
-        again = once | {"max_restarts": 0 if place.faults.on_party_lost == "abort" else -1}
-        takes: dict[str, Any] = {"num_cpus": place.party_cpus}
-
-        def shards(who: str, taken: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-            return tuple(
-                again | taken | spot(who, k) | called(f"shard {k} of {who or 'the margins'}")
-                for k in range(place.shards if place.shards > 1 else 0)
-            )
-
-        # Keep tables in memory for the whole run: a restarted party asks for its table again.
-        handed = {
-            name: source
-            if isinstance(source, str | Path | Blocks)
-            else InMemory(source if isinstance(source, ray.ObjectRef) else ray.put(source))
-            for name, source in {**sources, **datasets}.items()
-        }
+        handed = {name: _handed(ray, source) for name, source in found.items()}
         spec = None if job is None else handed_on(job)
         alone = job is not None and not job.secure and job.solver.sequential
         threads = cores_of(place, 1 if alone else len(processes))
         given = {
-            name: (spec, name, arrangement.policies.get(name), arrangement.keeping(name), threads, shards(name, takes))
+            name: (
+                *(spec, name, arrangement.policies.get(name), arrangement.keeping(name), threads),
+                options.shards(name, place.party_cpus),
+            )
             for name in sources
         }
-        actors: dict[str, Any] = {}
-        for number, hosted in enumerate(processes):
-            options = again | (takes if place.shards == 1 else {"num_cpus": 0}) | spot(hosted[0], 0)
-            options |= called(f"{'party' if len(hosted) == 1 else 'parties'} {', '.join(hosted)}")
-            actors |= _started(ray, number, {name: given[name] for name in hosted}, options)
-        dealing = {}
+        actors, dealing = _parties(ray, processes, given, options), {}
         if secure is not None:
-            from parties.actor import DealerActor
-
-            beside = (
-                central
-                if secure.dealer == AT_COORDINATOR
-                else {"num_cpus": 0 if place.pinned else takes["num_cpus"], **spot(DEALER, 0)}
-            )
-            dealing[DEALER] = ray.remote(DealerActor).options(**again, **beside, **called("dealer")).remote(spec)
-        margins = () if label_party is None else shards(CENTRE, {"num_cpus": 0})
+            cpus_beside = 0 if place.pinned else place.party_cpus
+            beside = central if secure.dealer == AT_COORDINATOR else {"num_cpus": cpus_beside, **spot(DEALER, 0)}
+            dealing[DEALER] = ray.remote(DealerActor).options(**options.again("dealer", beside)).remote(spec)
+        margins = () if label_party is None else options.shards(CENTRE, 0)
         coordinator = (
             ray.remote(CoordinatorActor)
-            .options(**once, **central, **called(COORDINATOR))
+            .options(**options.once(COORDINATOR, central))
             .remote(actors, handed, place.faults, name, run, dealing.get(DEALER), margins)
         )
         apart = {CENTRE: coordinator, **dealing}
@@ -284,6 +307,7 @@ def _federation(
         finally:
             for actor in (*apart.values(), *(process_of(actors[head]) for head, *_ in processes)):
                 ray.kill(actor)
+            refill(ray, cpus)
 
 
 def run(
