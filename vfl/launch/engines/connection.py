@@ -33,6 +33,8 @@ SETTINGS_FRAME = 4
 
 POOL = ["parties.actor", "coordinator.cluster.actor", "scipy.linalg"]
 """Modules that each worker process of a local Ray imports when it starts. It knows of no job before it becomes an actor."""
+ONE_RUN = "VFL_ONE_RUN"
+"""Environment variable of a process that makes one run, so that no worker processes are started after the run."""
 REFILL_SECONDS = 5.0
 """Time limit for a local Ray to accept a request for new worker processes."""
 
@@ -194,7 +196,7 @@ def refill(ray: Any, processes: int) -> None:
 
     The request is private to Ray, and Ray may lack it or refuse it: then the next run's actors start processes themselves.
     """
-    if connected_elsewhere():
+    if os.environ.get(ONE_RUN) or connected_elsewhere():
         return
     with contextlib.suppress(Exception):
         from ray._private.grpc_utils import init_grpc_channel
