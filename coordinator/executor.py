@@ -133,7 +133,7 @@ class Executor:
 
     def _drawn(self, query: Query, key: ReleaseKey) -> Released | None:
         """Return the releases of a query that the coordinator answers itself; None for any other query."""
-        if (answer := query.answer(self._margins.counts, self._charger.noise, key)) is None:
+        if (answer := query.drawn(self._margins.counts, self._charger.noise, key)) is None:
             return None
         self._margins.absorb(query.target, answer[1])
         return answer[0]

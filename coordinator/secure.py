@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from coordinator.states.iterate import Iterate
     from coordinator.transport import MessageTransport, Posted
     from vfl.messages import BookHeads, Greeting, Notice, Query
-    from vfl.messages.query import Knots
+    from vfl.messages.parts import Knots
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.keystream import Words

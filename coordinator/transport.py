@@ -16,10 +16,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from vfl.errors import FederationError, VersionMismatch
-from vfl.messages import BookHeads, Greeting, Reply, Select
+from vfl.messages import BookHeads, Greeting, Reply
 from vfl.messages.joining import Done, Load, SendLabels
 from vfl.version import __version__
 
@@ -273,17 +271,7 @@ def expected(message: object, kind: type[M], party: str) -> M:
 def answering(message: object, share: Query, party: str) -> Reply:
     """Return the reply to a party's part of a query. Raises FederationError for a message that does not answer the query."""
     reply = expected(message, Reply, party)
-    selects = isinstance(share, Select)
-    lengths = tuple(len(vector) for vector in reply.released)
-    if lengths != (() if selects else share.sizes()) or (reply.selected is not None) != selects:
-        raise FederationError(f"party {party!r} sent releases of different lengths from those requested")
-    if reply.selected is not None and isinstance(share, Select):
-        S = share.coordinates[party][0].coordinates
-        if not S.start <= reply.selected.coordinate < S.stop:
-            raise FederationError(f"party {party!r} selected a coordinate that it was not asked about")
-    noised = None not in share.events()  # sums that a job releases without noise may overflow
-    if noised and not all(np.isfinite(vector).all() for vector in reply.released):
-        raise FederationError(f"party {party!r} sent a release with noise that is not a finite number")
+    share.check_reply(reply, party)
     if not 0.0 <= reply.seconds < math.inf:
         raise FederationError(f"party {party!r} reported an impossible time for its answer")
     return reply

@@ -28,7 +28,7 @@ from parties.sources.opening import require_rereadable
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, from_plain_call, to_plain
-from vfl.messages import Descend, Query, Records, Stored
+from vfl.messages import Query, Records, Stored
 from vfl.messages.joining import Load
 from vfl.secure.roles import DEALER
 from vfl.shards import Each, Here
@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     from parties.alignment.reading import Chosen
     from parties.party import Party
     from parties.prediction import ModelPart
-    from parties.rows import RowFacts, Rows, SubsampledRows, Sums
+    from parties.rows import RowFacts, Rows, SubsampledRows
     from parties.services.service import Service
     from vfl.job import Job
     from vfl.job.job import PartyTask
     from vfl.messages import Statistic
     from vfl.messages.kinds import Plain
+    from vfl.messages.parts import Sums
     from vfl.shards import Group, Shard
     from vfl.types import Vector
 
@@ -220,9 +221,7 @@ class RowsActor(Serving, IdsActor):
 
     def enter(self, query: Plain, records: Records) -> Sums:
         """Begin a visit (the steps of one query, one after another), and return the sum of the first step."""
-        asked = from_plain(query, Query)
-        assert isinstance(asked, Descend)  # noqa: S101 - the party's actor enters no other
-        return self._rows.enter(asked, self._read(records))
+        return self._rows.enter(from_plain(query, Query), self._read(records))
 
     def step(self, number: int, delta: Vector, shift: float) -> Sums:
         """Return the sum of the visit's next step."""

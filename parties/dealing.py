@@ -18,7 +18,6 @@ from vfl.messages.joining import Done
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
-from vfl.privacy.sensitivity import check
 from vfl.secure import requests
 from vfl.secure.gram import GramDealer
 from vfl.secure.member import Dealer
@@ -155,7 +154,7 @@ class Dealing(Service):
             raise PrivacyError(
                 "the dealer was asked to contribute to a sum without noise, or under a clip different from 'norm'"
             )
-        check(query)
+        query.check()
         sharing.require_planned(query.event)
         words: dict[str, list[np.ndarray]] = {owner: [] for owner in requests.owners_of(query)}
         if not words.keys() <= set(sharing.roles.parties):

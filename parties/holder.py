@@ -23,7 +23,6 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.cover import Cover
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
-from vfl.privacy.sensitivity import check
 from vfl.secure import requests
 from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import OwnColumns, own_columns
@@ -323,7 +322,7 @@ class Holder:
         parcels: dict[str, Parcel],
     ) -> Words:
         """Charge the release; return this party's share of its products with each other party, in order, then its own block."""
-        check(sharing.first)
+        sharing.first.check()
         self.charges.record(sharing.first.shares()[self.name], request.key)
         widths, parties = sharing.widths, sharing.roles.parties
         if DEALER in parcels:
@@ -406,7 +405,7 @@ class Holder:
         divided = query.batch is not None or query.subsample is not None
         if getattr(loss, "name", "") != LOSS or type(query.clip) is not Clip or divided:
             raise self._refusal("was asked for a sum that its job does not plan")
-        check(query)
+        query.check()
         self._logistic.require_planned(event)
         if request.setup != setup.number or query.clip.cap != setup.cap:
             raise self._refusal("was asked for a sum under a cap or set-up different from that of its rows")

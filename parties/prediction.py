@@ -352,10 +352,10 @@ class NewRows:
         margins = self._total if K == 1 else self._total.T.ravel()  # one class after the other, as in a run
         if self._offsets is not None:
             margins = margins + self._offsets
-        needs = getattr(statistic, "needs", ())
+        needs = statistic.needs
         if needs not in ((), (HELD_OFFSETS,)) or (needs and self._offsets is None):
             raise PrivacyError("the statistic asks for vectors that new records do not have")
-        return statistic(margins, self._labels, *(self._offsets for _ in needs))
+        return statistic.of(margins, self._labels, *(self._offsets for _ in needs))
 
 
 def task_of(part: ModelPart, *, labelled: bool) -> PartyTask:

@@ -167,7 +167,21 @@ register("statistic", "unclamped", exact.Unclamped)
 _register("statistic", labels, "label_counts class_counts")
 _register("statistic", statistics, "scores positives losses group_cells group_scores label_mean label_rate")
 
-_by_block = mapping(row(BLOCK, RELEASED))
+_shift = Parameter(
+    f"{RELEASED_NUMBER.text}; a vector with several margins per record",
+    lambda shift: RELEASED.encode(shift) if np.ndim(shift) else RELEASED_NUMBER.encode(shift),
+    lambda plain: RELEASED.decode(plain) if type(plain) is bytes else RELEASED_NUMBER.decode(plain),
+)
+declare(
+    Names=Parameter(
+        "sequence: text", lambda names: tuple(sorted(names)), lambda plain: frozenset(sequence(TEXT).decode(plain))
+    ),
+    Placed=row(BLOCK, RELEASED),
+    RawVector=RELEASED,
+    Scaled=row(BLOCK, VECTOR, VECTOR),
+    Shift=_shift,
+    Stride=row(TEXT, WHOLE),
+)
 _rows = mapping(row(BLOCK, VECTOR, VECTOR))
 declare(
     RecordCap=record(
@@ -177,32 +191,8 @@ declare(
         paid=optional(record(messages.Paid)),
     )
 )
-register(
-    "message",
-    "moments",
-    messages.Moments,
-    uncentred=Parameter(
-        "sequence: text", lambda names: tuple(sorted(names)), lambda plain: frozenset(sequence(TEXT).decode(plain))
-    ),
-)
-_shift = Parameter(
-    f"{RELEASED_NUMBER.text}; a vector with several margins per record",
-    lambda shift: RELEASED.encode(shift) if np.ndim(shift) else RELEASED_NUMBER.encode(shift),
-    lambda plain: RELEASED.decode(plain) if type(plain) is bytes else RELEASED_NUMBER.decode(plain),
-)
-register("message", "forward", messages.Forward, coordinates=_by_block, shifts=mapping(_shift))
-register(
-    "message",
-    "descend",
-    messages.Descend,
-    start=mapping(RELEASED),
-    replayed=optional(sequence(RELEASED)),
-    push=mapping(RELEASED),
-)
-register("message", "select", messages.Select, coordinates=_by_block)
-register("message", "record_norms", messages.RecordNorms, rows=_rows)
-register("message", "columns", messages.Columns, rows=_rows)
-register("message", "groups", messages.Groups, columns=mapping(sequence(row(TEXT, WHOLE))))
+for _name, _query in messages.QUERIES.items():
+    register("message", _name, _query)
 register(
     "message",
     "reply",
@@ -233,7 +223,7 @@ _ranges = mapping(sequence(row(WHOLE, WHOLE)))
 register("message", "begin_session", requests.Begin)
 register("message", "set_up", requests.SetUp, rows=_rows, blocks=_ranges)
 register("message", "mask_products", requests.MaskProducts, rows=_rows)
-_register("message", messages, "ranges counts backward gram sample tally unnoised reweigh greeting book_heads")
+_register("message", messages, "greeting book_heads")
 _register("message", events, "release_key")
 _register(
     "message",

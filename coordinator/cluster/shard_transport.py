@@ -15,7 +15,7 @@ from coordinator.states.margins import StateLost
 from coordinator.transport import Call, Posted
 from vfl.errors import PartyLost
 from vfl.kinds import to_plain_call
-from vfl.messages import Descend, Forward, Need
+from vfl.messages import Need
 from vfl.shards import Each
 from vfl.shards.ray_transport import answer_of
 from vfl.shards.serving import Caller, written
@@ -110,13 +110,13 @@ class ShardTransport(RayTransport):
 
         Labels and limits are counted once.
         """
-        swept = isinstance(share, Descend) and share.sweep
-        margin = self.targets.n_margins * (np.dtype(self.targets.kind).itemsize if swept else 8)
-        count = margin * share.width * (share.need is not Need.NOTHING)
-        count += answered * (margin if isinstance(share, Descend | Forward) else 8 * share.width)
+        n_margins, kind = self.targets.n_margins, self.targets.kind if share.need is Need.MARGINS else "float64"
+        entry = np.dtype(kind).itemsize
+        count = entry * n_margins * share.width * (share.need is not Need.NOTHING)
+        count += answered * entry * share.answer_width(n_margins)
         if share.need is Need.MARGINS:
             count += 8 * (1 + self.targets.weights) * self.traffic.first(party, "labels", 0.0)
-            cap = share.capped if isinstance(share, Descend) else None
+            cap = share.capped
             count += 8 * (cap is not None and self.traffic.first(party, "limits", cap.cap))
         return count
 

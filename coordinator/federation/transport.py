@@ -15,7 +15,7 @@ from coordinator.federation.gathering import SENTENCE
 from coordinator.transport import MOST_RECORDS, NOTHING, Call, MessageTransport, Posted, given
 from vfl.errors import FederationError, PartyLost
 from vfl.holdout import Side
-from vfl.messages import Columns, Descend, Forward, Greeting, Groups, RecordNorms, Reply
+from vfl.messages import Greeting, Need, Reply
 from vfl.messages.joining import Done, Introduce, Introduced, Load, MakeSalt, Sealed, SealingKey, TakeSalt
 from vfl.planning.cost import memory_here
 from vfl.secure.requests import Request
@@ -40,9 +40,6 @@ MOST_WORDS = 1 << 26
 CONSTANTS = ("labels", "limits")
 COPIES = 2
 """Number of copies of a party's set of ids that the coordinator holds: one as received, one for the comparison."""
-OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Columns, Groups)
-WITH_VECTOR = OF_MARGINS + OF_RECORDS
-"""Queries that are answered with a vector: (K·n,) for those in OF_MARGINS, with K margins per record; else (width·n,)."""
 
 
 class FederationTransport(MessageTransport):
@@ -217,7 +214,7 @@ class FederationTransport(MessageTransport):
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
         """Return the reply with its vector. Raises FederationError if the vector does not have the requested length."""
-        if not isinstance(share, WITH_VECTOR):
+        if not share.answer_width(self._targets.n_margins):
             return reply
         vector = sized(vectors, "vector", self._due(party, share)["vector"], party, self._kind_of(share))
         return replace(reply, vector=vector)
@@ -226,15 +223,15 @@ class FederationTransport(MessageTransport):
         return 8 * int(self._targets.count) * self._n_records.get(party, MOST_RECORDS)
 
     def _due(self, party: str, share: Query) -> Mapping[str, int]:
-        if not isinstance(share, WITH_VECTOR):
+        per_record = share.answer_width(self._targets.n_margins)
+        if not per_record:
             return NOTHING
         n_trained, n_held = self._parts(self._n_records[party])
-        per_record = self._targets.n_margins if isinstance(share, OF_MARGINS) else share.width
         entry = np.dtype(self._kind_of(share)).itemsize
         return {"vector": entry * per_record * (n_held if share.side is Side.HELD_OUT else n_trained)}
 
     def _kind_of(self, share: Query) -> str:
-        return self._targets.kind if isinstance(share, Descend) and share.sweep else "float64"
+        return self._targets.kind if share.need is Need.MARGINS else "float64"
 
     def _constant(self, name: str, vector: Vector) -> Constant:
         known = self._constants.get(name)

@@ -6,23 +6,19 @@ Guarantee. No value in this module has an entry per record: w and the shift are 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from vfl.errors import PrivacyError
-from vfl.holdout import Side
-from vfl.messages import Backward, Columns, Descend, Forward, Moments, Ranges, RecordNorms, Records, Reweigh, Tally
+from vfl.messages import Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from vfl.messages import Query, Reply
+    from vfl.messages import Forward, Query, Reply, Tally
     from vfl.problem import Layout
     from vfl.types import Vector
-
-PUBLIC = ("add", "reset")
-"""Targets of queries that change the model. Other targets name vectors that exist only together with margins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,21 +61,7 @@ class Iterate:
 
         A gradient query goes to all parties. PrivacyError for a query that needs margins.
         """
-        match query:
-            case Moments() | Ranges():
-                return query.shares()
-            case Tally(side=Side.TRAINING) if getattr(query.statistic, "labels_only", False):
-                return {self._label: query}
-            case Backward():
-                return dict.fromkeys(self._sizes, query)
-            case Forward(side=Side.TRAINING) | RecordNorms(side=Side.TRAINING) | Columns() | Reweigh():
-                return {}
-            case Descend() if query.replayed is not None:
-                return {}
-            case _:
-                raise PrivacyError(
-                    f"under trust='secure' nobody sees margins, so {type(query).__name__} cannot be answered"
-                )
+        return query.on_shares(tuple(self._sizes), self._label)
 
     def records(self, query: Query) -> Records:
         """Return no vectors, since under trust='secure' parties see no per-record vector."""
@@ -89,10 +71,8 @@ class Iterate:
         """Change the model as a query would change `Margins`. PrivacyError for a reply with an entry per record."""
         if any(reply.vector is not None for reply in replies.values()):
             self._refuse()
-        if isinstance(query, Forward) and query.target in PUBLIC:
-            self._move(query)
-        elif isinstance(query, Descend) and query.replayed is not None:
-            self._repeat(query, query.replayed)
+        for update in query.updates():
+            self._move(update)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
         """Raise PrivacyError if `vectors` is not empty."""
@@ -108,17 +88,8 @@ class Iterate:
         w = {party: np.zeros(size) if reset else self.model.w[party].copy() for party, size in self._sizes.items()}
         for party, (block, delta) in query.coordinates.items():
             w[party][block.local] += delta
-        shift = 0.0 if reset else self.model.shift
+        shift: Any = 0.0 if reset else self.model.shift
         self.model = Model(w, shift + sum(query.shifts.get(party, 0.0) for party in query.coordinates))
-
-    def _repeat(self, query: Descend, released: tuple[Vector, ...]) -> None:
-        """Repeat the updates of an earlier process, with the order and the rounding of the executor's single steps."""
-        own = {party: start.copy() for party, start in query.start.items()}
-        for step, u in zip(query.ordered(), released, strict=True):
-            party = step.block.party
-            delta = step.moved(own[party], u, query.push.get(party))
-            own[party][step.block.local] += delta
-            self._move(Forward({party: (step.block, delta)}, shifts={party: step.shift(delta)}))
 
     def _refuse(self) -> NoReturn:
         raise PrivacyError("under trust='secure' the coordinator may not keep a vector with one entry per record")

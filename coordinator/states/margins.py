@@ -6,7 +6,7 @@ trust='secure', `coordinator.states.iterate` takes the place of this module, and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,12 +19,8 @@ from vfl.messages import (
     HELD_OFFSETS,
     HELD_OUT,
     HELD_POSITIONS,
-    Backward,
-    Descend,
     Need,
-    Piece,
     Records,
-    Weighted,
 )
 from vfl.shards.lending import no_room
 from vfl.targets import Targets, beside, weighed
@@ -112,15 +108,11 @@ class Margins:
 
         The sum has no noise; only `release` may receive it.
         """
-        statistic: Any = query.statistic
-        sums: Integers | Vector
+        statistic = query.statistic
         if query.side is Side.TRAINING:
-            own = (self._weights,) if getattr(statistic, "weighed", False) else ()
-            sums = statistic(self._margins, self._labels, *own)
-            return sums
-        kept = [self._of_held_out(name) for name in (HELD_OUT, *getattr(statistic, "needs", ()))]
-        sums = statistic(kept[0], self._held_labels, *kept[1:])
-        return sums
+            return statistic.of(self._margins, self._labels, *([self._weights] if statistic.weighed else []))
+        kept = [self._of_held_out(name) for name in (HELD_OUT, *statistic.needs)]
+        return statistic.of(kept[0], self._held_labels, *kept[1:])
 
     def _of_held_out(self, name: str) -> Vector:
         if name == HELD_POSITIONS:
@@ -150,24 +142,23 @@ class Margins:
 
         Vectors that the query's weighting replaces are stored.
         """
-        cap = query.capped if isinstance(query, Descend | Backward) else None
+        cap, weighting = query.capped, query.weighed_by()
         if query.need is Need.MARGINS:
             return self.in_sweep(None if cap is None else cap.cap)
-        if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
-            # A `Piece` is a part of one release, not a batch of records: all records take part.
-            batch = None if isinstance(query.batch, Piece) else query.batch
-            if batch is not None:
-                members = batch.members(self._place.n_trained)
-                self._kept["batch"] = members[self._place.first : self._place.first + len(self._labels)]
-            weights, replaced = query.weighting(self._margins, self._labels, self._kept)
-            self._kept.update(replaced)
-            if cap is not None:  # the charge of a pass relies on this cap, so it is applied here
-                weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
-            for _ in range(1 + bool(getattr(query.weighting, "squares_weights", False))):
-                weights = weighed(weights, self._weights)
-            # The charge of a pass relies on disjoint batches, so membership is applied here and not by the weighting.
-            return Records(weights=weights if batch is None else weights * self._kept["batch"])
-        return Records()
+        if query.need is Need.NOTHING or weighting is None:
+            return Records()
+        fold = query.batch if query.batch is not None and query.batch.divides else None
+        if fold is not None:
+            members = fold.members(self._place.n_trained)
+            self._kept["batch"] = members[self._place.first : self._place.first + len(self._labels)]
+        weights, replaced = weighting(self._margins, self._labels, self._kept)
+        self._kept.update(replaced)
+        if cap is not None:  # the charge of a pass relies on this cap, so it is applied here
+            weights = capped(weights, self._limits(cap.cap), weighting.kernel)
+        for _ in range(1 + weighting.squares_weights):
+            weights = weighed(weights, self._weights)
+        # The charge of a pass relies on disjoint batches, so membership is applied here and not by the weighting.
+        return Records(weights=weights if fold is None else weights * self._kept["batch"])
 
     @np.errstate(all="ignore")  # a cast to float32 may overflow
     def in_sweep(self, cap: float | None) -> Records:

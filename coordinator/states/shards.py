@@ -14,7 +14,7 @@ import numpy as np
 
 from coordinator.states.margins import Margins, Place, StateLost
 from vfl.errors import PartyLost
-from vfl.messages import Descend, Need, Records
+from vfl.messages import Need, Records
 from vfl.shards import Each, cut
 from vfl.shards.lending import no_room
 
@@ -262,7 +262,7 @@ class MarginShards:
 
 def _visit_of(query: Query) -> float | Literal[False] | None:
     """Return the record cap of a query in a sweep, None for a sweep without a cap, and False for any other query."""
-    if not (isinstance(query, Descend) and query.need is Need.MARGINS):
+    if query.need is not Need.MARGINS:
         return False
     return None if query.capped is None else query.capped.cap
 

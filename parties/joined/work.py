@@ -11,7 +11,7 @@ import numpy as np
 
 from parties.services.training import RECORDS
 from vfl.errors import ConsentRefused, FederationError, PrivacyError
-from vfl.messages import Descend, Need, Notice, held_at_once, joining
+from vfl.messages import Need, Notice, held_at_once, joining
 from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, Score, TakeMargins
 from vfl.planning import layout_of
 from vfl.secure import requests
@@ -314,7 +314,7 @@ class TrainingWork(Work):
                 if name in vectors
             }
             if _noised(query):
-                self._take(key, _first_part(query, own), len(query.events()))
+                self._take(key, query.first_part(own), len(query.events()))
         if isinstance(message, requests.Contribute):
             self._take(message.key, message.query.part, len(message.query.blocks))
         if isinstance(message, requests.ContributeProducts):
@@ -396,10 +396,6 @@ def vectors_with(query: Query) -> tuple[str, ...]:
 
 def _noised(query: Query) -> int:
     return sum(event is not None for event in query.events())
-
-
-def _first_part(query: Query, party: str) -> int:
-    return query.parts.get(party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
 
 
 class PredictingWork(Work):

@@ -17,8 +17,7 @@ from parties.party import Party
 from parties.record_cap import OwnCap
 from parties.rows import Rows
 from tests.auditing.test_audit import job
-from vfl.messages import Fold, Moments, Sample
-from vfl.privacy import geometry
+from vfl.messages import Fold, Moments, Sample, moments
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.keystream import Keystream
@@ -65,12 +64,12 @@ def one_key_for_all_runs(patch: Patch) -> None:
 
 def party_without_noise(patch: Patch) -> None:
     """Let one party leave its noise out."""
-    true = Party._noised
+    true = Party.release
 
-    def noised(self: Party, sums: Any, grid: float, event: Any, *rest: Any) -> Any:
-        return true(self, sums, grid, None if self.name == "telco" else event, *rest)
+    def noised(self: Party, sums: Any, terms: Any, key: Any) -> Any:
+        return true(self, sums, terms._replace(event=None) if self.name == "telco" else terms, key)
 
-    patch.setattr(Party, "_noised", noised)
+    patch.setattr(Party, "release", noised)
 
 
 def half_the_sensitivity(patch: Patch) -> None:
@@ -87,20 +86,19 @@ def forgotten_dimension(patch: Patch) -> None:
 
 def moments_of_one_column(patch: Patch) -> None:
     """Release the moments of all columns with noise for those of one, with the same error in all checks of it."""
-    true = geometry.moments_sensitivity
-    for module in (geometry, parties.party):
-        patch.setattr(module, "moments_sensitivity", lambda columns, *, means: true(1, means=means))
+    true = moments.moments_sensitivity
+    patch.setattr(moments, "moments_sensitivity", lambda columns, *, means: true(1, means=means))
 
 
 def no_clip(patch: Patch) -> None:
     """Add up the contributions as they are."""
-    true = Rows._sum
+    true = Rows.sum
 
     def free(self: Rows, block: Any, centre: Any, scale: Any, clip: Clip, *rest: Any) -> Any:
         sums = true(self, block, centre, scale, replace(clip, cap=math.inf), *rest)
         return np.rint(sums / clip.grid).astype(np.int64)
 
-    patch.setattr(Rows, "_sum", free)
+    patch.setattr(Rows, "sum", free)
 
 
 def released_twice(patch: Patch) -> None:
@@ -124,13 +122,13 @@ def public_batch_reused(patch: Patch) -> None:
 
 def secret_batch_reused(patch: Patch) -> None:
     """Draw the batch of every second step no more."""
-    true, drawn = Sample.answer, []
+    true, drawn = Sample.drawn, []
 
     def answer(self: Sample, *given: Any) -> Any:
         drawn.append(drawn[-1] if len(drawn) % 2 else list(true(self, *given)[1]))
         return (), drawn[-1]
 
-    patch.setattr(Sample, "answer", answer)
+    patch.setattr(Sample, "drawn", answer)
 
 
 def rounding_away_from_zero(patch: Patch) -> None:
@@ -143,7 +141,7 @@ def rounding_away_from_zero(patch: Patch) -> None:
         rows *= np.minimum(1.0, clip.cap / np.maximum(norms, 1e-300))
         return (np.sign(rows) * np.ceil(abs(rows) / clip.grid)).sum(axis=0).astype(np.int64)
 
-    patch.setattr(Rows, "_sum", away)
+    patch.setattr(Rows, "sum", away)
 
 
 def selections_with_little_noise(patch: Patch) -> None:

@@ -13,7 +13,6 @@ from vfl.errors import PrivacyError
 from vfl.evaluation.statistics import GRID, GroupCells, GroupScores, codes_of, is_near, strides
 from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_POSITIONS, Groups, Tally
 from vfl.privacy.events import Gaussian
-from vfl.privacy.sensitivity import check
 from vfl.types import Adjacency
 
 MARGINS = (-math.inf, -2.0, -0.5, 0.0, 0.3, 2.0, math.inf, math.nan)
@@ -105,4 +104,4 @@ def test_groups_of_a_column_are_asked_for_once() -> None:
     check(Groups({"a": (("sex", 1),), "b": (("age", 3),)}))
     for columns in ({"a": (("sex", 1), ("sex", 3))}, {"a": (("sex", 0),)}):
         with pytest.raises(PrivacyError, match="different columns, and strides"):
-            check(Groups(columns))
+            Groups(columns).check()

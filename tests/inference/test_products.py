@@ -28,7 +28,6 @@ from vfl.planning import plan
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import SqliteLedger
-from vfl.privacy.sensitivity import check
 from vfl.solvers import noisy_gram
 from vfl.solvers.releases import products
 from vfl.solvers.releases.products import ProductClip, Products
@@ -243,13 +242,13 @@ def test_products_outside_a_planned_piece_are_refused(where):
     }[where]
     query = replace(piece, weighting=loss_of("squared"), clip=clip, event=event, **changes)
     with pytest.raises(PrivacyError, match="products"):
-        check(query)
+        query.check()
     with pytest.raises(ConsentRefused, match="plan does not contain"):
         RunCount(spec, "b", N).record(query, ReleaseKey(0))
     own = {
         name: getattr(query, name) for name in ("weighting", "blocks", "centres", "scales", "clip", "event", "capped")
     }
-    check(Backward(**own))  # a plain sum is bounded by either
+    Backward(**own).check()  # a plain sum is bounded by either
 
 
 def other(query, **changes):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
+from parties.addressed import check_addressed
 
 import vfl
-from parties.addressed import check_addressed
 from parties.rows import Rows
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
@@ -22,7 +22,6 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import CryptographicNoise
-from vfl.privacy.sensitivity import check
 from vfl.solvers.releases.bins import LabelledCounts, Ones
 from vfl.types import Adjacency
 
@@ -159,7 +158,7 @@ class TestSensitivity:
             ((party, positions),) = query.columns.items()
             rows, m = self.rows()[party], self.SQUARES[party]
             assert positions == tuple(range(rows.shape[1]))
-            check(query)
+            query.check()
             assert query.event is not None
             assert query.event.sensitivity == pytest.approx(math.sqrt(2 * m), rel=1e-12)
             sums = [counted(query, party, row, y) for row in rows for y in (-1.0, 1.0)]

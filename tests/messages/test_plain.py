@@ -51,7 +51,6 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import Head
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.selection import NoisyScore
-from vfl.privacy.sensitivity import check, required
 from vfl.solvers.noisy_gram import GramClip, Row
 from vfl.solvers.protocol import Derivative
 
@@ -248,8 +247,8 @@ def test_a_party_refuses_an_event_with_too_small_a_sensitivity(name: str) -> Non
 @EACH
 def test_the_executor_refuses_an_event_a_thousandth_below(name: str) -> None:
     for query in run(name, True)[1]:
-        check(query)
-        needed, event = required(query), getattr(query, "event", None)
+        query.check()
+        needed, event = query.required(), getattr(query, "event", None)
         if isinstance(query, Descend):
             factor = 0.999
         elif needed is not None and event is not None:
@@ -257,7 +256,7 @@ def test_the_executor_refuses_an_event_a_thousandth_below(name: str) -> None:
         else:
             continue
         with pytest.raises(PrivacyError, match=r"does not cover|smaller sensitivity|too small for the sensitivity"):
-            check(lowered(query, factor))  # type: ignore[arg-type]
+            lowered(query, factor).check()  # type: ignore[arg-type]
 
 
 class TestGramClip:
@@ -319,7 +318,7 @@ class TestGramClip:
     )
     def test_pieces_outside_the_triangle(self, change: Any) -> None:
         owner, piece, records = next(asked for asked in run("NoisyGram", True)[0].asked if isinstance(asked[1], Gram))
-        check(piece)
+        piece.check()
         with pytest.raises(PrivacyError, match="lower triangle"):
             party(owner).answer(change(piece), records, KEY)
 
@@ -338,9 +337,9 @@ def test_a_joint_sum_without_bounding_weights_counts_each_party() -> None:
     zeros, ones, clip = np.zeros(2), np.ones(2), Clip(1.0, 4)
     weighting = Derivative(setting.loss_of("squared"))
     query = Backward(weighting, blocks, (zeros,) * 2, (ones,) * 2, clip, clip.event(3.0))
-    assert required(query) == pytest.approx(math.sqrt(2) * clip.sensitivity)
+    assert query.required() == pytest.approx(math.sqrt(2) * clip.sensitivity)
     with pytest.raises(PrivacyError, match="does not cover"):
-        check(query)
+        query.check()
 
 
 @EACH

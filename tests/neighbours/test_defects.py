@@ -16,7 +16,6 @@ from parties.rows import Rows
 from tests.neighbours.harness import Comparison, compare
 from tests.neighbours.setting import RECORD, job, replaced, table, turned
 from vfl.launch.run.checkpoint import Checkpoint
-from vfl.privacy.events import Event
 from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def test_a_halved_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_clip_that_skips_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = Rows._sum
+    true = Rows.sum
 
     def unclipped(self: Rows, block: Any, centre: Any, scale: Any, clip: Clip, r: Any, *rest: Any) -> Any:
         others, only = r.copy(), r.copy()
@@ -54,7 +53,7 @@ def test_a_clip_that_skips_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
         free = true(self, block, centre, scale, replace(clip, cap=np.inf), only, *rest)
         return true(self, block, centre, scale, clip, others, *rest) + np.rint(free / clip.grid).astype(np.int64)
 
-    monkeypatch.setattr(Rows, "_sum", unclipped)
+    monkeypatch.setattr(Rows, "sum", unclipped)
     assert blames(found(vfl.SkGD(passes=2, clip=0.05, sweep="block", sampling="full")), "path mu^2 is", "is charged")
 
 
@@ -125,12 +124,12 @@ def test_a_release_that_bypasses_the_mechanism(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_sum_released_without_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = Party._release
+    true = Party.release
 
-    def bare(self: Party, *given: Any) -> Any:
-        return true(self, *(None if isinstance(one, Event) else one for one in given))
+    def bare(self: Party, sums: Any, terms: Any, key: Any) -> Any:
+        return true(self, sums, terms._replace(event=None), key)
 
-    monkeypatch.setattr(Party, "_release", bare)
+    monkeypatch.setattr(Party, "release", bare)
     comparison = found()
     assert blames(comparison, "nothing was charged for release")
     assert comparison.path == np.inf

@@ -30,9 +30,10 @@ from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.losses import Logistic, Squared
 from vfl.messages import Backward, Block, Descend, Moments, Query, Records, Step
+from vfl.messages.moments import PAIR, moments_sensitivity
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.geometry import GRID_BITS, PAIR, Clip, moments_sensitivity
+from vfl.privacy.geometry import GRID_BITS, Clip
 from vfl.privacy.ledger import FitBook
 from vfl.privacy.noise import SeededNoise
 from vfl.solvers.protocol import Derivative

@@ -65,7 +65,7 @@ class Tape:
 def play(scene: Scene, world: World, seed: int, given: Tape | None = None, drawn: float = 1.0) -> Tape:
     """Run in that world. With `given`, repeat its releases and samples, with record 0 in all samples or in none."""
     tape, (X, y) = Tape(), world
-    true_release, true_best, true_sample = parties.party.release, parties.party.noisy_best, Sample.answer
+    true_release, true_best, true_sample = parties.party.release, parties.party.noisy_best, Sample.drawn
 
     def release(sums: Any, grid: float, event: Any, noise: Any, key: Any, sensitivity: float) -> Any:
         if event is None:
@@ -101,7 +101,7 @@ def play(scene: Scene, world: World, seed: int, given: Tape | None = None, drawn
         mock.patch.object(parties.party, "release", release),
         mock.patch.object(output_perturbation, "release", release),
         mock.patch.object(parties.party, "noisy_best", noisy_best),
-        mock.patch.object(Sample, "answer", sample),
+        mock.patch.object(Sample, "drawn", sample),
     ):
         for _ in Coordinator(InProcessTransport(actors)).stream(spec):
             pass

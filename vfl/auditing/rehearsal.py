@@ -23,7 +23,7 @@ from parties.record_cap import OwnCap
 from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Descend, Local, Query, Sample, Select, Tally
+from vfl.messages import Descend, Draw, Query, Sample, Select, Tally
 from vfl.privacy.events import PoissonSubsampledGaussian, bare
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.selection import NoisyScore
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.messages import Fold, Records, Reply, Step
+    from vfl.messages.query import Priced
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.solvers.protocol import Released
@@ -123,12 +124,14 @@ class ShadowParty(Party):
         shadow.seen, shadow.told = [], []
         return shadow
 
-    def _noised(self, sums: Any, grid: float, event: Any, key: ReleaseKey, sensitivity: float) -> Vector:
-        self.seen.append((np.asarray(sums * grid, dtype=np.float64), grid))
+    def release(self, sums: Any, terms: Priced, key: ReleaseKey) -> Vector:
+        """Record the exact sums, and return the next given release."""
+        self.seen.append((np.asarray(sums * terms.grid, dtype=np.float64), terms.grid))
         return self.told.pop(0).copy()
 
-    def _select(self, query: Select, w: Vector, sums: Any, key: ReleaseKey) -> NoisyScore:
-        self.seen.append((self._scores(query, w, sums), 0.0))
+    def best(self, scores: Vector, sensitivity: float, event: Any, key: ReleaseKey) -> NoisyScore:
+        """Record the exact scores."""
+        self.seen.append((scores, 0.0))
         return NoisyScore(0, 0)
 
 
@@ -249,7 +252,7 @@ class Rehearsal:
             paid = bool(charges) or (query.batch is not None and query.batch.number > 0) or (capped and passes_charged)
             if query.batch is not None:
                 folds[query.batch] = None
-            if isinstance(query, Local) and not query.sizes():
+            if isinstance(query, Draw) and not query.sizes():
                 self._kept(query, margins, shadows, truth, batches)
             else:
                 both = queries if self._solved else queries * 2

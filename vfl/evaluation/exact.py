@@ -15,7 +15,7 @@ import numpy as np
 
 from vfl.evaluation.estimates import WIDTH, Estimate, root_of
 from vfl.evaluation.statistics import errors_of
-from vfl.messages import HELD_OFFSETS
+from vfl.messages import HELD_OFFSETS, Statistic
 
 if TYPE_CHECKING:
     from vfl.losses import Loss
@@ -32,7 +32,7 @@ FAR = 13
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unclamped:
+class Unclamped(Statistic):
     """Sums Σ q and Σ qqᵀ over the records, without noise; q are the unclamped losses, errors and deviances of one record.
 
     With classes, q is the record's loss. Without classes, q holds |e| and e² of the model's error e, the deviance if the loss

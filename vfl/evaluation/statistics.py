@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.losses.counts import unit_deviance
-from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OFFSETS, HELD_POSITIONS
+from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OFFSETS, HELD_POSITIONS, Statistic
 from vfl.targets import weighed
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def errors_of(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CellsAndLoss(ABC):
+class CellsAndLoss(Statistic, ABC):
     """Counts of records per cell, and the sum of clamped losses, released together.
 
     A record is in one cell. Replacing the record lowers one cell by one and raises another, which moves the counts by at most
@@ -139,7 +139,7 @@ class Outcomes(CellsAndLoss):
         return np.bincount(2 * (labels > 0) + (margins > self.threshold), minlength=CELLS)
 
 
-class Histogram(ABC):
+class Histogram(Statistic, ABC):
     """Base of counts of records in disjoint bins. A record is in at most one bin.
 
     Replacing a record lowers one count by one and raises another by one: Δ = √2.
@@ -193,7 +193,7 @@ class Scores(Histogram):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Residuals:
+class Residuals(Statistic):
     """Sums Σ |e|/C and Σ e²/C² of errors e = response − label, clamped to [−C, C], for the model and for a constant model.
 
     With t = |e|/C in [0, 1] a record contributes (a·t, b·t²). Replacing the record moves the sum by at most √(a² + b²),
@@ -254,7 +254,7 @@ class Residuals:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lost:
+class Lost(Statistic):
     """Sum of t over the records, where t in [0, 1] is a record's loss or error. Replacing a record moves the sum by at most 1.
 
     measure : 'loss', t = loss/cap; 'accuracy', t = 1 for a wrong prediction; 'mae', t = |e|/cap and 'mse', t = (e/cap)² of the
@@ -295,7 +295,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Positives:
+class Positives(Statistic):
     """Number of positive labels. Replacing a record moves the number by at most 1."""
 
     labels_only: ClassVar[bool] = True
@@ -309,7 +309,7 @@ class Positives:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelMean:
+class LabelMean(Statistic):
     """Sum of the labels, scaled to 0 at the low end of the declared range and to 1 at its high end.
 
     A record adds between 0 and 1, so replacing the record moves the sum by at most Δ = 1. NaN counts as 0.
@@ -339,7 +339,7 @@ class LabelMean:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelRate:
+class LabelRate(Statistic):
     """Sums Σ y·e^(1−p) and Σ e^(2−p) over labels y with exposures e. Their quotient is the rate of the best constant model.
 
     The deviance of y for the mean e·k is e^(2−p) times that of y/e for k, so this quotient minimises the sum of deviances.
@@ -391,7 +391,7 @@ class LabelRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Losses:
+class Losses(Statistic):
     """Sum of unclamped losses. One record can move it without limit, so no charge can cover it.
 
     weighed : True multiplies each training record's loss by the record's weight, as in the objective of training.
@@ -429,7 +429,7 @@ def strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupCells:
+class GroupCells(Statistic):
     """Counts of records in the cells (group, label, prediction, near) of one or more group columns.
 
     A record is predicted positive if xᵀw > t. A record is near if another model, at Euclidean distance at most d from the

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.kernels.compile import MAGIC, compiled, part
-from vfl.kernels.dense_loops import AHEAD, PANEL, WEIGHTS, add_panel, capped, exact_sums, falling_odds
+from vfl.kernels.dense_loops import AHEAD, PANEL, add_panel, capped, exact_sums, falling_odds
+from vfl.kernels.geometry import WEIGHTS
 from vfl.kernels.records import SUMS, WIDTH, add_to, at_least, cells, entries, fetch, lanes, least, most, put, root
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ import numpy as np
 
 from vfl.errors import SpecificationError
 from vfl.kernels import dense_loops as loops
-from vfl.kernels.dense_loops import LOGISTIC as LOGISTIC
-from vfl.kernels.dense_loops import MULTINOMIAL as MULTINOMIAL
-from vfl.kernels.dense_loops import SQUARED as SQUARED
-from vfl.kernels.dense_loops import WEIGHTS as WEIGHTS
+from vfl.kernels.geometry import LOGISTIC as LOGISTIC
+from vfl.kernels.geometry import MULTINOMIAL as MULTINOMIAL
+from vfl.kernels.geometry import SQUARED as SQUARED
+from vfl.kernels.geometry import WEIGHTS as WEIGHTS
 from vfl.kernels.geometry import Geometry, pieces
 
 if TYPE_CHECKING:
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 A = TypeVar("A", bound=np.ndarray)
-
-CODES = {"squared": SQUARED, "logistic": LOGISTIC, "multinomial": MULTINOMIAL}
-"""Name of a loss → code of the loss. MULTINOMIAL is only for vfl.kernels.classes. A further code, WEIGHTS, says that the array
-of margins already contains the weights r."""
 
 TASK = 1 << 18  # elements; with fewer, a second thread costs more than it saves
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.kernels.compile import MAGIC, compiled, part
+from vfl.kernels.geometry import LOGISTIC, SQUARED
 from vfl.kernels.records import (
     SUMS,
     WIDTH,
@@ -61,8 +62,6 @@ from vfl.kernels.records import (
 if TYPE_CHECKING:
     from vfl.kernels.geometry import Geometry
     from vfl.types import Integers, Matrix, Vector
-
-WEIGHTS, SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2, 3
 
 PANEL = 1 << 14
 """Number of rows per partial sum of floats, and per reading of a group of columns. A thread takes whole panels, so the number

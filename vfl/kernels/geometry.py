@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
     from vfl.types import Vector
 
+WEIGHTS, SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2, 3
+CODES = {"squared": SQUARED, "logistic": LOGISTIC, "multinomial": MULTINOMIAL}
+"""Name of a loss → code of the loss. MULTINOMIAL is only for vfl.kernels.classes. A further code, WEIGHTS, says that the array
+of margins already contains the weights r."""
 TINY, HUGE = 1e-280, 1e280
 PIECE = 1 << 16
 """Number of records per step of an elementwise computation. Small steps keep temporary vectors small."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.messages.query import Statistic
+    from vfl.messages.parts import Statistic
 
 TRAIN, ALIGN, PREDICT, EVALUATE, SERVE = PURPOSES = ("train", "align", "predict", "evaluate", "serve")
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from vfl.errors import PrivacyError
+from vfl.privacy.events import Gaussian
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from vfl.messages.query import Block
-    from vfl.privacy.events import Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
+    from vfl.messages.parts import Block
+    from vfl.privacy.events import Event, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.types import Integers, Vector
 
@@ -36,6 +37,9 @@ class Fold:
     number: int
     of: int
     seed: tuple[int, ...]
+
+    divides: ClassVar[bool] = True
+    """True if the batches divide the records."""
 
     def __post_init__(self) -> None:
         if min(self.seed, default=0) < 0:
@@ -67,6 +71,8 @@ class Piece(Fold):
     All parts are fixed before the first one is released, and their noise is independent. Releasing the parts one after another
     is therefore the same as releasing them at once. The event has the sensitivity of all parts together.
     """
+
+    divides: ClassVar[bool] = False
 
     def members(self, n_records: int) -> Vector:
         """Return (n,) ones, since every part uses every record."""
@@ -121,6 +127,12 @@ class RecordCap:
             raise PrivacyError("a query of a pass carries noise in all of its releases, or in none")
         if True in carried and self.paid is None and not (later and self.prices):
             raise PrivacyError("a block of a pass would be released with noise but was not charged")
+
+    def require_gaussian(self, events: Iterable[Event | None]) -> None:
+        """Raise PrivacyError unless all releases under the cap, and the charge that pays for them, are Gaussian."""
+        paid = () if self.paid is None else (self.paid.event,)
+        if any(event is not None and type(event) is not Gaussian for event in (*events, *paid)):
+            raise PrivacyError("releases under a record cap, and the charge that pays for them, must be Gaussian")
 
     def price(self, number: int) -> Gaussian:
         """Return the event of charge `number`, counted from 0."""

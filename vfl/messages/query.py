@@ -1,179 +1,153 @@
-"""The query interface: blocks, weightings, rules, and the base classes of all queries."""
+"""The query interface: what every query declares, and the five shapes of queries.
+
+| shape | result | queries |
+|---|---|---|
+| `Sum` | exact sums over records, released with noise | Moments, Ranges, Counts, Backward, Gram, Tally |
+| `PerRecord` | a number per record, for `Margins` alone, never released | Forward, RecordNorms, Columns, Groups |
+| `Visit` | several steps at one party, each a release and an update | Descend |
+| `Choice` | the best of noisy scores | Select |
+| `Draw` | something that the coordinator draws or releases itself | Sample |
+
+A module defines one query: its fields, its exact statistic, its sensitivity with the proof, what an owner refuses, and the size
+of its answer. Party, coordinator, release log (book), shards and codec handle shapes, and never ask which query it is.
+"""
 
 from __future__ import annotations
 
-import enum
+import math
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
+
+from vfl.errors import FederationError, PrivacyError
 from vfl.holdout import Side, part_of
+from vfl.messages.parts import Need, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
+    from vfl.kernels.geometry import Geometry
+    from vfl.messages.descend import Visiting
+    from vfl.messages.forward import Forward
+    from vfl.messages.parts import Block, Knots, Records, Scaled, Statistic, Sums, Term, Weighting
     from vfl.messages.passes import Fold, RecordCap
-    from vfl.messages.wire import Reply
-    from vfl.privacy.events import Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
+    from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
-    from vfl.types import Integers, Kept, Vector
-
-    Knots = Mapping[str, tuple[tuple[float, ...], ...]]
-    """{party: released knots of each curve without declared knots, in the order of the party's columns}."""
+    from vfl.privacy.selection import NoisyScore
+    from vfl.types import Integers, Vector
 
 
-HELD_OUT, HELD_NORMS, HELD_GROUPS = "held out", "held out: norms", "held out: groups"
-HELD_OFFSETS = "held out: offsets"
-"""Offsets log(exposure) of the held-out records."""
-"""Names under which the coordinator's `Margins` (coordinator.states) keeps Xw, norms and groups of the held-out part. A
-weighting cannot read these vectors."""
-COLUMNS = "columns"
-"""Name under which `Margins` keeps the columns of one party, one after another, until products with them are released."""
-HELD_POSITIONS = "held out: positions"
-"""Name under which `Margins` keeps the positions of its held-out records among all held-out records. Positions are public."""
+class Priced(NamedTuple):
+    """Terms of one release: the value of one step of the sum, the event to draw noise for, and Δ of the party's sum alone."""
+
+    grid: float
+    event: Gaussian | PoissonSubsampledGaussian | None
+    sensitivity: float
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Columns start..stop − 1 of one party (a set S), in the canonical order of the party's layout.
+class Rows(Protocol):
+    """Some rows of one party, as the exact statistic of a query reads them (parties.rows). Shapes are for n training records.
 
-    index : position of the block among all blocks.
-    offset : position in w of the party's first coordinate.
+    columns : stored features of the training records: `n_records`, `column(j)` (n,), `block(start, stop)`. kernels : compiled
+        passes over their blocks. threads : number of threads of the kernels, which changes no result.
     """
 
-    index: int
     party: str
-    start: int
-    stop: int
-    offset: int
+    columns: Any
+    kernels: Any
+    threads: int
 
-    @property
-    def size(self) -> int:
-        """Return |S|, the number of columns."""
-        return self.stop - self.start
+    def labels(self) -> Vector:
+        """Return y, then exposures and weights, (n + kn,)."""
+        ...
 
-    @property
-    def local(self) -> slice:
-        """Return the block as a slice of the party's coordinates."""
-        return slice(self.start, self.stop)
+    def block(self, block: Block, side: Side = Side.TRAINING) -> Any:
+        """Return the columns of a block, of the training or the held-out records."""
+        ...
 
-    @property
-    def coordinates(self) -> slice:
-        """Return the block as a slice of w."""
-        return slice(self.offset + self.start, self.offset + self.stop)
+    def zeros(self, side: Side = Side.TRAINING) -> Vector:
+        """Return margins of 0: one per record, or K per record with K classes."""
+        ...
 
+    def column(self, row: Scaled, j: int) -> Vector:
+        """Return column j of a block, centred and scaled, (n,)."""
+        ...
 
-class Term(Protocol):
-    """One sum over a block of columns that a query releases, Σ_i clip(scale ∘ r_i (x_{i,S} − centre)) + noise of the event."""
+    def n_held_out(self) -> int:
+        """Return m, the number of held-out records. Raises PrivacyError if there are none."""
+        ...
 
-    @property
-    def block(self) -> Block: ...  # noqa: D102 - the docstring of the class
+    def codes(self, column: str) -> Integers:
+        """Return the groups of the held-out records in a column that the job compares, (m,)."""
+        ...
 
-    @property
-    def centre(self) -> Vector: ...  # noqa: D102
+    def curves(self) -> Any:
+        """Return the curves among the columns (vfl.features.curve)."""
+        ...
 
-    @property
-    def scale(self) -> Vector: ...  # noqa: D102
+    def within(self, fold: Fold | None, r: Vector) -> Vector:
+        """Return r, set to 0 outside of a public batch of records. Disjoint batches then need no trust in the coordinator."""
+        ...
 
-    @property
-    def clip(self) -> Clip: ...  # noqa: D102
+    def bounds(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
+        """Return the largest residuals under a record cap, at most C / (norm of the party's own columns)."""
+        ...
 
-    @property
-    def event(self) -> Gaussian | PoissonSubsampledGaussian | None: ...  # noqa: D102
+    def geometry(self, centre: Vector, scale: Vector, clip: Clip) -> Geometry:
+        """Return the geometry of a clipped sum, after checking that the sum over all records stays an exact integer."""
+        ...
 
-
-class Weighting(Protocol):
-    """Elementwise function of a record's margin, label and state. The value r_i multiplies the record's row in a sum."""
-
-    __slots__ = ()
-
-    @property
-    def kernel(self) -> str:
-        """Return the name of a fused kernel that computes r from only margins and labels; '' if there is none."""
-        return ""
-
-    def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
-        """Return r, (n,), and the per-record state to replace, {name: (n,)}. No argument is changed.
-
-        kept : {name: per-record state}. Only `Margins` sees this state. It is empty if a party evaluates the weighting.
-        """
+    def sum(self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector, cap: RecordCap | None) -> Sums:
+        """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), (s,). Under a record cap, |r_i| is bounded instead."""
         ...
 
 
-class Rule(Protocol):
-    """Update of a block: Δ = rule(w_S, u), a deterministic function of released values that party and solver both evaluate.
+class AtParty(Protocol):
+    """A party that answers a query (parties.party). It adds up the sums of its rows, and adds all noise."""
 
-    A rule with an attribute `classes` = K changes K margins per record. A rule without this attribute changes one.
-    """
-
-    def __call__(self, w: Vector, u: Vector) -> Vector:
-        """Return Δ, (s,)."""
-        ...
-
-
-class ScoreRule(Protocol):
-    """Scores of coordinates for a greedy selection. Each score has sensitivity `sensitivity` under replace-one.
-
-    w, u : (s,) the party's coordinates, and its clipped sums, exact and without noise, in units of the cap.
-    """
+    name: str
 
     @property
-    def sensitivity(self) -> float:
-        """Return the largest change of one score under replace-one."""
-        ...
-
-    def __call__(self, w: Vector, u: Vector) -> Vector:
-        """Return one score per coordinate, (s,)."""
-        ...
-
-    def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return the smallest valid sensitivity of the scores at w. A party refuses a rule that claims a smaller one.
-
-        contribution : a, the largest amount that one record adds to a sum u_j, in the units of u_j. Replacing a record changes
-            u_j by at most 2a.
-        """
-        ...
-
-
-class Statistic(Protocol):
-    """A sum, over records, of a vector that depends on margin and label. The sum is a multiple of a grid.
-
-    A statistic of the held-out part may have an attribute `needs`, a tuple of names such as HELD_NORMS. The statistic is then
-    also called with the vectors that `Margins` keeps under these names, in this order, after margins and labels. A statistic
-    with the attribute `labels_only = True` ignores the margins, so that the label party can compute it without others.
-
-    grid : value of one step of the sum. dimension : s. sensitivity : Δ of the sum under replace-one, in units of the sum, not
-        in steps; inf for a statistic that may only be released without noise.
-    """
-
-    @property
-    def grid(self) -> float:
-        """Return the value of one step of the sum."""
+    def n_trained(self) -> int:
+        """Return the number of training records."""
         ...
 
     @property
-    def dimension(self) -> int:
-        """Return the length of the sum."""
+    def n_records(self) -> int:
+        """Return the number of all records."""
         ...
 
-    @property
-    def sensitivity(self) -> float:
-        """Return the largest change of the sum when one record is replaced."""
+    def sums(self, query: Query, records: Any) -> list[Sums]:
+        """Return the exact sum over all rows for each release of a query."""
         ...
 
-    def __call__(self, margins: Vector, labels: Vector) -> Integers | Vector:
-        """Return the sum, (s,) int64; float64 if the sensitivity is infinite. It must be defined for every input, even NaN."""
+    def vector(self, query: Query, records: Any, deltas: tuple[Vector, ...] = ()) -> Any:
+        """Return the query's vector with an entry per record. Only the coordinator's `Margins` may receive it."""
         ...
 
+    def release(self, sums: Sums, terms: Priced, key: ReleaseKey) -> Vector:
+        """Return sums with the noise of their event."""
+        ...
 
-class Need(enum.Enum):
-    """Kinds of per-record vectors that parties see for a query."""
+    def best(self, scores: Vector, sensitivity: float, event: BoundedRange | None, key: ReleaseKey) -> NoisyScore:
+        """Return the best of the noisy scores. No other score is sent."""
+        ...
 
-    NOTHING = "nothing"
-    WEIGHTS = "weights"
-    MARGINS = "margins and labels"
+    def enter(self, query: Query, records: Any) -> Sums:
+        """Begin a visit on all rows, and return the sum of its first step."""
+        ...
+
+    def step(self, number: int, delta: Vector, shift: Any) -> Sums:
+        """Apply the update of the previous step, and return the sum of the next one."""
+        ...
+
+    def leave(self, delta: Vector, shift: Any) -> Any:
+        """End the visit, and return the change of the margins."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,6 +162,84 @@ class Query:
 
     knots: Knots | None = field(default=None, kw_only=True)
     subsample: int | None = field(default=None, kw_only=True)
+
+    products: ClassVar[bool] = False
+    """True if participants see columns before noise: the plan of the job must release products of columns."""
+    draws: ClassVar[bool] = False
+    """True if the coordinator answers the query itself, from its own randomness."""
+    # What the query is about, for the checks that come before every answer.
+
+    def named(self) -> Iterator[tuple[str, Block]]:
+        """Yield every block of the query's own fields, with the party that the query names for it."""
+        return ((term.block.party, term.block) for term in self.terms())
+
+    def addresses(self, party: str, n_coordinates: int) -> bool:
+        """Return True if positions of columns that are in no block are columns of the party, of which it has this many."""
+        return True
+
+    def require_addressed(self, party: str, n_coordinates: int) -> None:
+        """Raise PrivacyError for a query that concerns another party, or columns that this party does not have."""
+        given = [getattr(self, name).keys() for name in by_party(self) if getattr(self, name) is not None]
+        of_cap = () if self.capped is None else ((name, row[0]) for name, row in self.capped.rows.items())
+        if not (
+            all(
+                name == block.party == party and 0 <= block.start <= block.stop <= n_coordinates
+                for name, block in (*of_cap, *self.named())
+            )
+            and (not given or (given[0] == {party} and all(names <= {party} for names in given)))
+            and (self.capped is None or party in self.capped.rows)
+            and self.addresses(party, n_coordinates)
+        ):
+            raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
+
+    def asked_of_parties(self, *, on_shares: bool) -> bool:
+        """Return True if a party answers the query; on_shares : in a run on secret shares. Refused unless declared."""
+        return False
+
+    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
+        """Return {party: its part} in a run on secret shares; {} for a query that only changes the public model.
+
+        Refused unless declared, with PrivacyError.
+        """
+        raise self._needs_margins()
+
+    def _needs_margins(self) -> PrivacyError:
+        return PrivacyError(f"under trust='secure' nobody sees margins, so {type(self).__name__} cannot be answered")
+
+    shared: ClassVar[str] = ""
+    """Name of the protocol on secret shares that opens the query's sums: 'sums' or 'products'; '' for none."""
+
+    def required(self) -> float | None:
+        """Return Δ of the joint release of a query under replace-one, from the query alone, after checks of its parts.
+
+        inf means that nothing bounds the contribution of one record, None that the query has no sums, or checks them itself.
+        """
+        return None
+
+    def check(self) -> None:
+        """Raise PrivacyError if parts of the query are inconsistent, or if one of its events claims too small a sensitivity.
+
+        The check trusts one claim of the sender: that the rows of a record cap are those of the query's blocks. Executor,
+        parties and holders of shares check this claim. Executor and party call this method on every query, before anything is
+        charged or computed on data. A party also computes Δ of its own share.
+        """
+        if self.capped is not None:
+            self.capped.require_gaussian(self.events())
+        needed = self.required()
+        for event in self.events():
+            claimed = getattr(event, "sensitivity", None)
+            if claimed is not None and needed is not None:
+                cover(claimed, needed)
+
+    def check_share(self, at: AtParty) -> None:
+        """Raise PrivacyError if the party's own share needs more than `check` asks for."""
+
+    # What the query uses and releases.
+
+    @property
+    def fixes_knots(self) -> bool:
+        """Return True if curves keep the query's knots for the rest of the run."""
+        return True
 
     @property
     def need(self) -> Need:
@@ -224,18 +276,18 @@ class Query:
         """Return True if one charge pays for a whole pass of such queries with noise (`RecordCap`)."""
         return False
 
+    def weighed_by(self) -> Weighting | None:
+        """Return the function that computes the weights r_i of records; None for a query without weights."""
+        return None
+
     @property
     def width(self) -> int:
-        """Return the number of vectors with n entries in the weights of the query, or in the answer to the query."""
+        """Return the number of vectors with n entries in the weights of the query."""
         return 1
 
-    def terms(self) -> Sequence[Term]:
-        """Return the sums of blocks that the query releases, in order; () for a query that releases none."""
-        return ()
-
-    def first_part(self, party: str) -> int:
-        """Return the number of the party's first noise stream."""
-        return getattr(self, "part", 0)
+    def answer_width(self, n_margins: int) -> int:
+        """Return the number of entries per record in the vector of an answer; 0 for a query without one."""
+        return 0
 
     @property
     def draws(self) -> float | None:
@@ -247,12 +299,6 @@ class Query:
         """Return the statistic of margins and labels that the query releases; None for any other query."""
         return None
 
-    def answer(
-        self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
-    ) -> tuple[tuple[Vector, ...], Iterable[Vector]] | None:
-        """Return the answer of the coordinator alone (`Local`); None for a query that it cannot answer alone."""
-        return None
-
     def extent(self) -> tuple[object, ...] | None:
         """Return all that the plan fixes of a party's part of a larger release (`Piece`); None for any other query."""
         return None
@@ -260,6 +306,24 @@ class Query:
     def factors(self) -> tuple[object, ...]:
         """Return all that the parts of one release have in common beside the event."""
         return ()
+
+    def terms(self) -> Sequence[Term]:
+        """Return the sums of blocks that the query releases, in order; () for a query that releases none."""
+        return ()
+
+    def first_part(self, party: str) -> int:
+        """Return the number of the party's first noise stream."""
+        return getattr(self, "part", 0)
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the events to charge for the releases, in the order of `part`. None stands for a release without noise."""
+        return ()
+
+    def sizes(self) -> tuple[int, ...]:
+        """Return the length of each vector that `combine` returns."""
+        return ()
+
+    # How the query is sent, answered and repeated.
 
     def shares(self) -> Mapping[str, Query]:
         """Return {party: its share of the query}. If the query has a `part`, each share has a separate noise stream."""
@@ -276,13 +340,45 @@ class Query:
                 own[name] = {party: entries[party]} if party in entries else {}
         return replace(self, **own | changes)
 
-    def events(self) -> tuple[Event | None, ...]:
-        """Return the events to charge for the releases, in the order of `part`. None stands for a release without noise."""
-        return ()
+    def exact(self, rows: Rows, records: Records) -> list[Sums]:
+        """Return the exact sums over some rows, one per release. Only a party's `release` may receive them."""
+        raise self._unanswered(rows.party)
 
-    def sizes(self) -> tuple[int, ...]:
-        """Return the length of each vector that `combine` returns."""
-        return ()
+    def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
+        """Return the per-record vector of the answer for some rows. Only `Margins` may receive it.
+
+        deltas : Δ of each step of a visit, once its releases are known.
+        """
+        raise self._unanswered(rows.party)
+
+    def visit(self, rows: Rows, records: Records) -> Visiting:
+        """Return the state of a visit on some rows, before its first step."""
+        raise self._unanswered(rows.party)
+
+    def answer(self, at: AtParty, records: Any, key: ReleaseKey) -> Reply:
+        """Return a party's reply, after all checks and charges. Only shapes define this method."""
+        raise self._unanswered(at.name)
+
+    def _unanswered(self, party: str) -> PrivacyError:
+        return PrivacyError(f"party {party!r} does not answer {type(self).__name__}")
+
+    def drawn(
+        self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
+    ) -> tuple[tuple[Vector, ...], Iterable[Vector]] | None:
+        """Return the answer of the coordinator alone (`Draw`); None for a query that it cannot answer alone.
+
+        The answer is the query's releases, and the per-record vector to keep under `target`, one array per shard (or none).
+        counts : number of records of each shard, in order.
+        """
+        return None
+
+    def check_reply(self, reply: Reply, party: str) -> None:
+        """Raise FederationError for a party's reply that does not answer its share of this query."""
+        if tuple(map(len, reply.released)) != self.sizes() or reply.selected is not None:
+            raise FederationError(f"party {party!r} sent releases of different lengths from those requested")
+        # Sums that a job releases without noise may overflow.
+        if None not in self.events() and not all(np.isfinite(vector).all() for vector in reply.released):
+            raise FederationError(f"party {party!r} sent a release with noise that is not a finite number")
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
         """Return a query that repeats this query's effect on the margins, given its releases; None if there is no effect.
@@ -290,6 +386,10 @@ class Query:
         A query without releases is repeated unchanged.
         """
         return None if self.sizes() else self
+
+    def updates(self) -> Iterable[Forward]:
+        """Yield the updates of the model that the query repeats on the margins, for a run that keeps only the public model."""
+        return ()
 
     def expanded(self, ask: Callable[[Query], Mapping[str, Reply]], *, together: bool = False) -> tuple[Vector, ...]:
         """Return the released values, with every step of the query asked as a query of its own.
@@ -301,6 +401,14 @@ class Query:
     def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
         """Return the released values in the order of the shares."""
         return tuple(u for reply in replies.values() for u in reply.released)
+
+
+def cover(claimed: float, needed: float) -> None:
+    """Raise PrivacyError unless the claimed sensitivity is at least the needed one."""
+    if needed == math.inf:
+        raise PrivacyError("only exact integer sums can be released under an event: clip them to a grid")
+    if not claimed >= needed:
+        raise PrivacyError(f"noise for a sensitivity of {claimed!r} does not cover sums of sensitivity {needed!r}")
 
 
 def by_party(query: Query) -> tuple[str, ...]:
@@ -335,17 +443,53 @@ class Unasked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Local(Unasked, Query):
-    """Base of queries that the coordinator answers without asking a party."""
+class Sum(Joint, Query):
+    """Shape: exact sums over records, to which a record contributes a bounded part, released with the noise of one event."""
 
-    def answer(
-        self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
-    ) -> tuple[tuple[Vector, ...], Iterable[Vector]]:
-        """Return the query's releases, and the per-record vector to keep under `target`, one array per shard (or none).
+    def asked_of_parties(self, *, on_shares: bool) -> bool:
+        """Return True, unless the run is on secret shares."""
+        return not on_shares
 
-        counts : number of records of each shard, in order.
-        """
-        raise TypeError(f"{type(self).__name__} does not implement its answer")
+    def priced(self, party: str) -> Sequence[Priced]:
+        """Return the terms of each release of the party's share, with Δ of this share alone."""
+        raise self._unanswered(party)
+
+    def answer(self, at: AtParty, records: Any, key: ReleaseKey) -> Reply:
+        """Release the exact sums of the party's rows with noise, each from a noise stream of its own."""
+        return Reply(released_by(self, self.priced(at.name), at, records, key))
+
+
+def released_by(
+    query: Query, priced: Sequence[Priced], at: AtParty, records: Any, key: ReleaseKey
+) -> tuple[Vector, ...]:
+    """Return the exact sums of a query at a party, with noise. The k-th release has the part `first_part` + k."""
+    first = query.first_part(at.name)
+    return tuple(
+        at.release(sums, terms, replace(key, part=first + k))
+        for k, (terms, sums) in enumerate(zip(priced, at.sums(query, records), strict=True))
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerRecord(Query):
+    """Shape: one or several numbers per record, which only the coordinator's `Margins` receives. Nothing is released."""
+
+    def asked_of_parties(self, *, on_shares: bool) -> bool:
+        """Return True, unless the run is on secret shares."""
+        return not on_shares
+
+    def answer_width(self, n_margins: int) -> int:
+        """Return the number of entries per record in the answer."""
+        return self.width
+
+    def answer(self, at: AtParty, records: Any, key: ReleaseKey) -> Reply:
+        """Return the vector of the party's rows."""
+        return Reply(vector=at.vector(self, records))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw(Unasked, Query):
+    """Shape: something that the coordinator draws or releases itself (`drawn`), without asking a party."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -361,3 +505,7 @@ class Weighted(Query):
     def need(self) -> Need:
         """Return weights; a subclass may override this."""
         return Need.WEIGHTS
+
+    def weighed_by(self) -> Weighting:
+        """Return the function that computes the weights r_i of records."""
+        return self.weighting

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError
 from vfl.privacy.events import Gaussian
 from vfl.types import Adjacency
 
-if TYPE_CHECKING:
-    from vfl.messages import Query
-
 GRID_BITS = 20
-
-PAIR = 1.2862
-"""max ((x−x')/2)² + (x²−x'²)² over x, x' in [−1, 1], rounded up. With d = x−x' and s = x+x' the sum is d²(¼ + s²) under
-|s| + |d| ≤ 2, largest at d = (6−√2)/4, where it is 1.28618."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +45,17 @@ class Clip:
         return math.ldexp(1.0, math.frexp(self.cap)[1] - 1 - GRID_BITS)
 
     @property
+    def unit(self) -> float:
+        """The value of one step of a sum: the grid step; 1 without a clip."""
+        return self.grid if self.finite else 1.0
+
+    @property
     def sensitivity(self) -> float:
         """The sensitivity Δ = 2a under replace-one, in the units of the cap."""
         slack = 1.0 + self.dimension * 2.0**-50
         return 2.0 * (self.cap * slack + self.grid * math.sqrt(self.dimension) / 2.0)
 
-    def sensitivity_of(self, query: Query, size: int) -> float:
+    def sensitivity_of(self, query: object, size: int) -> float:
         """Return Δ of a query's sum over `size` coordinates, computed again from cap and size alone; inf without a clip.
 
         Subclasses whose Δ depends on more than the cap override this method, and raise PrivacyError for other queries.
@@ -73,21 +70,3 @@ class Clip:
             raise PrivacyError(f"a sum without a finite clip has no sensitivity: give a clip, or {WITHOUT_PRIVACY}")
         Δ = self.sensitivity
         return Gaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, self.dimension)
-
-
-def moments_sensitivity(columns: int, *, means: bool) -> float:
-    """Return Δ, under replace-one, of the sums (Σ x_ij/(2B_j), Σ x_ij²/B_j²) over all columns jointly, for |x_ij| ≤ B_j.
-
-    With means, the two sums of a column move by at most √1.2862 (PAIR). Without means, x²/B² lies in [0, 1], so its sum moves
-    by at most 1. Entries are rounded to a grid of 2⁻²⁰ that contains the ends of the entries' ranges. With means, rounding
-    changes each of a column's two entries by at most half a step, both before and after the replacement.
-    """
-    if not means:
-        return math.nextafter(math.sqrt(columns), math.inf)  # √3 as a double is less than √3
-    return math.sqrt(columns) * (math.sqrt(PAIR) + math.sqrt(2.0) * 2.0**-GRID_BITS)
-
-
-def joint_moments(with_means: int, alone: int) -> float:
-    """Return Δ of the column moments of several parties together. alone : number of columns without first moments."""
-    Δs = [moments_sensitivity(count, means=means) for count, means in ((with_means, True), (alone, False)) if count]
-    return Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from vfl.kernels.ring import Words
     from vfl.messages import Backward, Block
     from vfl.messages.joining import SealingKey
-    from vfl.messages.query import Knots
+    from vfl.messages.parts import Knots
     from vfl.privacy.events import ReleaseKey
     from vfl.secure.roles import Roles
     from vfl.types import Integers, Vector

@@ -24,7 +24,7 @@ from vfl.solvers.rules.defaults import signal_to_noise
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from vfl.messages import Block, Query
+    from vfl.messages import Block
     from vfl.privacy.events import Event, Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
@@ -60,7 +60,7 @@ class GramClip(Clip):
         rounded = self.grid * math.sqrt(d) + 2.0 * self.cap * d * 2.0**-50
         return math.nextafter(OFF_DIAGONAL, 2.0) * self.cap * (1.0 + 2.0**-50) + rounded
 
-    def sensitivity_of(self, query: Query, size: int) -> float:
+    def sensitivity_of(self, query: object, size: int) -> float:
         """Return Δ of all pieces together, for a query of one piece. Raise PrivacyError for other sums, which may move by 2C².
 
         Weights must follow the weighting `Row` with the same C². Only the coordinator knows the rows' norms, so a party has

@@ -10,7 +10,7 @@ import numpy as np
 
 from vfl.arguments import flag, option, require_positive
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.messages import Local
+from vfl.messages import Draw
 from vfl.messages.query import Joint
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
@@ -36,7 +36,7 @@ PUBLIC_DISTANCE = 1e-10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Publish(Joint, Local):
+class Publish(Joint, Draw):
     """Query that releases w, rounded to the grid of `clip`, with the noise of `event`. The coordinator answers the query."""
 
     w: Vector
@@ -47,7 +47,7 @@ class Publish(Joint, Local):
         """Return p."""
         return (self.w.size,)
 
-    def answer(self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey) -> tuple[Released, tuple[()]]:
+    def drawn(self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey) -> tuple[Released, tuple[()]]:
         """Return w, rounded to the grid, plus noise."""
         if self.event is None:
             return (self.w.copy(),), ()

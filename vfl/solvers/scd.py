@@ -11,7 +11,7 @@ import numpy as np
 from vfl.arguments import one_of, option, require_positive
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.kernels.geometry import record_limits
-from vfl.messages import Local, Weighting
+from vfl.messages import Draw, Weighting
 from vfl.penalties import L2
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
@@ -74,7 +74,7 @@ class DualStep(Weighting):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Perturb(Local):
+class Perturb(Draw):
     """Query for the noise on α in a joint release of [α; v]. The coordinator keeps this noise, (n,), so nothing is released.
 
     event : event of the joint release, which is charged when v is released.
@@ -89,7 +89,7 @@ class Perturb(Local):
         """Name under which the coordinator keeps the noise, in addition to the margins."""
         return PERTURBATION
 
-    def answer(
+    def drawn(
         self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
     ) -> tuple[Released, tuple[Vector, ...]]:
         """Draw the noise, for all records at once."""

@@ -29,7 +29,7 @@ import numpy as np
 
 from vfl.evaluation.statistics import GRID, steps_of
 from vfl.losses.base import COUNTS
-from vfl.messages import Tally, Unnoised
+from vfl.messages import Statistic, Tally, Unnoised
 from vfl.solvers.releases.labels import Spread
 from vfl.solvers.rules.defaults import typical_spread
 
@@ -69,7 +69,7 @@ On five kinds of counts at μn = 24 and 75, fitting both shapes changed the cons
 
 
 @dataclass(frozen=True, slots=True)
-class CountHistogram:
+class CountHistogram(Statistic):
     """Histogram of counts in BINS bins over 0, 1, …: first single values, then ranges that widen with the value.
 
     Replacing a record moves one count from one bin to another: Δ = √2. Labels above `high` count in the last bin. If records
@@ -121,7 +121,7 @@ class CountHistogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Statistic):
     """Sums of the labels and of the exposures (or of ones), without noise, for runs without privacy."""
 
     grid: ClassVar[float] = 1.0

@@ -19,7 +19,6 @@ from vfl.schema import MOST_CLASSES
 from vfl.solvers.releases.smoothness import bearable
 
 if TYPE_CHECKING:
-    from vfl.messages.query import Statistic
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Exchange

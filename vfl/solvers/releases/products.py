@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import OFF_DIAGONAL, Descend, Gram
+from vfl.messages import OFF_DIAGONAL, Descend, Gram, Weighting
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.joint import unscaled
@@ -33,7 +33,6 @@ from vfl.solvers.releases.once import OneTime, Phase
 
 if TYPE_CHECKING:
     from vfl.losses import Loss
-    from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.noisy_gram import Rows
@@ -80,7 +79,7 @@ class ProductClip(GramClip):
         floating = (p + 16.0) * 2.0**-52 + math.sqrt(p) * 2.0**-24
         return self.cap * (math.nextafter(OFF_DIAGONAL, 2.0) + 2.0 * floating) + self.grid * math.sqrt(self.dimension)
 
-    def sensitivity_of(self, query: Query, size: int) -> float:
+    def sensitivity_of(self, query: object, size: int) -> float:
         """Return Δ of all pieces together, for a query of one piece. Raise PrivacyError for any other sum.
 
         As with the clip 'gram', a party must trust the coordinator that the weights follow `Products`.
@@ -98,7 +97,7 @@ class ProductClip(GramClip):
 
 
 @dataclass(frozen=True, slots=True)
-class Products:
+class Products(Weighting):
     """Weights t_i, then t_i z_ij for every scaled column j that the margins actor (in the coordinator) holds.
 
     t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. ρ_i is the residual under the
@@ -115,9 +114,6 @@ class Products:
     bound: float
     half: float
     of_curvature: bool
-
-    kernel: ClassVar[str] = ""
-    """Name of a fused kernel: none, because only the margins actor holds the norms and the columns."""
 
     @property
     def squares_weights(self) -> bool:

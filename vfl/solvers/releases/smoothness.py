@@ -15,9 +15,9 @@ import numpy as np
 
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.messages import Moments
+from vfl.messages.moments import joint_moments
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
-from vfl.privacy.geometry import joint_moments
 from vfl.solvers.releases.once import OneTime, Phase
 from vfl.types import Adjacency, Vector
 

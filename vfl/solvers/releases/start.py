@@ -36,7 +36,7 @@ from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
     from vfl.losses import Loss
-    from vfl.messages.query import Statistic
+    from vfl.messages.parts import Statistic
     from vfl.privacy.calibration import Charge
     from vfl.problem import Problem
     from vfl.solvers.protocol import Exchange

@@ -1,0 +1,84 @@
+"""Query `Ranges`: histograms of columns, for bounds of columns and for knots of curves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+from vfl.messages.query import Priced, Sum
+from vfl.privacy import magnitudes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.messages.parts import Records, Sums
+    from vfl.messages.query import Query, Rows
+    from vfl.privacy.events import Gaussian
+
+MOST_CELLS = 1024
+"""Largest number of cells of a curve's histogram that a party computes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges(Sum):
+    """Histograms of some columns of each addressed party, released under one event.
+
+    Each share releases (m·cells,), the histograms of its m columns one after another. The cells are powers of two
+    (vfl.privacy.magnitudes.histogram), or for curves a public grid between their bounds (vfl.features.curve.edges_of).
+
+    columns : {party: positions of the columns}; with `of_curves`, positions among the curves without declared knots.
+    cells : number of cells of one histogram.
+    event : its sensitivity is that of all columns together.
+    part : number of the party's noise stream.
+    """
+
+    columns: Mapping[str, tuple[int, ...]]
+    cells: int
+    event: Gaussian | None
+    part: int = 0
+    of_curves: bool = False
+
+    def sizes(self) -> tuple[int, ...]:
+        """Return the length of each party's released vector."""
+        return tuple(len(indices) * self.cells for indices in self.columns.values())
+
+    @property
+    def fixes_knots(self) -> bool:
+        """Return False for histograms of curves, from which their knots follow."""
+        return not self.of_curves
+
+    def asked_of_parties(self, *, on_shares: bool) -> bool:
+        """Return True: the query concerns the columns of one owner alone, also in a run on secret shares."""
+        return True
+
+    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
+        """Return the shares, each for the owner of its columns."""
+        return self.shares()
+
+    def addresses(self, party: str, n_coordinates: int) -> bool:
+        """Return True if the party has these columns."""
+        return bool(self.columns[party]) and all(0 <= j < n_coordinates for j in self.columns[party])
+
+    def required(self) -> float:
+        """Return Δ = √(2m) of the histograms of all m columns together (vfl.privacy.magnitudes)."""
+        if any(len(set(indices)) < len(indices) for indices in self.columns.values()):
+            raise PrivacyError("a query of histograms names a column twice")
+        if not (1 <= self.cells <= MOST_CELLS and (self.of_curves or self.cells == magnitudes.CELLS)):
+            raise PrivacyError(
+                f"a histogram has {magnitudes.CELLS} cells, or from 1 to {MOST_CELLS} for a curve, not {self.cells}"
+            )
+        return magnitudes.sensitivity(sum(map(len, self.columns.values())))
+
+    def exact(self, rows: Rows, records: Records) -> list[Sums]:
+        """Return the histograms of the party's columns."""
+        own = self.columns[rows.party]
+        if self.of_curves:
+            return [np.concatenate([rows.curves().histogram(k, self.cells) for k in own])]
+        return [np.concatenate([magnitudes.histogram(rows.columns.column(j)) for j in own])]
+
+    def priced(self, party: str) -> list[Priced]:
+        """Return the terms of the party's histograms."""
+        return [Priced(1.0, self.event, magnitudes.sensitivity(len(self.columns[party])))]
