@@ -101,7 +101,7 @@ def test_a_record_is_near_unless_no_model_within_the_distance_predicts_otherwise
 
 
 def test_groups_of_a_column_are_asked_for_once() -> None:
-    check(Groups({"a": (("sex", 1),), "b": (("age", 3),)}))
+    Groups({"a": (("sex", 1),), "b": (("age", 3),)}).check()
     for columns in ({"a": (("sex", 1), ("sex", 3))}, {"a": (("sex", 0),)}):
         with pytest.raises(PrivacyError, match="different columns, and strides"):
             Groups(columns).check()

@@ -117,7 +117,7 @@ def test_no_cells_and_no_weights_move_the_counts_further() -> None:
         moves = np.linalg.norm(distinct[:, None] - distinct, axis=2)
         assert moves.max() == pytest.approx(math.sqrt(2 * m))  # attained, and never exceeded
         with pytest.raises(PrivacyError, match="does not cover"):
-            check(replace(query, event=Gaussian(Adjacency.REPLACE_ONE, 0.999 * math.sqrt(2 * m), 1.0, 6)))
+            replace(query, event=Gaussian(Adjacency.REPLACE_ONE, 0.999 * math.sqrt(2 * m), 1.0, 6)).check()
 
 
 @pytest.mark.parametrize(("columns", "most"), [((0, 0), 1), ((0, 1), 0), ((0, 1), -4), ((0, 1), 1.01)])

@@ -280,7 +280,7 @@ class TestGramClip:
         block, clip = Block(0, "a", 0, 2, 0), Clip(1.0, 2)
         parts = Row(1.0, 1.0, 0.0, False), (block,), (np.zeros(2),), (np.ones(2),), clip, clip.event(3.0)
         with pytest.raises(PrivacyError, match="one charge pays"):
-            check(Gram(*parts, fold=Piece(1, 3, ())))
+            Gram(*parts, fold=Piece(1, 3, ())).check()
         for kind, fold in ((Backward, Piece(1, 3, ())), (Gram, None), (Gram, Fold(1, 3, ()))):
             with pytest.raises(PrivacyError, match="are pieces of one release, and no other sums are"):
                 kind(*parts, fold=fold)  # type: ignore[arg-type]
@@ -290,14 +290,14 @@ class TestGramClip:
         piece = next(asked for asked in run("NoisyGram", True)[0].asked if isinstance(asked[1], Gram))[1]
         rows = {piece.blocks[0].party: (piece.blocks[0], piece.centres[0], piece.scales[0])}
         with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
-            check(replace(piece, capped=RecordCap(1.0, rows, paid=Paid(KEY, piece.event))))
+            replace(piece, capped=RecordCap(1.0, rows, paid=Paid(KEY, piece.event))).check()
 
     def test_in_a_visit_and_in_a_selection(self) -> None:
         (_, visit, _), *_ = [asked for asked in run("SkGD", True)[0].asked if isinstance(asked[1], Descend)]
         (owner,) = visit.steps
         step = replace(visit.steps[owner][0], clip=GramClip(1.0, 1))
         with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
-            check(replace(visit, steps={owner: (step,)}))
+            replace(visit, steps={owner: (step,)}).check()
         owner, select, records = next(asked for asked in run("GCD GS-r", True)[0].asked if isinstance(asked[1], Select))
         with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
             party(owner).answer(replace(select, clip=GramClip(1.0, 1)), records, KEY)
