@@ -19,6 +19,7 @@ from vfl.schema import MOST_CLASSES
 from vfl.solvers.releases.smoothness import bearable
 
 if TYPE_CHECKING:
+    from vfl.messages import Statistic
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Exchange
