@@ -28,11 +28,11 @@ from parties.sources.opening import require_rereadable
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, from_plain_call, to_plain
-from vfl.messages import Query, Records, Stored
+from vfl.messages import Query, Records
 from vfl.messages.joining import Load
 from vfl.secure.roles import DEALER
 from vfl.shards import Each, Here
-from vfl.shards.lending import Borrower, Lender, Lent
+from vfl.shards.lending import Borrower, Lender, Lent, Stored
 from vfl.shards.ray_transport import FETCH_SECONDS, INLINE_BYTES, Named, Reader, answer_of, room_to_send, sent, stored
 from vfl.shards.serving import Served, Serving
 from vfl.version import __version__

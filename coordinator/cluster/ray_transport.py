@@ -13,10 +13,10 @@ import ray
 from coordinator.transport import Call, MessageTransport, Posted, Traffic
 from vfl.errors import PartyLost
 from vfl.kinds import from_plain, to_plain_call
-from vfl.messages import Greeting, Stored
+from vfl.messages import Greeting
 from vfl.messages.joining import Load
 from vfl.secure.roles import DEALER
-from vfl.shards.lending import Borrower, Lender, Lent
+from vfl.shards.lending import Borrower, Lender, Lent, Stored
 from vfl.shards.ray_transport import INLINE_BYTES, answer_of
 
 if TYPE_CHECKING:

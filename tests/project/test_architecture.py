@@ -28,7 +28,6 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.errors",
         "vfl.arguments",
         "vfl.version",
-        "vfl.messages",
         "vfl.partition",
         "vfl.columns",
         "vfl.features",
@@ -55,6 +54,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.shards",
     ),
     ("vfl.privacy",),
+    ("vfl.messages",),
     ("vfl.secure",),
     (
         "vfl.problem",

@@ -70,7 +70,6 @@ from vfl.messages.wire import BookHeads as BookHeads
 from vfl.messages.wire import Greeting as Greeting
 from vfl.messages.wire import Notice as Notice
 from vfl.messages.wire import Phase as Phase
-from vfl.messages.wire import Stored as Stored
 
 QUERIES: dict[str, type[Query]] = {
     "moments": Moments,

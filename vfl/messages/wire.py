@@ -1,24 +1,13 @@
-"""Greetings of the parties, notices to the parties' books, and references to stored vectors."""
+"""Greetings of the parties and notices to the parties' books."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vfl.privacy.ledger import Head
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A constant vector of a run in a transport's store. Each party fetches it once, instead of once per query.
-
-    reference : reference to the vector in the store. number : a number that differs between stored vectors.
-    """
-
-    reference: Any
-    number: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -36,6 +36,18 @@ if TYPE_CHECKING:
 
     It returns memory for the vector, (size,) float64, or None to let numpy allocate.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A constant vector of a run in a transport's store. Each party fetches it once, instead of once per query.
+
+    reference : reference to the vector in the store. number : a number that differs between stored vectors.
+    """
+
+    reference: Any
+    number: int
+
 
 KINDS = ("float64", "float32")
 HEAD = 64

@@ -8,8 +8,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from vfl.errors import PartyLost, VflError
-from vfl.messages import Stored
-from vfl.shards.lending import Borrower, Lent
+from vfl.shards.lending import Borrower, Lent, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
