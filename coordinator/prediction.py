@@ -14,7 +14,6 @@ from vfl.errors import DataError, FederationError
 from vfl.evaluation import Evaluation
 from vfl.evaluation.classes import HeldOutClasses
 from vfl.evaluation.inquiries import HeldOut
-from vfl.messages import Tally
 from vfl.messages.joining import AddUp, Applied, Apply, Done, Measure, SendMargins, TakeMargins
 from vfl.planning import problem_of
 
@@ -79,9 +78,9 @@ def _measured(
     query = next(schedule)
     while True:
         sums: Released = ()
-        if isinstance(query, Tally):
-            size = 8 * query.statistic.dimension
-            vectors = _asked(transport, receiver, Measure(query.statistic), {"sum": size})
+        if (statistic := query.tallied) is not None:
+            size = 8 * statistic.dimension
+            vectors = _asked(transport, receiver, Measure(statistic), {"sum": size})
             sums = (np.asarray(given(vectors, "sum", receiver, size)).view(np.float64),)
         try:
             query = schedule.send(sums)

@@ -115,11 +115,8 @@ class SecureTransport:
         if query is not None and query.knots is not None and query.knots != self._knots:
             self._knots, self._session = query.knots, ""
         try:
-            if isinstance(query, Gram) and self._sharing.products is not None:
-                return self._piece(query, key, self._sharing.products)
-            if isinstance(query, Backward):
-                return self._opened(query, key, self._logistic)
-            return self._inner.ask(shares, records, key)
+            opened = None if query is None else query.opened(self, key)
+            return self._inner.ask(shares, records, key) if opened is None else opened
         except BaseException:
             self._session = ""  # keys, masks and the set-up of columns end with the session
             raise
@@ -130,8 +127,10 @@ class SecureTransport:
             raise PrivacyError("a run with NoisyGram shares products of columns and no residuals")
         return self._sharing
 
-    def _piece(self, query: Gram, key: ReleaseKey, sharing: GramSharing) -> dict[str, Reply]:
+    def products(self, query: Gram, key: ReleaseKey) -> dict[str, Reply]:
         """Return the replies for one part of the products of columns. The first part reveals all products, under one charge."""
+        if (sharing := self._sharing.products) is None:
+            return self.sums(query, key)
         number = 0 if query.batch is None else query.batch.number
         if self._gram is None:
             if number or query.events() != sharing.first.events():
@@ -190,8 +189,9 @@ class SecureTransport:
                     cross[names] = words
         return gram
 
-    def _opened(self, query: Backward, key: ReleaseKey, sharing: Sharing) -> dict[str, Reply]:
-        event = query.event
+    def sums(self, query: Backward, key: ReleaseKey) -> dict[str, Reply]:
+        """Return the replies for a gradient query, whose sums all parties open together, with noise."""
+        event, sharing = query.event, self._logistic
         if not isinstance(event, Gaussian):
             raise PrivacyError("a sum on shares is opened with noise")
         if not self._session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfl.errors import PrivacyError
 from vfl.messages.passes import Piece
@@ -13,10 +13,10 @@ from vfl.messages.query import Priced, Sum, Unasked, Weighted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vfl.messages.parts import Block, Records, Sums
+    from vfl.messages.parts import Block, Records, Reply, Sums
     from vfl.messages.passes import Fold, RecordCap
-    from vfl.messages.query import Query, Rows
-    from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
+    from vfl.messages.query import OnShares, Query, Rows
+    from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.types import Vector
 
@@ -95,11 +95,13 @@ class Backward(Sum, Weighted):
         """Return the query that repeats the change which this query made to the coordinator's per-record state."""
         return Reweigh(self.weighting, self.fold, knots=self.knots, subsample=self.subsample)
 
-    shared: ClassVar[str] = "sums"
-
     def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
         """Return the whole query for every party: all of them open its sums together, with noise."""
         return dict.fromkeys(parties, self)
+
+    def opened(self, at: OnShares, key: ReleaseKey) -> Mapping[str, Reply]:
+        """Open the sums of all blocks."""
+        return at.sums(self, key)
 
     def required(self) -> float:
         """Return Δ of the sums of all blocks together.

@@ -18,8 +18,9 @@ from vfl.privacy.geometry import Clip
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from vfl.messages.parts import Block, Records, Scaled, Sums
-    from vfl.messages.query import Query, Rows
+    from vfl.messages.parts import Block, Records, Reply, Scaled, Sums
+    from vfl.messages.query import OnShares, Query, Rows
+    from vfl.privacy.events import ReleaseKey
     from vfl.types import Vector
 
 
@@ -110,7 +111,10 @@ class Gram(Backward):
                 M[S, S][place] = u[count:] / factors
 
     products: ClassVar[bool] = True
-    shared: ClassVar[str] = "products"
+
+    def opened(self, at: OnShares, key: ReleaseKey) -> Mapping[str, Reply]:
+        """Open the products of this piece."""
+        return at.products(self, key)
 
     def required(self) -> float:
         """Return Δ of all pieces of the release together, from a clip that is made for products."""

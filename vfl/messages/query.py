@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from vfl.kernels.geometry import Geometry
+    from vfl.messages.backward import Backward
     from vfl.messages.descend import Visiting
     from vfl.messages.forward import Forward
+    from vfl.messages.gram import Gram
     from vfl.messages.parts import Block, Knots, Records, Scaled, Statistic, Sums, Term, Weighting
     from vfl.messages.passes import Fold, RecordCap
     from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
@@ -150,6 +152,18 @@ class AtParty(Protocol):
         ...
 
 
+class OnShares(Protocol):
+    """The coordinator's side of training on secret shares (coordinator.secure). It opens sums that all hold together."""
+
+    def sums(self, query: Backward, key: ReleaseKey) -> Mapping[str, Reply]:
+        """Return the sums of a gradient query, with noise."""
+        ...
+
+    def products(self, query: Gram, key: ReleaseKey) -> Mapping[str, Reply]:
+        """Return one piece of the products of columns, with noise."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
     """Base of all queries. The schedule that yields a query receives `combine(replies)`, which contains released values only.
@@ -165,8 +179,6 @@ class Query:
 
     products: ClassVar[bool] = False
     """True if participants see columns before noise: the plan of the job must release products of columns."""
-    draws: ClassVar[bool] = False
-    """True if the coordinator answers the query itself, from its own randomness."""
     # What the query is about, for the checks that come before every answer.
 
     def named(self) -> Iterator[tuple[str, Block]]:
@@ -206,8 +218,9 @@ class Query:
     def _needs_margins(self) -> PrivacyError:
         return PrivacyError(f"under trust='secure' nobody sees margins, so {type(self).__name__} cannot be answered")
 
-    shared: ClassVar[str] = ""
-    """Name of the protocol on secret shares that opens the query's sums: 'sums' or 'products'; '' for none."""
+    def opened(self, at: OnShares, key: ReleaseKey) -> Mapping[str, Reply] | None:
+        """Open the query's sums with noise in a run on secret shares; None for a query that single parties answer."""
+        return None
 
     def required(self) -> float | None:
         """Return Δ of the joint release of a query under replace-one, from the query alone, after checks of its parts.
