@@ -103,6 +103,10 @@ class Backward(Sum, Weighted):
         """Open the sums of all blocks."""
         return at.sums(self, key)
 
+    def addresses(self, party: str, n_coordinates: int) -> bool:
+        """Return True for one block, since the share of a party has one."""
+        return len(self.blocks) == 1
+
     def required(self) -> float:
         """Return Δ of the sums of all blocks together.
 

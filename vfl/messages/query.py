@@ -475,7 +475,12 @@ class Sum(Joint, Query):
 def released_by(
     query: Query, priced: Sequence[Priced], at: AtParty, records: Any, key: ReleaseKey
 ) -> tuple[Vector, ...]:
-    """Return the exact sums of a query at a party, with noise. The k-th release has the part `first_part` + k."""
+    """Return the exact sums of a query at a party, with noise. The k-th release has the part `first_part` + k.
+
+    Raises PrivacyError for more releases than events, since each event pays for one.
+    """
+    if len(priced) != len(query.events()):
+        raise query._unanswered(at.name)
     first = query.first_part(at.name)
     return tuple(
         at.release(sums, terms, replace(key, part=first + k))
