@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from parties.storage.classes import Storage
     from vfl.holdout import Subsamples
     from vfl.messages import Block, Fold, Query, RecordCap, Records
-    from vfl.messages.descend import Visiting
     from vfl.messages.parts import Knots, Scaled, Sums
+    from vfl.messages.query import Visiting
     from vfl.privacy.geometry import Clip
     from vfl.shards.lending import Room
     from vfl.types import Integers, Vector
@@ -140,7 +140,7 @@ class Rows:
 
     @np.errstate(all="ignore")
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
-        """End the visit, and return the change of the margins, (n,), for `Margins` only. room : as for `Visiting.leave`."""
+        """End the visit, and return the change of the margins, (n,), for `Margins` only. room : as for `vfl.messages.query.Visiting.leave`."""
         visit, self._visit = self._visiting(), None
         return visit.leave(delta, shift, room)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vfl.privacy.sensitivity import check
+
 from coordinator.charging.budget import Earlier
 from vfl.errors import PrivacyError
 from vfl.messages import Paid
 from vfl.privacy.cover import Answer, Cover, Frame
 from vfl.privacy.events import PoissonSubsampledGaussian, ReleaseKey, on_part
 from vfl.privacy.noise import CryptographicNoise
-from vfl.privacy.sensitivity import check
 
 if TYPE_CHECKING:
     from vfl.messages import Fold, Query, RecordCap

@@ -16,7 +16,8 @@ from vfl.messages import Records
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from vfl.messages import Forward, Query, Reply, Tally
+    from vfl.messages import Query, Reply, Tally
+    from vfl.messages.parts import Update
     from vfl.problem import Layout
     from vfl.types import Vector
 
@@ -83,13 +84,14 @@ class Iterate:
         """Raise PrivacyError, since statistics need margins."""
         self._refuse()
 
-    def _move(self, query: Forward) -> None:
-        reset = query.target == "reset"
-        w = {party: np.zeros(size) if reset else self.model.w[party].copy() for party, size in self._sizes.items()}
-        for party, (block, delta) in query.coordinates.items():
+    def _move(self, update: Update) -> None:
+        w = {
+            party: np.zeros(size) if update.reset else self.model.w[party].copy() for party, size in self._sizes.items()
+        }
+        for party, (block, delta) in update.coordinates.items():
             w[party][block.local] += delta
-        shift: Any = 0.0 if reset else self.model.shift
-        self.model = Model(w, shift + sum(query.shifts.get(party, 0.0) for party in query.coordinates))
+        shift: Any = 0.0 if update.reset else self.model.shift
+        self.model = Model(w, shift + sum(update.shifts.get(party, 0.0) for party in update.coordinates))
 
     def _refuse(self) -> NoReturn:
         raise PrivacyError("under trust='secure' the coordinator may not keep a vector with one entry per record")

@@ -10,14 +10,15 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.kernels.geometry import CODES, LOGISTIC, MULTINOMIAL, SQUARED, WEIGHTS, Geometry, capped
+from vfl.messages.backward import Backward
 from vfl.messages.forward import Forward
 from vfl.messages.kinds import vectors_of
-from vfl.messages.parts import Need, Reply
+from vfl.messages.parts import Need, Reply, Update
 from vfl.messages.query import Priced, Weighted, cover, released_by
 from vfl.targets import apart, weighed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from vfl.messages.parts import Block, RawVector, Records, Rule, Sums
     from vfl.messages.passes import RecordCap
@@ -219,14 +220,14 @@ class Descend(Weighted):
             w[step.block.local] += deltas[-1]
         return tuple(deltas)
 
-    def updates(self) -> Iterator[Forward]:
+    def updates(self) -> Iterator[Update]:
         """Yield the updates of a replayed visit one by one, with the order and the rounding of single steps."""
         w = {party: start.copy() for party, start in self.start.items()}
         for step, u in zip(self.ordered(), self.replayed or (), strict=self.replayed is not None):
             party = step.block.party
             delta = step.moved(w[party], u, self.push.get(party))
             w[party][step.block.local] += delta
-            yield Forward({party: (step.block, delta)}, shifts={party: step.shift(delta)})
+            yield Update(False, {party: (step.block, delta)}, {party: step.shift(delta)})
 
     def answer(self, at: AtParty, records: Any, key: ReleaseKey) -> Reply:
         """Take the steps: release u, compute Δ = rule(w_S, u), add X_S Δ to the margins.
@@ -266,9 +267,9 @@ class Descend(Weighted):
         v -= entered
         return v.astype(records.given("margins").dtype, copy=False)
 
-    def visit(self, rows: Rows, records: Records) -> Visiting:
+    def visit(self, rows: Rows, records: Records) -> Sweeping:
         """Return the state of a sweep on some rows, before its first step."""
-        return Visiting(self, rows, records)
+        return Sweeping(self, rows, records)
 
     def entered(self, rows: Rows, records: Records) -> Vector:
         """Return the margins before a sweep.
@@ -282,7 +283,7 @@ class Descend(Weighted):
         return margins - y if weights is None else margins
 
 
-class Visiting:
+class Sweeping:
     """A sweep in progress on some rows. The block whose update X_S Δ has not yet been added to the margins is pending."""
 
     def __init__(self, query: Descend, rows: Rows, records: Records) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vfl.holdout import Side
-from vfl.messages.parts import HELD_OUT
+from vfl.messages.parts import HELD_OUT, Update
 from vfl.messages.query import PerRecord
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ class Forward(PerRecord):
             raise self._needs_margins()
         return {}
 
-    def updates(self) -> tuple[Forward, ...]:
+    def updates(self) -> tuple[Update, ...]:
         """Return this update of the model, if it changes the margins of training."""
-        return (self,) if self.target in ("add", "reset") else ()
+        change = Update(self.target == "reset", self.coordinates, self.shifts)
+        return (change,) if self.target in ("add", "reset") else ()
 
     def named(self) -> Iterator[tuple[str, Block]]:
         """Yield the block of each party."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from vfl.errors import PrivacyError
 
@@ -79,6 +79,17 @@ Placed: TypeAlias = "tuple[Block, RawVector]"
 """A block with one number per column."""
 Scaled: TypeAlias = "tuple[Block, Vector, Vector]"
 """A block with the centres and the scales of its columns, so that z_ij = scale_j (x_ij − c_j)."""
+
+
+class Update(NamedTuple):
+    """Change of the public model: w_S + Δ for each party's block S, and numbers to add to every margin.
+
+    reset : True to start from w = 0. coordinates : {party: (block, Δ)}. shifts : {party: number}.
+    """
+
+    reset: bool
+    coordinates: Mapping[str, Placed]
+    shifts: Mapping[str, Shift]
 
 
 class Term(Protocol):

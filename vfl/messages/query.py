@@ -30,11 +30,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from vfl.kernels.geometry import Geometry
-    from vfl.messages.backward import Backward
-    from vfl.messages.descend import Visiting
-    from vfl.messages.forward import Forward
-    from vfl.messages.gram import Gram
-    from vfl.messages.parts import Block, Knots, Records, Scaled, Statistic, Sums, Term, Weighting
+    from vfl.messages.parts import Block, Knots, Records, Scaled, Statistic, Sums, Term, Update, Weighting
     from vfl.messages.passes import Fold, RecordCap
     from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
@@ -108,6 +104,18 @@ class Rows(Protocol):
         ...
 
 
+class Visiting(Protocol):
+    """A visit in progress on some rows: steps one after another, each a sum and an update."""
+
+    def step(self, number: int, delta: Vector, shift: Any) -> Sums:
+        """Apply the update of the previous step to the margins, and return the sum of this step."""
+        ...
+
+    def leave(self, delta: Vector, shift: Any, room: Callable[[int], Vector | None]) -> Vector:
+        """Apply the update of the last step, and return the change of the margins. room : memory for the change."""
+        ...
+
+
 class AtParty(Protocol):
     """A party that answers a query (parties.party). It adds up the sums of its rows, and adds all noise."""
 
@@ -155,11 +163,11 @@ class AtParty(Protocol):
 class OnShares(Protocol):
     """The coordinator's side of training on secret shares (coordinator.secure). It opens sums that all hold together."""
 
-    def sums(self, query: Backward, key: ReleaseKey) -> Mapping[str, Reply]:
+    def sums(self, query: Any, key: ReleaseKey) -> Mapping[str, Reply]:
         """Return the sums of a gradient query, with noise."""
         ...
 
-    def products(self, query: Gram, key: ReleaseKey) -> Mapping[str, Reply]:
+    def products(self, query: Any, key: ReleaseKey) -> Mapping[str, Reply]:
         """Return one piece of the products of columns, with noise."""
         ...
 
@@ -179,6 +187,7 @@ class Query:
 
     products: ClassVar[bool] = False
     """True if participants see columns before noise: the plan of the job must release products of columns."""
+
     # What the query is about, for the checks that come before every answer.
 
     def named(self) -> Iterator[tuple[str, Block]]:
@@ -400,7 +409,7 @@ class Query:
         """
         return None if self.sizes() else self
 
-    def updates(self) -> Iterable[Forward]:
+    def updates(self) -> Iterable[Update]:
         """Yield the updates of the model that the query repeats on the margins, for a run that keeps only the public model."""
         return ()
 
