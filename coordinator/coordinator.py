@@ -24,8 +24,8 @@ from vfl.planning import plan as make_plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from coordinator.executor import State
     from coordinator.secure import Transport
-    from coordinator.states.margins import State
     from vfl.evaluation.estimates import Findings
     from vfl.holdout import Split, Subsample
     from vfl.job import Job

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from coordinator.states.margins import StateLost
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
     from coordinator.charging.charger import Charger, Charges
     from coordinator.secure import Transport
-    from coordinator.states.margins import State
+    from coordinator.states.iterate import Iterate
+    from coordinator.states.margins import Margins
+    from coordinator.states.shards import MarginShards
     from vfl.messages import Query, Reply
     from vfl.privacy.events import ReleaseKey
     from vfl.solvers.protocol import Released
+
+    State: TypeAlias = Margins | MarginShards | Iterate
+    """State of a run between its queries: margins and labels, or the public model alone."""
 
 
 class Unanswered(Exception):

@@ -140,7 +140,7 @@ class Rows:
 
     @np.errstate(all="ignore")
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
-        """End the visit, and return the change of the margins, (n,), for `Margins` only. room : as for `vfl.messages.query.Visiting.leave`."""
+        """End the visit, and return the change of the margins, (n,), for `Margins` only."""
         visit, self._visit = self._visiting(), None
         return visit.leave(delta, shift, room)
 

@@ -6,7 +6,7 @@ trust='secure', `coordinator.states.iterate` takes the place of this module, and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,14 +28,10 @@ from vfl.targets import Targets, beside, weighed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from coordinator.states.iterate import Iterate
-    from coordinator.states.shards import MarginShards
     from vfl.messages import Query, Reply, Tally
     from vfl.shards.lending import Room
     from vfl.types import Integers, Vector
 
-    State: TypeAlias = "Margins | MarginShards | Iterate"
-    """State of a run between its queries: margins and labels, or the public model alone."""
     Saved = tuple[Vector, dict[str, Vector], dict[str, Vector]]
 
 HELD = (HELD_OUT, HELD_NORMS, HELD_GROUPS)
