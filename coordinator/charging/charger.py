@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vfl.privacy.sensitivity import check
-
 from coordinator.charging.budget import Earlier
 from vfl.errors import PrivacyError
 from vfl.messages import Paid
@@ -103,7 +101,7 @@ class Charger:
         events, query = self._due(query, key)
         if None in events and not isinstance(query, self._unnoised):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
-        check(query)
+        query.check()
         charges = tuple(
             (replace(key, part=part), on_part(event, self._split, query.charged_on))
             for part, event in enumerate(events)
