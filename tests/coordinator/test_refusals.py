@@ -32,6 +32,7 @@ from tests.parties.test_refusals import (
     SUM,
     VISIT,
     alone,
+    as_sum,
     both,
     capped,
     event,
@@ -41,6 +42,7 @@ from tests.parties.test_refusals import (
     sampled,
     spec_of,
     step,
+    wider,
 )
 from vfl.errors import BudgetExceeded, FederationError, PartyLost, PrivacyError
 from vfl.evaluation.statistics import Scores
@@ -86,8 +88,8 @@ if TYPE_CHECKING:
 
 WAIT = Faults(on_party_lost="wait", wait_seconds=1.0)
 GIVEN = {
+    "float32": setting.job(vfl.SkGD(passes=2, clip="record"), margins="float32"),
     "nothing private": setting.job(vfl.GD(passes=2), privacy={}),
-    "no cap": setting.job(vfl.GD(passes=2)),
 }
 GIVEN["nothing private"] = replace(GIVEN["nothing private"], privacy=None)
 
@@ -234,6 +236,8 @@ class Quiet(Backward):
         return ()
 
 
+LOUD = event(sensitivity=100.0, sigma=100.0)
+"""As costly, and large enough for any order."""
 REFUSED: dict[str, tuple[str, type, int, Callable[[Any], Any]]] = {
     # Records.
     "a subsample in a job without": (VISIT, Descend, 0, field("subsample", 0)),
@@ -275,6 +279,30 @@ REFUSED: dict[str, tuple[str, type, int, Callable[[Any], Any]]] = {
     "products under the clip of a sum": (PRODUCTS, Gram, 0, field("clip", lambda own: Clip(own.cap, own.dimension))),
     "products in another scale": (PRODUCTS, Gram, 0, field("scales", lambda own: tuple(2.0 * s for s in own))),
     "products under another weighting": (PRODUCTS, Gram, 0, field("weighting", lambda _: Derivative("squared"))),
+    "products of a larger order": (
+        PRODUCTS,
+        Gram,
+        0,
+        both(field("clip", lambda own: replace(own, dimension=own.dimension + 1)), LOUD),
+    ),
+    "products of a smaller order": (
+        PRODUCTS,
+        Gram,
+        0,
+        both(field("clip", lambda own: replace(own, dimension=5)), LOUD),
+    ),
+    "products of a wider row": (PRODUCTS, Gram, 0, both(wider, LOUD)),
+    "a sum under the clip of products": (PRODUCTS, Gram, 0, lambda q: LOUD(as_sum(q))),
+    "a sum under the clip of slopes": ("slopes", Gram, 0, lambda q: LOUD(as_sum(q))),
+    "slopes of another cap": ("slopes", Gram, 0, both(field("clip", lambda own: replace(own, cap=2.0)), LOUD)),
+    "slopes of a larger order": (
+        "slopes",
+        Gram,
+        0,
+        both(field("clip", lambda own: replace(own, dimension=own.dimension + 1)), LOUD),
+    ),
+    "slopes of a smaller order": ("slopes", Gram, 0, both(field("clip", lambda own: replace(own, dimension=3)), LOUD)),
+    "a momentum without a start": (PASS, Descend, 0, lambda q: replace(q, push={"shop": np.zeros(2)})),
     "a tally's sensitivity": (VISIT, Descend, 0, tally(sensitivity=0.1)),
     "a sum with more scales": (SUM, Backward, 0, field("scales", lambda own: tuple(map(longer, own)))),
     # A pass under a record cap.
@@ -330,7 +358,7 @@ REFUSED: dict[str, tuple[str, type, int, Callable[[Any], Any]]] = {
         "nothing private",
         Backward,
         0,
-        lambda q: replace(q, clip=Clip(1.0, 4), event=Clip(1.0, 4).event(1e3)),
+        lambda q: replace(q, clip=Clip(1.0, 4), event=Clip(2.0, 4).event(1e3)),
     ),
     # State that is not there.
     "a tally of held-out records without margins": (VISIT, Descend, 0, tally(Side.HELD_OUT)),
@@ -504,6 +532,11 @@ REPLIES: dict[str, tuple[str, type, Callable[[Any], Any]]] = {
     "no reply": (SUM, Backward, lambda reply: Notice(Phase.OPEN, "r", "run r")),
     "margins of a float32 vector, reset": (SUM, Forward, vector(lambda own: own.astype(np.float32))),
     "norms of a float32 vector": (PASS, RecordNorms, vector(lambda own: own.astype(np.float32))),
+    "norms of a float32 vector beside float32 margins": (
+        "float32",
+        RecordNorms,
+        vector(lambda own: own.astype(np.float32)),
+    ),
     "a visit of a float32 vector": (VISIT, Descend, vector(lambda own: own.astype(np.float32))),
 }
 

@@ -34,6 +34,7 @@ from vfl.messages import (
     Phase,
     Piece,
     Ranges,
+    RecordCap,
     RecordNorms,
     Records,
     Reweigh,
@@ -94,7 +95,8 @@ class Owner:
     def __init__(self, name: str, party: str, policy: Path | None, drawn: list[Any]) -> None:
         spec, self.name, self.party, self.drawn = spec_of(name), name, party, drawn
         source = sources_of(spec, setting.table(spec.loss, N))[party]
-        self.at: Party = load(spec.for_party(party), source, None if policy is None else str(policy))
+        self.policy = None if policy is None else str(policy)
+        self.at: Party = load(spec.for_party(party), source, self.policy)
         if policy is not None:
             self.at.hear(Notice(Phase.OPEN, "r", "run r"))
 
@@ -255,6 +257,11 @@ def wider(query: Any) -> Any:
     return replace(query, weighting=replace(query.weighting, square=2.0 * query.weighting.square))
 
 
+def as_sum(query: Gram) -> Backward:
+    """Ask for a sum of columns, which moves by more than the clip of products of columns claims."""
+    return Backward(query.weighting, query.blocks, query.centres, query.scales, query.clip, query.event)
+
+
 # ---- one lie about a query that the party answers otherwise ----
 
 SMALLER = event(sensitivity=0.5, sigma=0.5)  # it costs as much, so no charge tells
@@ -284,6 +291,12 @@ LIES: dict[str, tuple[str, type, Change]] = {
     "a momentum of two parties": (BLOCKS, Descend, lambda q: replace(q, push={**q.start, "telco": np.zeros(2)})),
     "a replay of fewer releases": (VISIT, Descend, field("replayed", (np.zeros(1),))),
     "a replay of longer releases": (VISIT, Descend, field("replayed", (np.zeros(1), np.zeros(2)))),
+    "coordinates of nobody": (VISIT, Forward, field("coordinates", {})),
+    "moments of nobody": (VISIT, Moments, both(field("widths", {}), field("reach", {}))),
+    "counts of nobody": (VISIT, Counts, both(field("columns", {}), field("most", {}))),
+    "norms of nobody": (PASS, RecordNorms, field("rows", {})),
+    "a record cap over nobody": (PASS, Descend, capped(rows={})),
+    "exact moments of fewer columns than none": ("declared moments", Moments, first("widths", lambda own: -1)),
     "coordinates of another party": (VISIT, Forward, renamed("coordinates")),
     "coordinates of two parties": (VISIT, Forward, also("coordinates")),
     "coordinates of another party's block": (
@@ -433,6 +446,17 @@ LIES: dict[str, tuple[str, type, Change]] = {
         Descend,
         both(alone(0), row(0, lambda own: replace(own, stop=1)), row(1, lambda own: own[:1]), row(2, lambda o: o[:1])),
     ),
+    "a cap over a shorter block": (PASS, Descend, both(alone(0), row(0, lambda own: replace(own, stop=1)))),
+    "a cap over a shorter block with fewer centres": (
+        PASS,
+        Descend,
+        both(alone(0), row(0, lambda own: replace(own, stop=1)), row(1, lambda own: own[:1])),
+    ),
+    "a cap over a shorter block with fewer scales": (
+        PASS,
+        Descend,
+        both(alone(0), row(0, lambda own: replace(own, stop=1)), row(2, lambda own: own[:1])),
+    ),
     "a cap with more centres": (PASS, Descend, row(1, longer)),
     "a cap with more scales": (PASS, Descend, row(2, longer)),
     "a block in another centre than its cap": (PASS, Descend, step(centre=lambda own: own.centre + 1.0)),
@@ -520,6 +544,8 @@ LIES: dict[str, tuple[str, type, Change]] = {
         field("clip", lambda own: GramClip(own.cap, own.dimension + 1)),
     ),
     "products of a larger order": (PRODUCTS, Gram, field("clip", lambda own: GramClip(own.cap, 20))),
+    "a sum under the clip of products": (PRODUCTS, Gram, as_sum),
+    "a sum under the clip of slopes": ("slopes", Gram, as_sum),
     "a piece of another number": (PRODUCTS, Gram, field("fold", Piece(1, 2, ()))),
     "a piece of more pieces": (PRODUCTS, Gram, field("fold", Piece(0, 2, ()))),
     "a piece of another stream": (PRODUCTS, Gram, field("part", 7)),
@@ -917,9 +943,42 @@ NOTICES = {
 }
 
 
+def test_a_book_closes_no_run_before_one_is_opened(owner: Any) -> None:
+    spec, policy = spec_of(VISIT), owner(VISIT).policy
+    source = sources_of(spec, setting.table(spec.loss, N))["bank"]
+    with pytest.raises(ConsentRefused):
+        load(spec.for_party("bank"), source, policy).hear(Notice(Phase.CLOSE, "r", "run r"))
+
+
 @pytest.mark.parametrize("lie", NOTICES)
 def test_a_book_hears_of_its_own_run_alone(lie: str, owner: Any) -> None:
     party = owner(VISIT)
     with pytest.raises(ConsentRefused):
         party.at.hear(NOTICES[lie])
     party.at.answer(*party.query(Moments))
+
+
+MADE: dict[str, Callable[[], Any]] = {
+    "a cap of 0": lambda: RecordCap(0.0, {}),
+    "a cap that is no number": lambda: RecordCap(np.nan, {}),
+    "noise that nothing pays for": lambda: capped(paid=None, prices=())(of(PASS, Descend)),
+    "noise in some steps of a pass": lambda: step(event=None)(of(PASS, Descend)),
+    "a sample of rate 0": lambda: Sample(0.0),
+    "a sample of a rate above 1": lambda: Sample(2.0),
+    "a sample of a rate finer than a word": lambda: Sample(2.0**-65),
+    "a tally with too little noise": lambda: Tally(ClassCounts(2), Clip(1e-3, 2).event(1.0)),
+    "fewer centres than blocks": lambda: field("centres", ())(of(SUM, Backward)),
+    "fewer scales than blocks": lambda: field("scales", ())(of(SUM, Backward)),
+    "fewer blocks than centres": lambda: field("blocks", ())(of(SUM, Backward)),
+    "a clip of 0": lambda: Clip(0.0, 1),
+    "a clip that is no number": lambda: Clip(np.nan, 1),
+    "a clip of no column": lambda: Clip(1.0, 0),
+    "noise for no clip": lambda: Clip(np.inf, 1).event(1.0),
+    "a batch of none": lambda: Fold(0, 0, ()),
+}
+
+
+@pytest.mark.parametrize("lie", MADE)
+def test_no_such_query_can_be_made(lie: str) -> None:
+    with pytest.raises(PrivacyError):
+        MADE[lie]()
