@@ -165,7 +165,7 @@ class Lookup:
 
         ids : in normal form. Raises DataError.
         """
-        cells = list(filter(None, map(_whole if self._whole else _text, set(ids))))
+        cells = [cell for cell in map(_whole if self._whole else _text, set(ids)) if cell is not None]
         read = self._in_postgres if self._path is None else self._in_duckdb
         used, began = self._connection is not None, time.monotonic()
         try:
@@ -185,7 +185,7 @@ class Lookup:
                     each.close()
         self._connection = self._cursor = None
 
-    def _in_duckdb(self, cells: list[tuple[Any]]) -> pa.Table:
+    def _in_duckdb(self, cells: list[Any]) -> pa.Table:
         if self._path is None:
             raise TypeError
         found = self._path.stat()
@@ -193,9 +193,9 @@ class Lookup:
         if stamp != self._stamp or self._connection is None:
             self.close()
             self._connection, self._stamp = _duckdb(self._path, self._origin), stamp
-        return _selected(self._connection, self._query, [[cell for (cell,) in cells]])
+        return _selected(self._connection, self._query, [cells])
 
-    def _in_postgres(self, cells: list[tuple[Any]]) -> pa.Table:
+    def _in_postgres(self, cells: list[Any]) -> pa.Table:
         if self._connection is None:
             self._connection = _postgres(self._address, self._origin, connect_timeout="2")
             self._cursor = self._connection.cursor()
@@ -203,22 +203,22 @@ class Lookup:
             cursor.execute("SET TRANSACTION READ ONLY")
             cursor.execute(f"SET LOCAL statement_timeout = '{LOOKUP_SECONDS * 1000:.0f}ms'")
         kind = pa.list_(pa.int64() if self._whole else pa.string())
-        self._cursor.execute(self._query, pa.record_batch([pa.array([[cell for (cell,) in cells]], kind)], ["ids"]))
+        self._cursor.execute(self._query, pa.record_batch([pa.array([cells], kind)], ["ids"]))
         found: pa.Table = self._cursor.fetch_arrow_table()
         self._connection.commit()
         return found
 
 
-def _whole(own: bytes) -> tuple[int] | None:
+def _whole(own: bytes) -> int | None:
     """Return an id as a 64-bit integer; None for any other id, since a column of integers cannot contain it."""
     number = int(own) if _WHOLE.fullmatch(own) else 1 << 63
-    return (number,) if -(1 << 63) <= number < 1 << 63 else None
+    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
-def _text(own: bytes) -> tuple[str] | None:
+def _text(own: bytes) -> str | None:
     """Return an id as text; None for bytes that are not text, and for text that Postgres cannot store."""
     try:
-        return None if b"\0" in own else (own.decode(),)
+        return None if b"\0" in own else own.decode()
     except UnicodeDecodeError:
         return None
 

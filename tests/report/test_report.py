@@ -559,14 +559,6 @@ class TestPlot:
             write_plan(make_plan(job(**options), N), tmp_path / f"plan{ending}")
         assert not list(tmp_path.iterdir())
 
-    def test_a_nearly_constant_cost_is_stated_and_not_drawn(self) -> None:
-        from vfl.report.plan import panels, points
-
-        drawn = points(make_plan(job(), N))
-        assert len(panels(make_plan(job(), N), drawn)) == 2
-        varied = [dataclasses.replace(point, seconds=1.0 + point.epsilon) for point in drawn]
-        assert list(panels(make_plan(job(), N), varied))[2:] == ["seconds"]
-
 
 class TestCharts:
     @pytest.mark.parametrize(

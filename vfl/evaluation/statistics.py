@@ -139,7 +139,7 @@ class Outcomes(CellsAndLoss):
         return np.bincount(2 * (labels > 0) + (margins > self.threshold), minlength=CELLS)
 
 
-class Histogram(Statistic, ABC):
+class BinCounts(Statistic, ABC):
     """Base of counts of records in disjoint bins. A record is in at most one bin.
 
     Replacing a record lowers one count by one and raises another by one: Δ = √2.
@@ -165,7 +165,7 @@ class Histogram(Statistic, ABC):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores(Histogram):
+class Scores(BinCounts):
     """Histograms of the margins per class, the negative class first. Each histogram has one bin more than edges.
 
     A margin at an edge counts below the edge.
@@ -494,7 +494,7 @@ def is_near(margins: Vector, squares: Vector, distance: float) -> npt.NDArray[np
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupScores(Histogram):
+class GroupScores(BinCounts):
     """Histograms of the margins, one per half of the held-out records, group and label.
 
     A record's half follows from its position among the held-out records, which does not change when the record is replaced.

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -140,19 +140,18 @@ class Forecast:
     The signal is the AUC or R² of the best linear model. A forecast has a weak and a strong guess of the signal.
 
     n_records : number of training records. epsilon : ε of the job; None without privacy.
-    measures : {"auc" | "loss": range over both guesses of the signal}; {} for a loss or a solver that has no forecast.
     missed : shares of the explainable effect that SkGD is expected to miss, for the strong and the weak guess, and other
         solvers at least; () for a loss that has no forecast.
     needed : numbers of training records with which the model misses a tenth, for both guesses; None if no number is enough,
         () without measures.
     positives : guessed share of positive labels; None without classes. signal : (weak, strong) guess; None without a use.
     guessed : names of the guesses that the caller did not give.
-    by_signal : {signal: measures}, the stronger guess first. widths : {signal: width of intervals}; {} without intervals.
+    by_signal : {signal: {"auc" | "loss": range}}, the stronger guess first; {} for a loss or a solver that has no forecast.
+    widths : {signal: width of intervals}; {} without intervals.
     """
 
     n_records: int
     epsilon: float | None
-    measures: Mapping[str, Range]
     missed: tuple[float, ...]
     needed: tuple[int | None, ...]
     positives: float | None
@@ -160,6 +159,15 @@ class Forecast:
     guessed: tuple[str, ...] = field(default=())
     by_signal: Mapping[float, Mapping[str, Range]] = field(default_factory=dict)
     widths: Mapping[float, Width] = field(default_factory=dict)
+
+    @property
+    def measures(self) -> dict[str, Range]:
+        """{measure: range over both guesses of the signal}, with the best and constant values of the stronger one."""
+        each = list(self.by_signal.values())
+        return {
+            name: replace(first, low=min(one[name].low for one in each), high=max(one[name].high for one in each))
+            for name, first in (each[0].items() if each else ())
+        }
 
     @property
     def noise(self) -> bool:
@@ -283,17 +291,15 @@ def forecast(
     def needed(which: int) -> int | None:
         return _least(lambda n: missed(problem_of(whole, n))[which] <= ENOUGH)
 
-    by_signal = {value: expected(job, n_records, value, share) for value in reversed(ranged)}
     return Forecast(
         n_records=problem.n_records,
         epsilon=None if job.privacy is None else job.privacy.epsilon,
-        measures=_joined(tuple(by_signal.values())),
         missed=missed(problem),
         needed=tuple(map(needed, range(len(ranged)))),
         positives=share if signals is not None else None,
         signal=signals,
         guessed=guessed,
-        by_signal=by_signal,
+        by_signal={value: expected(job, n_records, value, share) for value in reversed(ranged)},
         widths=widths,
     )
 
@@ -336,17 +342,6 @@ def _signals(loss: Loss, signal: float | tuple[float, float] | None) -> tuple[fl
 def expected(job: Job, n_records: int, signal: float, positives: float | None) -> dict[str, Range]:
     """Return {measure: range} of a job at n records, for one guess of the signal; see `forecast`."""
     return ranges(Facts.of(problem_of(job, n_records)), signal, positives or 0.5)
-
-
-def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
-    """Return {measure: union of its ranges}, with the best and constant values of the first range (stronger signal)."""
-    if not each:
-        return {}
-    ends = {name: ([one[name].low for one in each], [one[name].high for one in each]) for name in each[0]}
-    return {
-        name: Range(min(lows), max(highs), each[0][name].best, each[0][name].constant)
-        for name, (lows, highs) in ends.items()
-    }
 
 
 def _least(enough: Any) -> int | None:

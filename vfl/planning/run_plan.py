@@ -286,6 +286,7 @@ class Plan:
     knots : first release of the run, which chooses knots of curves; None if all knots are declared.
     link : network link on which the time of messages is bounded; None leaves the bound out.
     subsamples : disjoint subsamples on which the run trains one model each, in turn; None for a run on all records at once.
+    aligned : True if the records are aligned already.
     """
 
     job: Job
@@ -299,6 +300,7 @@ class Plan:
     knots: Knots | None = None
     link: Link | None = None
     subsamples: Subsamples | None = None
+    aligned: bool = False
 
     @property
     def division(self) -> Split | Subsample | None:
@@ -405,7 +407,7 @@ class Plan:
     @property
     def alignment_seconds(self) -> float:
         """Expected time of the alignment on one core, if all parties have the same ids; 0.0 without alignment."""
-        return psi.seconds([self.n_records] * len(self.job.ids), 1) if self.job.ids else 0.0
+        return psi.seconds([self.n_records] * len(self.job.ids), 1) if self.job.ids and not self.aligned else 0.0
 
     @property
     def seconds(self) -> float:

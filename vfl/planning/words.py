@@ -241,6 +241,7 @@ def _alignment(plan: Plan) -> Lines:
         f"about {plan.alignment_seconds:.2g} s on one core if no party holds more ids than the {n} that all have; "
         "other ids take time too"
     )
+    cost = "as done by vfl align" if plan.aligned else cost
     shown = reveals(len(job.ids)).items()
     return (("align", f"by {columns}, {cost}"), *(("shows", f"{who}: {said}") for who, said in shown))
 

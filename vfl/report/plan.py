@@ -1,4 +1,4 @@
-"""Plots of `vfl plan --plot`: expected quality, noise and cost against ε, computed from public facts alone."""
+"""Page of `vfl plan --plot`: expected quality, noise and cost against ε, computed from public facts alone."""
 
 from __future__ import annotations
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 DECADE = 8
 """Points per decade of ε, from a tenth of the job's ε to ten times that ε."""
-
-FLAT = 1.1
-"""A cost is drawn only if the largest cost is at least this many times the smallest."""
 EPSILONS = [10.0 ** (k / 8) for k in range(-8, 9)]
 RECORDS = [10.0 ** (k / 4) for k in range(-8, 9)]
 """Factors on n at which curves are computed; EPSILONS holds the factors on ε."""
@@ -83,16 +80,6 @@ def _noise(plan: Plan) -> tuple[float, float]:
     return sigma / float(event.sensitivity), sigma if plan.solver.sealed else sigma / plan.problem.n_records
 
 
-def panels(plan: Plan, drawn: Sequence[Point]) -> dict[str, str]:
-    """Return {field of `Point`: name}: one drawing for the noise, and one for each cost that changes with ε."""
-    deviation = "noise of a coefficient, σ" if plan.solver.sealed else "noise of a coordinate's mean gradient, σ/n"
-    shown = {"noise_multiplier": "noise multiplier, σ/Δ", "sigma": deviation}
-    for field, name in (("releases", "releases"), ("seconds", "expected time, s")):
-        values = [getattr(point, field) for point in drawn]
-        shown |= {field: name} if max(values) > FLAT * min(values) else {}
-    return shown
-
-
 def unit(plan: Plan) -> str:
     """Return the unit of σ, in words."""
     if plan.solver.sealed:
@@ -140,7 +127,7 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
 
     own = plan.job.privacy.epsilon if plan.job.privacy is not None else None
     rows = [tuple(element("b", cell) if p.epsilon == own else cell for cell in cells(p)) for p in drawn]
-    shown = [_chart(plan, field, name, drawn) for field, name in panels(plan, drawn).items()]
+    deviation = "noise of a coefficient, σ" if plan.solver.sealed else "noise of a coordinate's mean gradient, σ/n"
     return page(
         f"{plan.job.name}: plan of a vfl run",
         element("h1", plan.job.name),
@@ -153,12 +140,13 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
         section(
             "Noise",
             element("p", "More privacy is a smaller ε, to the left, and more noise."),
-            *shown[:2],
+            _chart(plan, "noise_multiplier", "noise multiplier, σ/Δ", drawn),
+            _chart(plan, "sigma", deviation, drawn),
             remark(unit(plan)),
         ),
-        section("Cost", element("p", _cost(plan, constant=len(shown) == 2)), *shown[2:]),
         section(
             "Numbers",
+            element("p", "Open options of the job are resolved at every ε, so the cost changes with it."),
             table(
                 ("ε", "σ/Δ", "σ" if plan.solver.sealed else "σ/n", "releases", "round trips", "s"),
                 rows,
@@ -173,15 +161,6 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
             "footer", element("p", "Computed from public facts alone: no data were read, and no budget was spent.")
         ),
     )
-
-
-def _cost(plan: Plan, *, constant: bool) -> str:
-    releases = sum(count for _, count in plan.releases)
-    time = f"about {plan.seconds:.2g} s" if plan.sharing is None else "of a time that is not predicted"
-    own = f"{releases:,} releases in {plan.round_trips:,} round trips, {time}"
-    if constant:
-        return f"About the same at every ε: {own}."
-    return f"At this job's ε: {own}. Open options of the job are resolved at every ε, so the cost changes with it."
 
 
 def _size(plan: Plan) -> str:
@@ -210,16 +189,12 @@ def expectation(plan: Plan, *, positives: float | None, signal: float | tuple[fl
         *(element("p", line) for line in found.lines),
         _quality("ε", name, by_epsilon, (privacy.epsilon, "this job")),
         _quality("records of the training", name, by_records, (float(n), "this job")),
-        charts.key(*(("f0", SIGNALS[0]), ("f1", SIGNALS[1]))[: len(_signals(found))], ("dashed", "best linear model")),
+        charts.key(*(("f0", SIGNALS[0]), ("f1", SIGNALS[1]))[: len(found.by_signal)], ("dashed", "best linear model")),
         remark(
             "Each pair of lines is the range of the measure: nine of ten simulated runs lay in it when the guesses were right. "
             "A guess is public knowledge; nothing was read from the data."
         ),
     )
-
-
-def _signals(found: Forecast) -> Sequence[float]:
-    return tuple(dict.fromkeys(found.signal or ()))
 
 
 def _ranges(
@@ -228,7 +203,7 @@ def _ranges(
     """Return three curves per signal strength: low, high, and the best linear model. Points without plan are left out."""
     curves: list[charts.Curve] = []
     values = list(values)
-    for colour, signal in enumerate(_signals(found)):
+    for colour, signal in enumerate(sorted(found.by_signal)):
         drawn: list[tuple[float, Range]] = []
         for value in values:
             try:

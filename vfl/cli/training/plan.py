@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -88,22 +87,16 @@ def plan_command(
         choice = TunePlan(tuning_of(spec, **read_candidates(candidates)).with_delta(records), records)
         tell(choice.to_dict(), choice, as_json=as_json)
         return
-    planned = plan(spec, records, link=link)
+    planned = dataclasses.replace(plan(spec, records, link=link), aligned=noted is not None)
     expected = forecast(spec, records, positives=positives, signal=signal)
     if plot is not None:
         from vfl.report import write_plan
 
         write_plan(planned, plot, positives=positives, signal=signal)
     if as_json:
-        plain = _to_dict(planned, expected, records, warnings, environment)
-        if noted is not None and plain["alignment"] is not None:
-            plain["alignment"]["seconds_on_one_core"] = 0.0
-        print_json(plain)
+        print_json(_to_dict(planned, expected, records, warnings, environment))
         return
-    said = planned.explain() if explain else planned.outline(expected)
-    if noted is not None:  # the alignment is already done
-        said = re.sub(r"(?m)^(  align +by .*?), about .*$", r"\1, as done by vfl align", said)
-    click.echo(said)
+    click.echo(planned.explain() if explain else planned.outline(expected))
     if across is not None:
         dealer = dealer_of(spec, across)
         third = "" if dealer is None else f"; dealer {dealer}"

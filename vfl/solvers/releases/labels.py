@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.evaluation.estimates import on_simplex
-from vfl.evaluation.statistics import Histogram, LabelMean, Positives
+from vfl.evaluation.statistics import BinCounts, LabelMean, Positives
 from vfl.messages import Tally, Unnoised
 from vfl.schema import MOST_CLASSES
 from vfl.solvers.releases.smoothness import bearable
@@ -40,7 +40,7 @@ SURE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class LabelCounts(Histogram):
+class LabelCounts(BinCounts):
     """Histogram of the labels over BINS equal parts of the declared range. Labels outside count in the first or the last bin.
 
     low, high : the declared range.
@@ -58,7 +58,7 @@ class LabelCounts(Histogram):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassCounts(Histogram):
+class ClassCounts(BinCounts):
     """Number of labels of each class. A label that is no class counts as the nearest class, and NaN as the last class.
 
     classes : K. Labels are coded 0 to K − 1.
@@ -91,7 +91,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Magnitudes(Histogram):
+class Magnitudes(BinCounts):
     """Histogram of labels by their distance from an origin, in 2·SIDE bins whose widths grow with the distance on either side.
 
     Labels outside count in the first or the last bin, and NaN in the last.
