@@ -32,6 +32,7 @@ from vfl.messages.kinds import (
     WHOLE,
     Parameter,
     choice,
+    close,
     declare,
     decode,
     encode,
@@ -244,6 +245,9 @@ _register(
     commitment contribution
     """,
 )
+
+
+close("message")
 
 
 def to_plain(message: object) -> Plain:

@@ -23,7 +23,7 @@ from parties.loading import load
 from tests.parties.alone import party_over
 from tests.solvers import setting
 from vfl.errors import FederationError, PrivacyError
-from vfl.kinds import FORMAT, from_plain, to_plain
+from vfl.kinds import FORMAT, from_plain, register, to_plain
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.messages import (
@@ -169,6 +169,15 @@ def test_a_query_for_the_coordinator_has_a_plain_form_too(name: str, private: bo
     for query in run(name, private)[1]:
         if isinstance(query, Sample | Tally):
             assert to_plain(from_plain(to_plain(query), Query)) == to_plain(query)
+
+
+def test_no_package_can_add_a_query() -> None:
+    """A query from outside could leave a party without noise, so the table of messages is closed, to new names as to old."""
+    for name in ("leak", "moments"):
+        with pytest.raises(PrivacyError, match="no package can register a message"):
+            register("message", name, Block)
+    with pytest.raises(PrivacyError, match="unknown message kind 'leak'"):
+        from_plain((FORMAT, "leak"), Query)
 
 
 def test_messages_to_an_actor_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:

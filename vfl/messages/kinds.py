@@ -205,6 +205,7 @@ def parameter_of(annotation: str) -> Parameter | None:
 
 
 _families: dict[str, dict[str, type]] = {}
+_closed: set[str] = set()
 _parameters: dict[type, tuple[tuple[str, Parameter], ...]] = {}
 _loaded = False
 
@@ -219,8 +220,12 @@ def register(family: str, name: str, cls: type, **parameters: Parameter) -> None
 
     parameters : {field: parameter}, for fields whose annotation does not determine the parameter (`parameter_of`).
 
-    Raises PrivacyError if another class has this name, or if a field cannot be converted to plain values.
+    Raises PrivacyError if another class has this name, if the family is closed, or if a field cannot be converted.
     """
+    if family in _closed:
+        raise PrivacyError(
+            f"no package can register a {family} kind: a party answers the queries of vfl alone, whose releases are proved"
+        )
     described = _described(cls, parameters)
     table = _families.setdefault(family, {})
     if table.setdefault(name, cls) is not cls:
@@ -228,6 +233,11 @@ def register(family: str, name: str, cls: type, **parameters: Parameter) -> None
             f"the {family} kind {name!r} is registered as {table[name].__qualname__}: choose another name"
         )
     _parameters[cls] = described
+
+
+def close(family: str) -> None:
+    """Refuse further kinds of a family."""
+    _closed.add(family)
 
 
 def registered() -> Mapping[str, Mapping[str, tuple[tuple[str, str], ...]]]:
