@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from vfl.messages.backward import Backward
 from vfl.messages.forward import Forward
 from vfl.messages.kinds import vectors_of
 from vfl.messages.parts import Need, Reply, Update
-from vfl.messages.query import Priced, Weighted, cover, released_by
+from vfl.messages.query import Asked, Priced, Weighted, cover, released_by
 from vfl.targets import apart, weighed
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class Descend(Weighted):
     replayed: tuple[RawVector, ...] | None = None
     capped: RecordCap | None = None
     push: Mapping[str, RawVector] = field(default_factory=dict)
+
+    asked: ClassVar[Asked] = Asked.OF_MARGINS
 
     def __post_init__(self) -> None:
         if self.capped is not None:
@@ -175,10 +177,6 @@ class Descend(Weighted):
         """Return one event per step. A replayed visit releases nothing."""
         return () if self.replayed is not None else tuple(step.event for step in self.ordered())
 
-    def asked_of_parties(self, *, on_shares: bool) -> bool:
-        """Return True, unless the run is on secret shares, which takes the steps one by one."""
-        return not on_shares
-
     def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
         """Return {} for a replayed visit, which changes the public model only."""
         if self.replayed is None:
@@ -193,10 +191,6 @@ class Descend(Weighted):
         """Return True if the start is of the party's coordinates, and earlier releases have the lengths of the steps."""
         fits = party in self.start and len(self.start[party]) <= n_coordinates
         return fits and (self.replayed is None or tuple(map(len, self.replayed)) == self.sizes())
-
-    def named(self) -> Iterator[tuple[str, Block]]:
-        """Yield the block of each step."""
-        return ((party, step.block) for party, steps in self.steps.items() for step in steps)
 
     def required(self) -> None:
         """Check every step, each of which has an event of its own, and the lengths of start and momentum."""

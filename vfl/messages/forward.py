@@ -10,9 +10,9 @@ from vfl.messages.parts import HELD_OUT, Update
 from vfl.messages.query import PerRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from vfl.messages.parts import Block, Placed, Records, Shift
+    from vfl.messages.parts import Placed, Records, Shift
     from vfl.messages.query import Query, Rows
     from vfl.types import Vector
 
@@ -49,15 +49,6 @@ class Forward(PerRecord):
         """Return this update of the model, if it changes the margins of training."""
         change = Update(self.target == "reset", self.coordinates, self.shifts)
         return (change,) if self.target in ("add", "reset") else ()
-
-    def named(self) -> Iterator[tuple[str, Block]]:
-        """Yield the block of each party."""
-        return ((party, block) for party, (block, _) in self.coordinates.items())
-
-    def required(self) -> None:
-        """Check that each block has as many coefficients as columns."""
-        for block, w in self.coordinates.values():
-            block.fits(w)
 
     def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
         """Return X_k w_k and the shift, (n,); without the shift for the held-out records, (m,)."""

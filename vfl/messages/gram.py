@@ -16,7 +16,7 @@ from vfl.messages.query import PerRecord
 from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from vfl.messages.parts import Block, Records, Reply, Scaled, Sums
     from vfl.messages.query import OnShares, Query, Rows
@@ -182,15 +182,6 @@ class Columns(PerRecord):
     def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
         """Return {}: on secret shares, columns are masked instead (vfl.secure.gram)."""
         return {}
-
-    def named(self) -> Iterator[tuple[str, Block]]:
-        """Yield the party's block."""
-        return ((party, block) for party, (block, _, _) in self.rows.items())
-
-    def required(self) -> None:
-        """Check that each block has as many centres and scales as columns."""
-        for block, centre, scale in self.rows.values():
-            block.fits(centre, scale)
 
     def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
         """Return the columns, (s·n,), one after another."""

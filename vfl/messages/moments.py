@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from vfl.errors import PrivacyError
-from vfl.messages.query import Priced, Sum
+from vfl.messages.query import Asked, Priced, Sum
 from vfl.privacy.geometry import GRID_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from vfl.messages.parts import Names, Records, Sums
-    from vfl.messages.query import Query, Rows
+    from vfl.messages.query import Rows
     from vfl.privacy.events import Gaussian
     from vfl.types import Vector
 
@@ -53,13 +53,7 @@ class Moments(Sum):
         """Return the length of each party's released vector."""
         return tuple(width * (1 + self.asks_means(name)) for name, width in self.widths.items())
 
-    def asked_of_parties(self, *, on_shares: bool) -> bool:
-        """Return True: the query concerns the columns of one owner alone, also in a run on secret shares."""
-        return True
-
-    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
-        """Return the shares, each for the owner of its columns."""
-        return self.shares()
+    asked: ClassVar[Asked] = Asked.ALWAYS
 
     def addresses(self, party: str, n_coordinates: int) -> bool:
         """Return True if the party has as many columns."""

@@ -13,9 +13,9 @@ from vfl.messages.parts import HELD_GROUPS, HELD_NORMS
 from vfl.messages.query import PerRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from vfl.messages.parts import Block, Records, Scaled, Stride
+    from vfl.messages.parts import Records, Scaled, Stride
     from vfl.messages.query import Query, Rows
     from vfl.types import Vector
 
@@ -42,15 +42,6 @@ class RecordNorms(PerRecord):
         if self.side is not Side.TRAINING:
             raise self._needs_margins()
         return {}
-
-    def named(self) -> Iterator[tuple[str, Block]]:
-        """Yield the block of each party."""
-        return ((party, block) for party, (block, _, _) in self.rows.items())
-
-    def required(self) -> None:
-        """Check that each block has as many centres and scales as columns."""
-        for block, centre, scale in self.rows.values():
-            block.fits(centre, scale)
 
     def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
         """Return the squared norms of the party's part of each row, (n,)."""

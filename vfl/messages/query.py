@@ -14,6 +14,7 @@ of its answer. Party, coordinator, release log (book), shards and codec handle s
 
 from __future__ import annotations
 
+import enum
 import math
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -23,20 +24,28 @@ import numpy as np
 
 from vfl.errors import FederationError, PrivacyError
 from vfl.holdout import Side, part_of
-from vfl.messages.parts import Need, Reply
+from vfl.messages.parts import Block, Need, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from vfl.kernels.geometry import Geometry
-    from vfl.messages.parts import Block, Knots, Records, Scaled, Statistic, Sums, Term, Update, Weighting
+    from vfl.messages.parts import Knots, Records, Scaled, Statistic, Sums, Term, Update, Weighting
     from vfl.messages.passes import Fold, RecordCap
     from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
     from vfl.types import Integers, Vector
+
+
+class Asked(enum.Enum):
+    """Runs in which parties answer a query. The default refuses."""
+
+    NEVER = "never"
+    OF_MARGINS = "not on secret shares, where nobody sees margins"
+    ALWAYS = "always, since the query concerns the columns of one owner alone"
 
 
 class Priced(NamedTuple):
@@ -185,14 +194,28 @@ class Query:
     knots: Knots | None = field(default=None, kw_only=True)
     subsample: int | None = field(default=None, kw_only=True)
 
+    asked: ClassVar[Asked] = Asked.NEVER
+    """The runs in which parties answer the query."""
     products: ClassVar[bool] = False
     """True if participants see columns before noise: the plan of the job must release products of columns."""
 
     # What the query is about, for the checks that come before every answer.
 
     def named(self) -> Iterator[tuple[str, Block]]:
-        """Yield every block of the query's own fields, with the party that the query names for it."""
-        return ((term.block.party, term.block) for term in self.terms())
+        """Yield every block in the query's own fields, with the party that the query names for it."""
+        for party, entry in self._entries():
+            for part in entry:
+                block = part if isinstance(part, Block) else getattr(part, "block", None)
+                if block is not None:
+                    yield party, block
+        if not by_party(self):
+            yield from ((term.block.party, term.block) for term in self.terms())
+
+    def _entries(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Yield the tuples in the fields by party, with the party."""
+        for name in by_party(self):
+            entries = getattr(self, name) or {}
+            yield from ((party, entry) for party, entry in entries.items() if isinstance(entry, tuple))
 
     def addresses(self, party: str, n_coordinates: int) -> bool:
         """Return True if positions of columns that are in no block are columns of the party, of which it has this many."""
@@ -214,15 +237,17 @@ class Query:
             raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
 
     def asked_of_parties(self, *, on_shares: bool) -> bool:
-        """Return True if a party answers the query; on_shares : in a run on secret shares. Refused unless declared."""
-        return False
+        """Return True if a party answers the query. on_shares : True in a run on secret shares."""
+        return self.asked is Asked.ALWAYS or (self.asked is Asked.OF_MARGINS and not on_shares)
 
     def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
         """Return {party: its part} in a run on secret shares; {} for a query that only changes the public model.
 
-        Refused unless declared, with PrivacyError.
+        Raises PrivacyError for a query that needs margins.
         """
-        raise self._needs_margins()
+        if self.asked is not Asked.ALWAYS:
+            raise self._needs_margins()
+        return self.shares()
 
     def _needs_margins(self) -> PrivacyError:
         return PrivacyError(f"under trust='secure' nobody sees margins, so {type(self).__name__} cannot be answered")
@@ -247,6 +272,9 @@ class Query:
         """
         if self.capped is not None:
             self.capped.require_gaussian(self.events())
+        for _, entry in self._entries():
+            if entry and isinstance(entry[0], Block):
+                entry[0].fits(*entry[1:])
         needed = self.required()
         for event in self.events():
             claimed = getattr(event, "sensitivity", None)
@@ -468,9 +496,7 @@ class Unasked:
 class Sum(Joint, Query):
     """Shape: exact sums over records, to which a record contributes a bounded part, released with the noise of one event."""
 
-    def asked_of_parties(self, *, on_shares: bool) -> bool:
-        """Return True, unless the run is on secret shares."""
-        return not on_shares
+    asked: ClassVar[Asked] = Asked.OF_MARGINS
 
     def priced(self, party: str) -> Sequence[Priced]:
         """Return the terms of each release of the party's share, with Δ of this share alone."""
@@ -501,9 +527,7 @@ def released_by(
 class PerRecord(Query):
     """Shape: one or several numbers per record, which only the coordinator's `Margins` receives. Nothing is released."""
 
-    def asked_of_parties(self, *, on_shares: bool) -> bool:
-        """Return True, unless the run is on secret shares."""
-        return not on_shares
+    asked: ClassVar[Asked] = Asked.OF_MARGINS
 
     def answer_width(self, n_margins: int) -> int:
         """Return the number of entries per record in the answer."""

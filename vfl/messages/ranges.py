@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from vfl.errors import PrivacyError
-from vfl.messages.query import Priced, Sum
+from vfl.messages.query import Asked, Priced, Sum
 from vfl.privacy import magnitudes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from vfl.messages.parts import Records, Sums
-    from vfl.messages.query import Query, Rows
+    from vfl.messages.query import Rows
     from vfl.privacy.events import Gaussian
 
 MOST_CELLS = 1024
@@ -45,18 +45,12 @@ class Ranges(Sum):
         """Return the length of each party's released vector."""
         return tuple(len(indices) * self.cells for indices in self.columns.values())
 
+    asked: ClassVar[Asked] = Asked.ALWAYS
+
     @property
     def fixes_knots(self) -> bool:
         """Return False for histograms of curves, from which their knots follow."""
         return not self.of_curves
-
-    def asked_of_parties(self, *, on_shares: bool) -> bool:
-        """Return True: the query concerns the columns of one owner alone, also in a run on secret shares."""
-        return True
-
-    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
-        """Return the shares, each for the owner of its columns."""
-        return self.shares()
 
     def addresses(self, party: str, n_coordinates: int) -> bool:
         """Return True if the party has these columns."""

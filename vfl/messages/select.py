@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.kernels.geometry import WEIGHTS, Geometry
 from vfl.messages.kinds import vectors_of
 from vfl.messages.parts import Reply
-from vfl.messages.query import Joint, Weighted, cover
+from vfl.messages.query import Asked, Joint, Weighted, cover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from vfl.messages.parts import Block, Placed, Records, ScoreRule, Sums
+    from vfl.messages.parts import Placed, Records, ScoreRule, Sums
     from vfl.messages.query import AtParty, Rows
     from vfl.privacy.events import BoundedRange, ReleaseKey
     from vfl.privacy.geometry import Clip
@@ -45,6 +45,8 @@ class Select(Joint, Weighted):
     event: BoundedRange | None
     part: int = 0
 
+    asked: ClassVar[Asked] = Asked.OF_MARGINS
+
     def sizes(self) -> tuple[int, ...]:
         """Return 1, the length of the released vector: one coordinate."""
         return (1,)
@@ -53,14 +55,6 @@ class Select(Joint, Weighted):
         """Return the winning coordinate of w as a vector with one entry. All other replies are discarded."""
         best = max(reply.selected for reply in replies.values() if reply.selected is not None)
         return (np.array([float(best.coordinate)]),)
-
-    def asked_of_parties(self, *, on_shares: bool) -> bool:
-        """Return True, unless the run is on secret shares."""
-        return not on_shares
-
-    def named(self) -> Iterator[tuple[str, Block]]:
-        """Yield the block of each party."""
-        return ((party, block) for party, (block, _) in self.coordinates.items())
 
     def required(self) -> None:
         """Check that all fields name the same parties, and have one entry per column."""
