@@ -20,7 +20,7 @@ from vfl.inference.summary import cells_of
 from vfl.launch.run.effects import BAND_NOTE
 from vfl.launch.run.folder import check_finished
 from vfl.losses import loss_of
-from vfl.planning.words import model_of
+from vfl.planning.run_plan import model_of
 from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report.curves import above
 from vfl.report.facts import gathered

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vfl.certificate.document import WHOLE
 from vfl.certificate.issue import KEPT
 from vfl.certificate.verification import recomputed
-from vfl.planning.words import described
+from vfl.planning.run_plan import described
 from vfl.privacy.events import OnPart
 from vfl.privacy.ledger.composition import Accounting, plan_cost
 from vfl.report import charts

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from vfl.planning import plan as make_plan
-from vfl.planning import words
+from vfl.planning import run_plan
 from vfl.privacy.ledger import Accounting
 from vfl.privacy.ledger.composition import epsilon_of, plan_cost
 from vfl.solvers.rules.recommend import ENOUGH, recommendation
@@ -79,7 +79,7 @@ class TunePlan:
             "pays only if a candidate gains more than that"
         )
 
-    def _lines(self) -> words.Lines:
+    def _lines(self) -> run_plan.Lines:
         tuning, m, a = self.tuning, len(self.tuning.jobs), self.tuning.inclusion
         trial, stated = tuning.trial_epsilon, f"ε = {tuning.epsilon:.4g} at δ = {tuning.delta:.3g}"
         lines = [
@@ -100,12 +100,12 @@ class TunePlan:
         return (*lines, ("forecast", self.forecast))
 
     def __str__(self) -> str:
-        return words.text(self._title(), self._lines())
+        return run_plan.text(self._title(), self._lines())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return words.html(self._title(), self._lines())
+        return run_plan.html(self._title(), self._lines())
 
     def _title(self) -> str:
         return f"tune of job {self.tuning.jobs[0].name!r}: {len(self.tuning.jobs)} candidates, n = {self.n_records:,}"

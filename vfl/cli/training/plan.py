@@ -158,7 +158,7 @@ def _print_costs(planned: Plan, environment: Environment, *, nodes: bool) -> Non
     for sentence in advice(sizes_of(planned), machine):
         click.echo(f"  memory     {sentence}")
     if nodes and planned.sharing is not None:
-        from vfl.planning.words import UNPREDICTED
+        from vfl.planning.run_plan import UNPREDICTED
 
         click.echo(f"costs of nodes are not predicted for a run on shares: {UNPREDICTED}")
     elif nodes:

@@ -17,7 +17,7 @@ from vfl.inference.inference import Inference, sandwich
 from vfl.inference.summary import CAPPED, CONSERVATIVE, ROBUST, SELECTED, USUAL, Summary, quantile, rows_of
 from vfl.launch.sources import on_joined_rows, owned
 from vfl.losses import loss_of
-from vfl.planning.words import model_of
+from vfl.planning.run_plan import model_of
 from vfl.problem import INTERCEPT
 from vfl.solvers.releases.products import Observed
 from vfl.solvers.rules.intervals import CLEAR, clearness

@@ -13,7 +13,7 @@ from coordinator.rounds import Round
 from vfl.planning import Plan
 from vfl.planning import plan as make_plan
 from vfl.planning.forecast import forecast
-from vfl.planning.words import compared
+from vfl.planning.run_plan import compared
 from vfl.privacy.events import of_run
 from vfl.privacy.ledger import Accounting
 from vfl.privacy.ledger.composition import epsilon_of, plan_cost
