@@ -96,10 +96,10 @@ from vfl.solvers import (
     SCD as SCD,
     SGD as SGD,
     SVRG as SVRG,
-    Shares as Shares,
     NoisyGram as NoisyGram,
     OutputPerturbation as OutputPerturbation,
     SkGD as SkGD,
 )
+from vfl.solvers.blocks.options import Shares as Shares
 from vfl.tuning.run import tune as tune
 from vfl.version import __version__ as __version__

@@ -14,7 +14,7 @@ from vfl.messages import Descend
 from vfl.planning import Plan, problem_of
 from vfl.planning import plan as make_plan
 from vfl.solvers.releases import smoothness
-from vfl.solvers.releases.smoothness import Curvature
+from vfl.solvers.releases.curvature import Curvature
 
 N = 160
 TOLERANCE = 1e-6

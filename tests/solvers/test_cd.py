@@ -14,7 +14,7 @@ from vfl.errors import PrivacyError, SpecificationError
 from vfl.planning import plan, problem_of
 from vfl.privacy.geometry import Clip
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.releases.smoothness import Curvature
+from vfl.solvers.releases.curvature import Curvature
 
 N = 200
 COLUMNS = ("a0", "a1", "b0")

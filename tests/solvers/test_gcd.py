@@ -25,7 +25,7 @@ from vfl.privacy.ledger import FitBook
 from vfl.privacy.spending import rho
 from vfl.privacy.zcdp import rho_of
 from vfl.solvers.gcd import RULES
-from vfl.solvers.releases.smoothness import Curvature
+from vfl.solvers.releases.curvature import Curvature
 
 N = 160
 COLUMNS = ("a0", "a1", "a2", "b0", "b1")

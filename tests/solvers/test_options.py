@@ -12,7 +12,8 @@ import vfl
 from tests.solvers import setting
 from vfl.losses import LOSSES
 from vfl.penalties import PENALTIES
-from vfl.solvers import SOLVERS, Shares
+from vfl.solvers import SOLVERS
+from vfl.solvers.blocks.options import Shares
 
 KINDS = {**SOLVERS, **LOSSES, **PENALTIES, "Shares": Shares}
 REQUIRED = {"strength": 1.0}

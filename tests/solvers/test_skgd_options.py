@@ -32,7 +32,7 @@ from vfl.privacy.noise import SeededNoise
 from vfl.privacy.spending import mu_squared
 from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
 from vfl.solvers.blocks import visits
-from vfl.solvers.releases.smoothness import Curvature
+from vfl.solvers.releases.curvature import Curvature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

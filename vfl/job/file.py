@@ -56,7 +56,8 @@ from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.schema import declarations
 from vfl.secure.roles import DEALER, Secure
-from vfl.solvers import SOLVERS, Shares, SkGD
+from vfl.solvers import SOLVERS, SkGD
+from vfl.solvers.blocks.options import Shares
 from vfl.tables import FORMS, built, check_types, read_toml
 from vfl.writing import write_whole
 

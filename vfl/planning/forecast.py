@@ -34,8 +34,8 @@ from vfl.planning.quality import Facts, Range, margins_of, ranges
 from vfl.planning.quality import missed as missed_of
 from vfl.solvers.blocks.shares import Budget
 from vfl.solvers.releases import products
+from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.releases.once import Phase
-from vfl.solvers.releases.smoothness import Curvature
 from vfl.solvers.rules import record_defaults
 from vfl.solvers.rules.defaults import typical_spread
 

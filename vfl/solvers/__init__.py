@@ -6,7 +6,7 @@ no model, such as counts of a column.
 
 from __future__ import annotations
 
-from vfl.solvers.blocks.shares import Shares as Shares
+from vfl.solvers.blocks.options import Shares as Shares
 from vfl.solvers.gcd import GCD as GCD
 from vfl.solvers.gd import GD as GD
 from vfl.solvers.noisy_gram import NoisyGram as NoisyGram

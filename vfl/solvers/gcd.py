@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
-    from vfl.solvers.releases.smoothness import Curvature
+    from vfl.solvers.releases.curvature import Curvature
     from vfl.types import Vector
 
 RULES = ("GS-r", "GS-s", "GS-q")

@@ -17,7 +17,7 @@ from vfl.solvers.gd import GD
 from vfl.solvers.joint import unscaled
 from vfl.solvers.noisy_gram import NoisyGram, Row
 from vfl.solvers.releases import correlations, products
-from vfl.solvers.releases.smoothness import Curvature
+from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.rules.record_defaults import signal_to_noise
 from vfl.solvers.skgd import SkGD
 
@@ -193,7 +193,7 @@ def _models(walk: Walk) -> Models:
     largest = sorted((block.size for block in blocks), reverse=True)
     sums = passes * sum(largest) + sum(largest[:more])
     if walk.solver.parallel > 1:  # draws of one visit share one model
-        count = walk.solver.visits(walk.problem)[0]
+        count = walk.visits()[0]
     return Models(count, opened, walk.n_releases, sums)
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, Typ
 from vfl.arguments import check_options
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError
 from vfl.messages import Query, Weighting
-from vfl.types import Kept, Vector
+from vfl.privacy.events import Gaussian
+from vfl.types import Adjacency, Kept, Vector
 
 if TYPE_CHECKING:
     from vfl.losses import Loss
@@ -199,3 +200,22 @@ def options_of(solver: Any) -> dict[str, Any]:
         nested = is_dataclass(value) and not isinstance(value, type)
         found |= {f"{f.name}.{name}": one for name, one in options_of(value).items()} if nested else {f.name: value}
     return found
+
+
+def require_bearable(deviation: float) -> None:
+    """Raise PrivacyError if noise of this standard deviation, in units of the cap, would overflow the exact integer sums.
+
+    The check reads only public values and runs during planning. vfl.privacy.rounded_gaussian draws noise of a standard
+    deviation of up to 2⁴⁸ grid steps, and a grid step is more than 2⁻²¹ of the cap.
+    """
+    if not deviation <= 2.0**26:
+        raise PrivacyError(
+            "epsilon is too small for so many releases: they need more noise than exact sums can carry; raise epsilon, "
+            "or lower the number of releases (passes, or larger blocks)"
+        )
+
+
+def bearable(sensitivity: float, z: float, dimension: int) -> Gaussian:
+    """Return the event of a release of sensitivity Δ with σ = zΔ, which is 1/z-GDP, if exact sums can hold its noise."""
+    require_bearable(z * sensitivity)
+    return Gaussian(Adjacency.REPLACE_ONE, sensitivity, z * sensitivity, dimension)

@@ -5,33 +5,24 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from vfl.arguments import flag, one_of, option, require_number, require_positive, that, whole
+from vfl.arguments import one_of, option, require_positive
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.messages import Descend
+from vfl.solvers.blocks.options import ITERATES, BlockOptions, Shares
 from vfl.solvers.blocks.presence import Presence
-from vfl.solvers.blocks.shares import Budget, Shares, table
-from vfl.solvers.blocks.skgd_options import (
-    GEOMETRIES,
-    ITERATES,
-    SWEEPS,
-    clip_or_rule,
-    declined,
-    require_fit,
-    require_options,
-    resolved,
-)
-from vfl.solvers.blocks.visits import BOUNDS, RECORD, Walk
+from vfl.solvers.blocks.shares import Budget, table
+from vfl.solvers.blocks.skgd_options import declined, require_fit, require_options, resolved
+from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, accelerated
-from vfl.solvers.iterates.convergence import TOLERANCE, describe
+from vfl.solvers.iterates.convergence import describe
 from vfl.solvers.iterates.quadratic import JointSteps
 from vfl.solvers.iterates.trail import Trail
 from vfl.solvers.protocol import Derivative, Solver, Vectors
 from vfl.solvers.releases import products
+from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.releases.once import Phase, Run
-from vfl.solvers.releases.smoothness import Curvature
 from vfl.solvers.releases.start import begins
 from vfl.solvers.rules import defaults, record_defaults
 
@@ -41,12 +32,9 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
 
-COUNTED = 1 << 17
-"""Number of draws that a plan simulates to count messages. For longer runs the plan extrapolates."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkGD(Solver):
+class SkGD(BlockOptions):
     """Block coordinate descent with sampled blocks. Public rules decide options left at None; `vfl.plan` prints the reasons.
 
     block_size : number of columns per block; blocks never span two parties. Leave it out if the partition names blocks.
@@ -90,41 +78,12 @@ class SkGD(Solver):
     seed : public seed for the order of blocks.
     """
 
-    block_size: int | None = option(whole(), None)
-    sampling: str = "shuffled"
-    tau: int | None = None
-    parallel: int = option(whole(), 1)
-    passes: int | None = option(whole(), None)
-    outer_rounds: int | None = option(whole(), None)
-    inner_rounds: int | None = option(whole(), None)
-    clip: float | str | None = option(clip_or_rule, None)
-    reserve_passes: int = option(whole(0), 0)
-    shares: Shares | None = option(that(lambda value: isinstance(value, Shares), "must be vfl.Shares(...)"), None)
-    noise_geometry: str = option(one_of(GEOMETRIES), "scaled")
-    step_size: float | None = option(require_positive, None)
-    momentum: float | None = option(require_number, None)
-    joint: bool | None = option(flag, None)
-    tol: float | None = option(TOLERANCE, None)
-    iterate: str | None = option(one_of(ITERATES), None)
-    sweep: str = option(one_of(SWEEPS), "party")
-    seed: int = 0
-
     name: ClassVar[str] = "SkGD"
     goes_on_without: ClassVar[bool] = True
     multinomial: ClassVar[bool] = True
     infers: ClassVar[bool] = True
     warm_starts: ClassVar[bool] = True
     takes_terms: ClassVar[bool] = True
-
-    @property
-    def sequential(self) -> bool:
-        """True unless a round moves blocks of several parties."""
-        return self.parallel == 1 and self.sampling not in ("nice", "full")
-
-    @property
-    def sweeps(self) -> bool:
-        """True if a party takes several steps per message, each from the margins after the step before."""
-        return self.sweep != "block" and self.sampling not in ("nice", "full") and self.parallel == 1
 
     def __post_init__(self) -> None:
         Solver.__post_init__(self)
@@ -229,15 +188,7 @@ class SkGD(Solver):
 
     def visits(self, problem: Problem) -> tuple[int, int]:
         """Return the number of visits, and the number of parties in all visits together."""
-        walk = Walk(self, problem, Curvature.flat(problem))
-        rounds, owners = self.outer_rounds or 1, [block.party for block in walk.blocks]
-        counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
-        visits = visited = 0
-        for draws in islice(walk.outer(), counted):
-            for _, drawn in draws:
-                visits += 1
-                visited += 1 if self.sweeps else len({owners[b] for draw in drawn for b in draw})
-        return round(visits * rounds / counted), round(visited * rounds / counted)
+        return Walk(self, problem, Curvature.flat(problem)).visits()
 
     def _extrapolations(self, problem: Problem) -> int:
         if not accelerated(self, problem):
@@ -275,31 +226,6 @@ class SkGD(Solver):
             "before noise: policies must say products = true"
         )
 
-    @property
-    def adaptive(self) -> bool:
-        """True if released values decide the order of blocks or the noise. Importance sampling and some caps depend on M.
-
-        The charge for passes under a record cap depends only on their number, never on released values.
-        """
-        if self.by_pass:
-            return False
-        return self.sampling == "importance" or self.noise_geometry == "isotropic" or self.clip == BOUNDS
-
-    @property
-    def decided(self) -> Shares:
-        """Record cap, and the share of μ² that each kind of release spends. In a resolved solver all of these are set."""
-        return self.shares or Shares()
-
-    @property
-    def label_share(self) -> float:
-        """Share of μ² for label statistics, which decide where the intercept starts; 0 until a rule has decided."""
-        return self.decided.label_share or 0.0
-
-    @property
-    def by_pass(self) -> bool:
-        """True if a pass is charged as one release."""
-        return self.clip == RECORD
-
     def _begins(self, problem: Problem) -> bool:
         """Return True if, by public facts, the run starts at a nonzero model. All runs of a plan then send the same queries."""
         return begins(problem, self.label_share) or problem.start is not None
@@ -310,9 +236,7 @@ class SkGD(Solver):
 
     def skipped(self, problem: Problem) -> int:
         """Return the number of block updates before the tail, which the average omits."""
-        walk = Walk(self, problem, Curvature.flat(problem))
-        early = walk.n_releases * record_defaults.early_passes(walk.n_passes) // walk.n_passes
-        return early if self.by_pass else walk.n_releases // 2
+        return Walk(self, problem, Curvature.flat(problem)).skipped
 
     @property
     def shows_columns(self) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vfl.messages import Block, Query, RecordCap
     from vfl.problem import Problem
     from vfl.solvers.protocol import Exchange, Released
-    from vfl.solvers.releases.smoothness import Curvature
+    from vfl.solvers.releases.curvature import Curvature
     from vfl.types import Vector
 
 Addressed = TypeVar("Addressed")

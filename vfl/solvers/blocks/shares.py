@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vfl.arguments import SHARE, check_options, number, option
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.solvers.blocks.visits import Walk
+from vfl.solvers.protocol import require_bearable
 from vfl.solvers.releases import correlations, excess, products, smoothness, start
+from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.releases.once import Phase
-from vfl.solvers.releases.smoothness import Curvature, require_bearable
 from vfl.solvers.rules import record_defaults
 from vfl.types import Adjacency
 
@@ -24,37 +24,13 @@ if TYPE_CHECKING:
     from vfl.messages import Query
     from vfl.privacy.events import Event
     from vfl.problem import Problem
+    from vfl.solvers.blocks.options import BlockOptions
     from vfl.solvers.protocol import Released
     from vfl.solvers.releases.once import OneTime, Run
-    from vfl.solvers.skgd import SkGD
     from vfl.types import Vector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Record cap and shares of μ², for studies. Public rules decide fields that are None (vfl.solvers.rules.record_defaults).
-
-    record_clip : record cap C, divided by √p, in units of √M_j, for clip='record'.
-    early_share : share of the passes' μ² for the first 30 % of the passes, under clip='record'. The tail average omits these
-        first passes. 0 gives every pass the same share.
-    excess_share : share of the μ² left by releases of moments and labels. It pays for two sums of the gradient parts that C
-        cuts off, under clip='record' and logistic or squared loss. If these sums show a bias that exceeds the noise of a wider
-        cap, C is multiplied by 1.6 or 2.6 (vfl.solvers.releases.excess). 0 releases no sums.
-    label_share : share of the μ² that the moments leave. It pays for label statistics, which decide where the intercept starts
-        (vfl.solvers.releases.start). For squared loss, κ (the cap) is also multiplied by the released spread of the labels over
-        the typical spread. 0 releases no statistics.
-    """
-
-    record_clip: float | None = option(number(lambda clip: 1e-90 <= clip <= 1e90, "must be positive and finite"), None)
-    early_share: float | None = option(SHARE, None)
-    excess_share: float | None = option(SHARE, None)
-    label_share: float | None = option(SHARE, None)
-
-    def __post_init__(self) -> None:
-        check_options(self, "Shares: ")
-
-
-def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
+def table(solver: BlockOptions, problem: Problem) -> tuple[OneTime, ...]:
     """Return what a resolved SkGD releases outside its passes, in order. Each takes a share of the μ² still left."""
     shares = solver.decided
     rows = [smoothness.row(problem)]
@@ -69,7 +45,7 @@ def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
     return tuple(rows)
 
 
-def _joined(solver: SkGD, problem: Problem) -> bool:
+def _joined(solver: BlockOptions, problem: Problem) -> bool:
     """Return True if the first pass after the early passes begins an outer round, which rebuilds the margins anyway."""
     walk = Walk(solver, problem, Curvature.flat(problem))
     early = record_defaults.early_passes(walk.n_passes)
@@ -83,7 +59,7 @@ class Budget:
     Releases outside the passes take their shares of μ² in the order of `table`. The passes get the rest.
     """
 
-    solver: SkGD
+    solver: BlockOptions
     problem: Problem
 
     @property

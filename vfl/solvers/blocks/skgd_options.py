@@ -8,43 +8,29 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from vfl.arguments import CLIP
 from vfl.errors import SpecificationError
 from vfl.samplers import sampler_of
-from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
+from vfl.solvers.blocks.options import BOUNDS, COORDINATE, RECORD
+from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.iterates.convergence import tolerance
 from vfl.solvers.protocol import require_clip, require_groups
 from vfl.solvers.releases import correlations, counts, products
-from vfl.solvers.releases.smoothness import Curvature, require_curvature, require_representable
+from vfl.solvers.releases.curvature import Curvature
+from vfl.solvers.releases.smoothness import require_curvature, require_representable
 from vfl.solvers.rules import defaults, intervals, record_defaults
 
 if TYPE_CHECKING:
     from vfl.problem import Problem
-    from vfl.solvers.skgd import SkGD
+    from vfl.solvers.blocks.options import BlockOptions
 
-Solver = TypeVar("Solver", bound="SkGD")
+Solver = TypeVar("Solver", bound="BlockOptions")
 
-SWEEPS = ("party", "visit", "block")
-ITERATES = ("last", "average", "tail")
-GEOMETRIES = ("scaled", "isotropic")
-CLIPS = (RECORD, COORDINATE, BOUNDS)
 ONCE_A_PASS = ("shuffled", "cyclic", "full")
 OF_RECORD = ("record_clip", "early_share", "excess_share")
 """Fields of `Shares` that apply only under a record cap."""
 
 
-def clip_or_rule(argument: str, clip: float | str) -> float | str:
-    """Return a clip: a positive number, as float, or one of CLIPS."""
-    if isinstance(clip, str):
-        if clip not in CLIPS:
-            raise SpecificationError(f"{argument} must be a positive number or one of {', '.join(CLIPS)}, not {clip!r}")
-        return clip
-    if not (1e-90 <= CLIP(argument, clip) <= 1e90 or clip == math.inf):
-        raise SpecificationError(f"{argument}={clip!r} is beyond what exact sums can hold: rescale the columns")
-    return float(clip)
-
-
-def require_options(solver: SkGD) -> None:
+def require_options(solver: BlockOptions) -> None:
     """Raise SpecificationError for an option that contradicts another option."""
     if solver.momentum is not None:
         most = 1.0 - (solver.step_size or 1.0) / 2.0
@@ -64,7 +50,7 @@ def require_options(solver: SkGD) -> None:
     sampler_of(solver.sampling, solver.tau)
 
 
-def _require_record_options(solver: SkGD) -> None:
+def _require_record_options(solver: BlockOptions) -> None:
     if solver.clip == RECORD and solver.sampling not in ONCE_A_PASS:
         raise SpecificationError(
             f"{solver.name}: clip='record' needs a sampling that visits every block once per pass: "
@@ -123,7 +109,7 @@ def resolved(given: Solver, problem: Problem) -> Solver:
     return solver
 
 
-def _clip(solver: SkGD, problem: Problem) -> float | str:
+def _clip(solver: BlockOptions, problem: Problem) -> float | str:
     """Return the clip: a number (cap per coordinate), 'record' or 'bounds'."""
     asked = solver.reserve_passes or any(getattr(solver.decided, name) is not None for name in OF_RECORD)
     clip = solver.clip
@@ -135,7 +121,7 @@ def _clip(solver: SkGD, problem: Problem) -> float | str:
     return defaults.clip(problem) if clip == COORDINATE else clip
 
 
-def _momentum(solver: SkGD, problem: Problem) -> float:
+def _momentum(solver: BlockOptions, problem: Problem) -> float:
     """Return β: the user's value, else the rule's. The rule applies under a record cap if the number of passes is left open."""
     if solver.momentum is not None:
         return solver.momentum
@@ -146,7 +132,7 @@ def _momentum(solver: SkGD, problem: Problem) -> float:
     return record_defaults.momentum(problem, solver.step_size)
 
 
-def declined(solver: SkGD, problem: Problem) -> str:
+def declined(solver: BlockOptions, problem: Problem) -> str:
     """Return, as a clause, why the public rule takes no joint steps; '' if joint steps pay."""
     if _clip(solver, problem) != RECORD:
         return "each column has a clip of its own, whose charge is not one per pass"
@@ -167,7 +153,7 @@ def _with_joint_steps(solver: Solver) -> Solver:
     )
 
 
-def _require_joint_options(solver: SkGD) -> None:
+def _require_joint_options(solver: BlockOptions) -> None:
     usual = {
         "clip": (None, RECORD),
         "sampling": ("shuffled", "full"),
@@ -185,7 +171,7 @@ def _require_joint_options(solver: SkGD) -> None:
             )
 
 
-def _require_joint_fit(solver: SkGD, problem: Problem) -> None:
+def _require_joint_fit(solver: BlockOptions, problem: Problem) -> None:
     several = problem.subsamples > 1 or problem.inference is not None
     for fits, what in (
         (
@@ -201,13 +187,13 @@ def _require_joint_fit(solver: SkGD, problem: Problem) -> None:
             raise SpecificationError(f"{solver.name}: joint=True needs {what}: leave joint out")
 
 
-def _default_passes(solver: SkGD, problem: Problem) -> int:
+def _default_passes(solver: BlockOptions, problem: Problem) -> int:
     if not solver.by_pass:
         return defaults.passes(problem)
     return defaults.in_equal_parts(record_defaults.passes(problem, solver.step_size, solver.momentum or 0.0))
 
 
-def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:
+def _excess_share(solver: BlockOptions, problem: Problem, passes: int) -> float:
     fits = (
         problem.private
         and (problem.loss.log_odds or problem.loss.quadratic)
@@ -226,7 +212,7 @@ def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:
     return given
 
 
-def _label_share(solver: SkGD, problem: Problem) -> float:
+def _label_share(solver: BlockOptions, problem: Problem) -> float:
     record, given = _clip(solver, problem) == RECORD, solver.decided.label_share
     starts = problem.start is not None and (
         record_defaults.has_balance(problem) or record_defaults.releases_mean(problem)
@@ -254,7 +240,7 @@ def _label_share(solver: SkGD, problem: Problem) -> float:
     return given
 
 
-def require_fit(solver: SkGD, problem: Problem) -> None:
+def require_fit(solver: BlockOptions, problem: Problem) -> None:
     """Raise SpecificationError or PrivacyError if the solver's options do not fit the problem."""
     require_representable(problem)
     require_curvature(solver.name, problem)

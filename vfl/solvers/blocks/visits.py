@@ -19,8 +19,10 @@ from vfl.messages import RecordCap, Step
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
+from vfl.solvers.blocks.options import BOUNDS, RECORD
 from vfl.solvers.blocks.prox import ClassesStep, ColumnStep, ProxStep
 from vfl.solvers.iterates.anderson import WINDOW, accelerated
+from vfl.solvers.rules import record_defaults
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -29,14 +31,15 @@ if TYPE_CHECKING:
     from vfl.messages import Block
     from vfl.problem import Problem
     from vfl.samplers import Draw, Sampler
-    from vfl.solvers.releases.smoothness import Curvature
-    from vfl.solvers.skgd import SkGD
+    from vfl.solvers.blocks.options import BlockOptions
+    from vfl.solvers.releases.curvature import Curvature
     from vfl.types import Vector
 
     Visit = dict[str, tuple[Step, ...]]
     Draws = tuple[int, tuple[Draw, ...]]
 
-BOUNDS, COORDINATE, RECORD = "bounds", "coordinate", "record"
+COUNTED = 1 << 17
+"""Number of draws that a plan simulates to count messages. For longer runs the plan extrapolates."""
 
 
 @dataclass(eq=False)
@@ -48,7 +51,7 @@ class Walk:
         the end of the run. () means no noise.
     """
 
-    solver: SkGD
+    solver: BlockOptions
     problem: Problem
     known: Curvature
     multipliers: tuple[tuple[float, int], ...] = ()
@@ -86,6 +89,12 @@ class Walk:
     def n_passes(self) -> int:
         """Number of passes of the whole run, including the last one even if it is incomplete."""
         return -(-self.n_draws // self.draws_a_pass)
+
+    @property
+    def skipped(self) -> int:
+        """Number of block updates before the tail, which the average omits."""
+        early = self.n_releases * record_defaults.early_passes(self.n_passes) // self.n_passes
+        return early if self.solver.by_pass else self.n_releases // 2
 
     def geometry(self, block: Block) -> tuple[Vector, Clip]:
         """Return a scale for the products r_i x_{i,S} of the columns S of a block, and the cap on the norm of a scaled product.
@@ -186,6 +195,18 @@ class Walk:
         """Return the steps of a visit, by party. number : number of the pass."""
         steps = [step for draw in draws for step in self._together(self._multiplier(number), draw)]
         return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
+
+    def visits(self) -> tuple[int, int]:
+        """Return the number of visits, and the number of parties in all visits together."""
+        solver, owners = self.solver, [block.party for block in self.blocks]
+        rounds = solver.outer_rounds or 1
+        counted = min(rounds, -(-COUNTED // (solver.inner_rounds or 1)))
+        visits = visited = 0
+        for draws in islice(self.outer(), counted):
+            for _, drawn in draws:
+                visits += 1
+                visited += 1 if solver.sweeps else len({owners[b] for draw in drawn for b in draw})
+        return round(visits * rounds / counted), round(visited * rounds / counted)
 
     def _together(self, z: float | None, draw: Draw) -> tuple[Step, ...]:
         """Return the steps of the blocks in one draw. These blocks move at the same time, so each step is shorter."""

@@ -14,9 +14,9 @@ from vfl.solvers.iterates.convergence import largest
 if TYPE_CHECKING:
     from vfl.losses import Loss
     from vfl.problem import Problem
+    from vfl.solvers.blocks.options import BlockOptions
     from vfl.solvers.blocks.presence import Presence
     from vfl.solvers.protocol import Exchange
-    from vfl.solvers.skgd import SkGD
     from vfl.types import Vector
 
 WINDOW = 10
@@ -32,7 +32,7 @@ MESSAGES = 4
 """Largest number of queries per extrapolation: loss, new margins, loss at the new margins, return to the old margins."""
 
 
-def accelerated(solver: SkGD, problem: Problem) -> bool:
+def accelerated(solver: BlockOptions, problem: Problem) -> bool:
     """Return True for a run that uses extrapolation: no privacy, no clips, a tolerance, and passes in a fixed order."""
     fixed = solver.sampling in ("shuffled", "cyclic", "full") and solver.iterate == "last"
     fixed = fixed and not solver.momentum

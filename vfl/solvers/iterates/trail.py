@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from vfl.messages import Step
     from vfl.problem import Problem
+    from vfl.solvers.blocks.options import BlockOptions
     from vfl.solvers.protocol import Exchange
     from vfl.solvers.releases.once import Run
-    from vfl.solvers.skgd import SkGD
     from vfl.types import Vector
 
 
@@ -120,9 +120,9 @@ class Trail:
     w : (p,) the model at which the passes begin.
     """
 
-    def __init__(self, solver: SkGD, run: Run, w: Vector) -> None:
+    def __init__(self, solver: BlockOptions, run: Run, w: Vector) -> None:
         problem, unit = run.problem, np.sqrt(run.known.smoothness)
-        self._average = Average(solver.iterate or "last", solver.skipped(problem))
+        self._average = Average(solver.iterate or "last", run.walk.skipped)
         self._convergence = Convergence(solver.tol, unit, problem.intercept)
         self._momentum = Momentum(0.0 if solver.joint else solver.momentum or 0.0)
         self._acceleration = Acceleration(problem, run.loss, unit, run.present, on=accelerated(solver, problem))

@@ -15,9 +15,8 @@ from vfl.messages import Counts, Tally, Unnoised, Weighting
 from vfl.privacy import magnitudes
 from vfl.privacy.calibration import noise_multiplier
 from vfl.solvers import joint
-from vfl.solvers.protocol import Derivative, Solver
+from vfl.solvers.protocol import Derivative, Solver, bearable
 from vfl.solvers.releases.labels import noised
-from vfl.solvers.releases.smoothness import bearable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

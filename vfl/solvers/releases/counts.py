@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Exchange
-    from vfl.solvers.releases.smoothness import Curvature
+    from vfl.solvers.releases.curvature import Curvature
     from vfl.types import Integers, Vector
 
 BINS = 32

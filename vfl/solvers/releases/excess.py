@@ -21,8 +21,8 @@ from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward, Weighting
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.geometry import Clip
+from vfl.solvers.protocol import require_bearable
 from vfl.solvers.releases.once import OneTime, Phase
-from vfl.solvers.releases.smoothness import require_bearable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

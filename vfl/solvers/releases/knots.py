@@ -12,7 +12,7 @@ from vfl.features.curve import edges_of
 from vfl.messages import Ranges
 from vfl.privacy import magnitudes
 from vfl.privacy.calibration import noise_multiplier
-from vfl.solvers.releases.smoothness import bearable
+from vfl.solvers.protocol import bearable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

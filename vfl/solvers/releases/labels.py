@@ -16,7 +16,7 @@ from vfl.evaluation.estimates import on_simplex
 from vfl.evaluation.statistics import BinCounts, LabelMean, Positives
 from vfl.messages import Tally, Unnoised
 from vfl.schema import MOST_CLASSES
-from vfl.solvers.releases.smoothness import bearable
+from vfl.solvers.protocol import bearable
 
 if TYPE_CHECKING:
     from vfl.messages import Statistic

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vfl.solvers.blocks.presence import Presence
     from vfl.solvers.blocks.visits import Walk
     from vfl.solvers.protocol import Exchange
-    from vfl.solvers.releases.smoothness import Curvature
+    from vfl.solvers.releases.curvature import Curvature
     from vfl.types import Vector
 
 

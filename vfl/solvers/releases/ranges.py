@@ -11,8 +11,8 @@ import numpy as np
 from vfl.messages import Ranges
 from vfl.privacy import magnitudes
 from vfl.privacy.calibration import noise_multiplier
+from vfl.solvers.protocol import bearable
 from vfl.solvers.releases.bins import Release
-from vfl.solvers.releases.smoothness import bearable
 
 if TYPE_CHECKING:
     from vfl.privacy.events import Gaussian

@@ -8,7 +8,6 @@ declared range, the error at the same ε falls by a factor of 100. M_j are relea
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,75 +16,23 @@ from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.messages import Moments
 from vfl.messages.moments import joint_moments
 from vfl.privacy.calibration import noise_multiplier, split
-from vfl.privacy.events import Gaussian
+from vfl.solvers.protocol import bearable
+from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.releases.once import OneTime, Phase
-from vfl.types import Adjacency, Vector
 
 if TYPE_CHECKING:
+    from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Exchange, Released
     from vfl.solvers.releases.once import Run
+    from vfl.types import Vector
 
 OVERFLOW = "the squares of a column's values overflow: declare bounds with scaling='bounds', or change its unit"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Curvature:
-    """Centres and smoothness constants of the columns before the first step. Released values are public.
-
-    centre : (p,) c_j, 0 where columns are not centred.
-    smoothness : (p,) M_j > 0 of the centred columns.
-    unit : unit of the residuals; 1 unless the spread of the labels was released (vfl.solvers.releases.labels).
-    """
-
-    centre: Vector
-    smoothness: Vector
-    unit: float = 1.0
-
-    @classmethod
-    def flat(cls, problem: Problem) -> Curvature:
-        """Return a curvature with M = 1 and no centres. It serves counts of visits and releases, which do not depend on M."""
-        p = problem.layout.n_coordinates
-        return cls(np.zeros(p), np.ones(p))
-
-    def uncentred(self, w: Vector, intercept: Vector) -> Vector:
-        """Return w for the uncentred columns. The intercept absorbs the shift by the centres. intercept : (p,) mask."""
-        return w - intercept * self._shift(w, intercept)
-
-    def centred(self, w: Vector, intercept: Vector) -> Vector:
-        """Return w for the centred columns. This is the inverse of `uncentred`."""
-        return w + intercept * self._shift(w, intercept)
-
-    def _shift(self, w: Vector, intercept: Vector) -> float | Vector:
-        """Return c·w. With K classes, return (p·K,): each coordinate gets c·w of its class."""
-        classes = int(intercept.sum())
-        if classes > 1:
-            return np.asarray(np.tile((self.centre * w).reshape(-1, classes).sum(axis=0), w.size // classes))
-        return float(self.centre @ w)
 
 
 def features(problem: Problem) -> Vector:
     """Return (p,) booleans: True for features; False for the intercept, whose moments are public."""
     return np.asarray(problem.intercept == 0.0)
-
-
-def require_bearable(deviation: float) -> None:
-    """Raise PrivacyError if noise of this standard deviation, in units of the cap, would overflow the exact integer sums.
-
-    The check reads only public values and runs during planning. vfl.privacy.rounded_gaussian draws noise of a standard
-    deviation of up to 2⁴⁸ grid steps, and a grid step is more than 2⁻²¹ of the cap.
-    """
-    if not deviation <= 2.0**26:
-        raise PrivacyError(
-            "epsilon is too small for so many releases: they need more noise than exact sums can carry; raise epsilon, "
-            "or lower the number of releases (passes, or larger blocks)"
-        )
-
-
-def bearable(sensitivity: float, z: float, dimension: int) -> Gaussian:
-    """Return the event of a release of sensitivity Δ with σ = zΔ, which is 1/z-GDP, if exact sums can hold its noise."""
-    require_bearable(z * sensitivity)
-    return Gaussian(Adjacency.REPLACE_ONE, sensitivity, z * sensitivity, dimension)
 
 
 def require_curvature(solver: str, problem: Problem) -> None:

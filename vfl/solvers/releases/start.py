@@ -17,6 +17,7 @@ from vfl.privacy.calibration import noise_multiplier, scaled_to_budget
 from vfl.privacy.events import Gaussian
 from vfl.privacy.gaussian_dp import epsilon_of
 from vfl.solvers.releases import counts
+from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.releases.labels import (
     balance_of,
     centre_and_spread,
@@ -30,7 +31,6 @@ from vfl.solvers.releases.labels import (
     seeks_spread,
 )
 from vfl.solvers.releases.once import OneTime, Phase
-from vfl.solvers.releases.smoothness import Curvature
 from vfl.solvers.rules import record_defaults
 from vfl.solvers.rules.defaults import typical_spread
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfl.problem import Problem
-    from vfl.solvers.skgd import SkGD
+    from vfl.solvers.blocks.options import BlockOptions
 
 REBUILD_EVERY = 10
 """Largest number of passes between rebuilds of Xw. A resumed run repeats at most this many passes."""
@@ -183,7 +183,7 @@ def outer_rounds(n_passes: int) -> int:
     return n_passes // part
 
 
-def explain(problem: Problem, solver: SkGD, once: Sequence[str]) -> tuple[str, ...]:
+def explain(problem: Problem, solver: BlockOptions, once: Sequence[str]) -> tuple[str, ...]:
     """Return one sentence for every option that a rule decided. once : sentences about releases outside the passes."""
     noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
     κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"

@@ -19,7 +19,7 @@ from vfl.solvers.rules import record_defaults
 
 if TYPE_CHECKING:
     from vfl.problem import Problem
-    from vfl.solvers.skgd import SkGD
+    from vfl.solvers.blocks.options import BlockOptions
 
 LEAST, CLEAR = 1.5, 5.0
 """Ratios of the curvature to its noise. Below LEAST, intervals are refused; below CLEAR, intervals are marked conservative."""
@@ -36,7 +36,7 @@ TYPICAL = 0.8
 """Assumed curvature of logistic loss in units of ¼, for shares of positive labels between a quarter and three quarters."""
 
 
-def clearness(solver: SkGD, problem: Problem) -> float:
+def clearness(solver: BlockOptions, problem: Problem) -> float:
     """Return P = n·h̄/(σ√(2p)): a typical curvature, summed over records, divided by the norm of its noise matrix.
 
     If P is below CLEAR, the intervals of a resolved solver are marked conservative.
@@ -47,7 +47,7 @@ def clearness(solver: SkGD, problem: Problem) -> float:
     return problem.n_records * (TYPICAL if problem.loss.log_odds else 1.0) / (sigma * math.sqrt(2.0 * p))
 
 
-def require(solver: SkGD, problem: Problem) -> None:
+def require(solver: BlockOptions, problem: Problem) -> None:
     """Raise SpecificationError, which names the remedy, if the standard errors of a resolved solver would mislead."""
     unfit = _unfit(solver, problem)
     if unfit:
@@ -56,7 +56,7 @@ def require(solver: SkGD, problem: Problem) -> None:
     _require_signal(solver, problem)
 
 
-def _require_signal(solver: SkGD, problem: Problem) -> None:
+def _require_signal(solver: BlockOptions, problem: Problem) -> None:
     """Raise SpecificationError if noise would outweigh gradients or curvature. The message has an n, ε or p that would do."""
     ρ, P = record_defaults.signal_to_noise(problem), math.inf
     if problem.inference is not None:
@@ -89,7 +89,7 @@ def _rounded(count: float) -> int:
     return math.ceil(count / digit) * digit
 
 
-def _unfit(solver: SkGD, problem: Problem) -> tuple[str, str] | None:
+def _unfit(solver: BlockOptions, problem: Problem) -> tuple[str, str] | None:
     loss, penalty = problem.loss, problem.penalty
     n = problem.n_records * problem.subsamples
     ridge = n * penalty.convexity
