@@ -236,6 +236,10 @@ class Quiet(Backward):
         return ()
 
 
+def of_telco(own: Any) -> Any:
+    return {"telco": own["telco"]}
+
+
 LOUD = event(sensitivity=100.0, sigma=100.0)
 """As costly, and large enough for any order."""
 REFUSED: dict[str, tuple[str, type, int, Callable[[Any], Any]]] = {
@@ -303,6 +307,13 @@ REFUSED: dict[str, tuple[str, type, int, Callable[[Any], Any]]] = {
     ),
     "slopes of a smaller order": ("slopes", Gram, 0, both(field("clip", lambda own: replace(own, dimension=3)), LOUD)),
     "a momentum without a start": (PASS, Descend, 0, lambda q: replace(q, push={"shop": np.zeros(2)})),
+    "coordinates of fewer parties than scores": (PICK, Select, 0, field("coordinates", of_telco)),
+    "scales and rules of fewer parties than scores": (
+        PICK,
+        Select,
+        0,
+        both(field("scales", of_telco), field("rules", of_telco)),
+    ),
     "a tally's sensitivity": (VISIT, Descend, 0, tally(sensitivity=0.1)),
     "a sum with more scales": (SUM, Backward, 0, field("scales", lambda own: tuple(map(longer, own)))),
     # A pass under a record cap.
@@ -462,6 +473,39 @@ def test_what_no_charge_covers_is_charged_again_or_not_asked_for(
     for key in keys[:2]:
         assert any((own.round, own.attempt) == (key.round, key.attempt) for own in paid_for), "asked for, not charged"
     assert len(keys) >= 1
+
+
+@pytest.mark.parametrize("name", [PASS, BLOCKS])
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_after_a_loss_no_charge_covers_a_column_twice(name: str, lost: int, tmp_path: Path) -> None:
+    """The lost answer may have been seen, so that its repetition needs a charge of its own."""
+    run = Run(spec(name), tmp_path, lambda job: Seen(job, lost=lost))
+    run.go()
+    asked: list[tuple[ReleaseKey, str, int]] = []
+    for _, to, query in run.transport.asked:
+        if isinstance(query, Descend) and query.capped is not None and query.events():
+            assert query.capped.paid is not None
+            blocks = [own.block for own in query.ordered()]
+            asked += [(query.capped.paid.key, to, j) for own in blocks for j in range(own.start, own.stop)]
+    assert asked
+    assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_after_a_loss_a_sample_is_drawn_anew_and_charged(lost: int, tmp_path: Path) -> None:
+    """Seeded noise alone repeats a batch."""
+    run = Run(spec(SAMPLED), tmp_path, lambda job: Seen(job, lost=lost))
+    batches: list[bytes] = []
+    ask = run.transport.ask
+
+    def noticed(shares: Any, records: Any, key: ReleaseKey) -> Any:
+        if any(share.events() for share in shares.values()):
+            batches.append((records.weights != 0.0).tobytes())
+        return ask(shares, records, key)
+
+    run.transport.ask = noticed
+    run.go()
+    assert len(batches) == len(set(batches)) >= 6
 
 
 @pytest.mark.parametrize(

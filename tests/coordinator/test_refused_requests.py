@@ -64,7 +64,8 @@ class Deviant(Watched):
             posted = super().post(to, message, vectors, due, **options)
             super().post(to, self.change(message), vectors, due, **options)
             return posted
-        return super().post(to, self.change(message), vectors, due, **options)
+        told = self.change(message)
+        return super().post(to, told, vectors if type(told) is type(message) else NOTHING, due, **options)
 
 
 def query(*changes: Any) -> Callable[[Any], Any]:
@@ -277,6 +278,17 @@ LIES: dict[str, tuple[tuple[str, type, str], Callable[[Any], Any]]] = {
         (PRODUCTS, requests.MaskProducts, "q0"),
         lambda own: requests.MaskAngles(own.session, requests.Version("m", 0), np.zeros(2), None),
     ),
+    "a number of records before the keys": (
+        (SUM, requests.Begin, "q0"),
+        lambda own: requests.StateRecords(own.session),
+    ),
+    "terms before the numbers of records": (
+        (SUM, requests.CheckRecords, DEALER),
+        lambda own: requests.DealTerms(own.session, requests.Version("m", 0)),
+    ),
+    "a set-up over a shorter block": ((SUM, requests.SetUp, "q0"), rows(0, lambda own: replace(own, stop=1))),
+    "a set-up with fewer scales": ((SUM, requests.SetUp, "q0"), rows(2, lambda own: own[:1])),
+    "a set-up with fewer centres": ((SUM, requests.SetUp, "q0"), rows(1, lambda own: own[:1])),
     "a contribution before its set-up": (
         (SUM, requests.SetUp, "q0"),
         lambda own: requests.TakeColumns(own.session, "q1"),
