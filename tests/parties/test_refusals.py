@@ -602,8 +602,8 @@ class Wider(GramClip):
         return Clip(self.cap, size).sensitivity
 
 
-def of(name: str, kind: type) -> Any:
-    return next(query for query, _, _ in honest(name, "bank") if type(query) is kind)
+def of(name: str, kind: type, party: str = "bank") -> Any:
+    return next(query for query, _, _ in honest(name, party) if type(query) is kind)
 
 
 def louder(own: Any) -> Any:
@@ -726,6 +726,14 @@ LATER: dict[str, tuple[str, str, type, Change, int, Change]] = {
         both(alone(1), field("subsample", 1)),
     ),
     "the same columns of other records within a pass": ("subsamples", "bank", Descend, same, 0, field("subsample", 1)),
+    "a piece again under the next number": (
+        "pieces",
+        "telco",
+        Gram,
+        same,
+        1,
+        lambda later: replace(of("pieces", Gram, "telco"), fold=later.fold, weighting=later.weighting),
+    ),
     "a piece under another cap": ("pieces", "telco", Gram, same, 1, squared(0.5)),
     "a piece of the label's other scale": ("pieces", "telco", Gram, same, 1, weighed(label_scale=0.5)),
     "a piece of other residuals": ("slopes in pieces", "telco", Gram, same, 1, weighed(cap=2.0)),
