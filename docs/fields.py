@@ -1,4 +1,4 @@
-"""An extension of griffe: lines `name : what it is` in a docstring become a list."""
+"""An extension of griffe: lines `name : what it is` in a docstring become a list, and fields show their defaults."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class Fields(griffe.Extension):
         """Rewrite the docstring of a module, class, function or attribute."""
         if obj.docstring is not None:
             obj.docstring.value = listed(obj.docstring.value)
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        """Show the default of a field with a check (vfl.arguments.option)."""
+        value = attr.value
+        if isinstance(value, griffe.ExprCall) and str(value.function) == "option":
+            attr.value = value.arguments[1] if len(value.arguments) > 1 else None
 
 
 def listed(text: str) -> str:
