@@ -18,8 +18,11 @@ import tomllib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from vfl.errors import SpecificationError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LARGEST = 1 << 30
 """Largest size, in bytes, of a file that is read whole. LARGEST_TOML is smaller: parsing TOML takes a second per megabyte."""
@@ -60,6 +63,28 @@ def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST, *, follow: 
     if len(content) > largest:
         raise OSError(errno.EFBIG, f"the file is larger than {largest} bytes")
     return content
+
+
+def read_key(path: Path, what: str, remedy: str, largest: int, harm: str = "") -> tuple[bytes, os.stat_result]:
+    """Return the content, at most largest + 1 bytes, and the status of a file of keys. Raises SpecificationError.
+
+    what : kind of the file in errors. remedy : remedy if the file is missing. harm : what others could do with a secret key,
+        whose file only its owner may be allowed to use; '' for a public file.
+    """
+    try:
+        with opened(path) as file:
+            content, status = file.read(largest + 1), os.fstat(file.fileno())
+    except FileNotFoundError:
+        raise SpecificationError(f"there is no {what} at {str(path)!r}: {remedy}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SpecificationError(f"cannot read the {what} {str(path)!r}: {why}") from error
+    if harm and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise SpecificationError(
+            f"the {what} {str(path)!r} can be used by others (mode {stat.S_IMODE(status.st_mode):04o}), who could {harm}. If "
+            f"that may have happened, make a new one; otherwise run: chmod 600 {path}"
+        )
+    return content, status
 
 
 def read_json(path: str | os.PathLike[str], largest: int = LARGEST, *, follow: bool = True) -> Any:

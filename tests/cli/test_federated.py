@@ -61,7 +61,7 @@ class TestRefusals:
             ((*ACROSS, "--as", "bank"), "its coordinator: a party takes part with vfl join credit.toml --as bank"),
             ((*ACROSS, "--as", "hob"), "'hob' is not a member of the federation 'credit' (did you mean 'hub'?): 'hub' coord"),
             ((*ACROSS, "--identity", "bank.key"), "the identity 'bank.key' belongs to 'bank', not to 'hub'"),
-            ((*ACROSS, "--identity", "none.key"), "there is no key 'none.key'"),
+            ((*ACROSS, "--identity", "none.key"), "there is no key at 'none.key'"),
             ((*ACROSS, "--data", "bank.csv"), "with --federation, --data takes PARTY=NAME, not 'bank.csv'"),
             ((*ACROSS, "--data", "bnk=x"), "--data bnk=x: there is no party 'bnk' (did you mean 'bank'?)"),
             ((*ACROSS, "--data", "bank=x", "--data", "bank=y"), "--data names 'bank' twice"),

@@ -66,7 +66,7 @@ class TestIdentity:
             (("new", "bank", "--days", "0"), 2, "valid for 1 to 3653 days, not 0"),
             (("new", "bank", "--folder", "none"), 6, "cannot write 'none/bank.key': No such file"),
             (("new", "taken"), 6, "'taken.pem' exists and is not replaced"),
-            (("show", "bank.pem"), 2, "there is no certificate 'bank.pem'"),
+            (("show", "bank.pem"), 2, "there is no certificate at 'bank.pem'"),
             (("show", "taken.pem"), 2, "'taken.pem' is not a participant's certificate"),
         ],
     )
@@ -127,7 +127,7 @@ class TestFederation:
             ((*HEAD, "--party", "bank=bank.pem", "--party", "bank=bank.pem"), "--party names 'bank' twice"),
             ((*HEAD, "--party", "bank=telco.pem"), "the certificate given for 'bank' is that of 'telco'"),
             ((*HEAD, "--party", "bank=bank.key"), "contains a private key"),
-            ((*HEAD, "--party", "bank=none.pem"), "there is no certificate 'none.pem'"),
+            ((*HEAD, "--party", "bank=none.pem"), "there is no certificate at 'none.pem'"),
             ((*HEAD, "--party", "hub=hub.pem"), "names two members 'hub'"),
             ((*HEAD, *PARTIES, "--dealer", "notary.pem"), "--dealer takes NAME=FILE, not 'notary.pem'"),
             ((*HEAD, *PARTIES, "--dealer", "bank=bank.pem"), "names two members 'bank'"),

@@ -87,7 +87,7 @@ class TestRefusals:
             ({"--as": "hub"}, "'hub' is the coordinator of the federation 'credit', which starts jobs: vfl run JOB"),
             ({"--as": "bnk"}, "'bnk' is not a member of the federation 'credit' (did you mean 'bank'?)"),
             ({"--as": "telco", "--identity": "bank.key"}, "the identity 'bank.key' belongs to 'bank', not to 'telco'"),
-            ({"--identity": "none.key"}, "there is no key 'none.key'"),
+            ({"--identity": "none.key"}, "there is no key at 'none.key'"),
             ({"--policy": "none.toml"}, "there is no policy file 'none.toml': nothing is consented to"),
             ({"--policy": "bank.csv"}, "is not valid TOML"),
             ({"credit.toml": "none.toml"}, "there is no federation file 'none.toml'"),

@@ -7,12 +7,11 @@ key can act as the participant. The certificate is public. Both are PEM files in
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from vfl.documents import opened
+from vfl.documents import read_key
 from vfl.errors import OutputError, SpecificationError
 from vfl.federation.certificate import LARGEST, Read, check_name, new_certificate, read_certificate
 from vfl.writing import create_file
@@ -20,6 +19,7 @@ from vfl.writing import create_file
 KEY_SUFFIX = ".key"
 CERTIFICATE_SUFFIX = ".pem"
 DAYS = 730
+_MAKE = "make one with: vfl identity new NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,31 +96,14 @@ def load_identity(path: str | os.PathLike[str]) -> Identity:
 def read_public(path: str | os.PathLike[str]) -> Read:
     """Return a participant's certificate. Raises SpecificationError if it is missing, malformed or expired."""
     path = Path(path).expanduser()
-    content, _ = _read(path, "certificate", "")
+    content, _ = read_key(path, "certificate", _MAKE, LARGEST)
     return read_certificate(content, f"the certificate {str(path)!r}")
-
-
-def _read(path: Path, what: str, remedy: str) -> tuple[bytes, os.stat_result]:
-    """Return the content and the status of an identity's file. remedy : words that begin the remedy if the file is missing."""
-    try:
-        with opened(path) as file:
-            return file.read(LARGEST + 1), os.fstat(file.fileno())
-    except FileNotFoundError:
-        raise SpecificationError(
-            f"there is no {what} {str(path)!r}: {remedy}make one with: vfl identity new NAME"
-        ) from None
-    except OSError as error:
-        raise SpecificationError(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
 
 
 def _secret(path: Path) -> bytes:
     """Return the content of a key file. The file must belong to this user, and no other user may read it."""
-    content, status = _read(path, "key", "name the identity of this participant, or ")
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise SpecificationError(
-            f"the key {str(path)!r} can be used by others (mode {stat.S_IMODE(status.st_mode):04o}), who could pose as "
-            f"this participant. If that may have happened, make a new identity; otherwise run: chmod 600 {path}"
-        )
+    missing = f"name the identity of this participant, or {_MAKE}"
+    content, status = read_key(path, "key", missing, LARGEST, "pose as this participant")
     if status.st_uid != os.geteuid():
         raise SpecificationError(
             f"the key {str(path)!r} belongs to another user (uid {status.st_uid}, this process runs as {os.geteuid()}): run as "

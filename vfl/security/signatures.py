@@ -12,12 +12,11 @@ Both files are PEM (PKCS #8 and SubjectPublicKeyInfo), which other tools read an
 from __future__ import annotations
 
 import os
-import stat
 import string
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from vfl.documents import opened
+from vfl.documents import read_key
 from vfl.errors import OutputError, SpecificationError
 from vfl.writing import create_file, replace_file
 
@@ -102,7 +101,7 @@ def public_key(given: str | os.PathLike[str]) -> str:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     path = Path(given).expanduser()
-    content, _ = _content(path, "public key")
+    content = _content(path, "public key")
     if b"PRIVATE KEY" in content:
         raise SpecificationError(
             f"{str(path)!r} holds a private key, which its owner should hand to nobody: name the public one "
@@ -143,20 +142,11 @@ def _hex(key: Ed25519PublicKey) -> str:
     return key.public_bytes_raw().hex()
 
 
-def _content(path: Path, what: str) -> tuple[bytes, int]:
-    try:
-        with opened(path) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(LARGEST_FILE + 1)
-    except FileNotFoundError:
-        raise SpecificationError(f"there is no {what} at {str(path)!r}: name the file that holds it") from None
-    except (OSError, ValueError) as error:
-        raise SpecificationError(
-            f"cannot read the {what} {str(path)!r}: {getattr(error, 'strerror', None) or error}"
-        ) from error
+def _content(path: Path, what: str, harm: str = "") -> bytes:
+    content, _ = read_key(path, what, "name the file that holds it", LARGEST_FILE, harm)
     if len(content) > LARGEST_FILE:
         raise _unreadable(path, what)
-    return content, mode
+    return content
 
 
 def _read(path: Path) -> SigningKey:
@@ -164,12 +154,7 @@ def _read(path: Path) -> SigningKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    content, mode = _content(path, "signing key")
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise SpecificationError(
-            f"the signing key {str(path)!r} can be used by others (mode {stat.S_IMODE(mode):04o}), who could sign in "
-            f"your name. If that may have happened, make a new key; otherwise run: chmod 600 {path}"
-        )
+    content = _content(path, "signing key", "sign in your name")
     try:
         key = load_pem_private_key(content, password=None)
     except TypeError as error:  # the library raises TypeError for a key with a passphrase
