@@ -1,7 +1,7 @@
 """The layering of imports, read from the sources with `ast`; each rule is also shown to catch a breach.
 
-A rule is a function from the sources to a list of complaints. Imports in TYPE_CHECKING blocks do not count; imports
-inside functions do.
+A rule is a function from the sources to a list of complaints. Imports inside functions count. Imports in TYPE_CHECKING blocks
+count for circles of files alone.
 """
 
 from __future__ import annotations
@@ -93,12 +93,13 @@ class Import:
 
 @dataclass(frozen=True)
 class Module:
-    """One source file, with its imports at run time."""
+    """One source file, with its imports at run time, and those in TYPE_CHECKING blocks."""
 
     name: str
     path: Path
     tree: ast.Module
     imports: list[Import] = field(default_factory=list)
+    typed: list[Import] = field(default_factory=list)
 
 
 def _guards_types(test: ast.expr) -> bool:
@@ -107,10 +108,11 @@ def _guards_types(test: ast.expr) -> bool:
     )
 
 
-def _statements(node: ast.AST, *, deferred: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield executed nodes, each with True if it runs only inside a function."""
+def _statements(node: ast.AST, *, deferred: bool = False) -> Iterator[tuple[ast.AST, bool | None]]:
+    """Yield all nodes, each with True if it runs only inside a function, and None if only type checkers read it."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and _guards_types(child.test):
+            yield from ((inner, None) for statement in child.body for inner in ast.walk(statement))
             for statement in child.orelse:
                 yield statement, deferred
                 yield from _statements(statement, deferred=deferred)
@@ -120,8 +122,8 @@ def _statements(node: ast.AST, *, deferred: bool = False) -> Iterator[tuple[ast.
         yield from _statements(child, deferred=inner)
 
 
-def _written(module: Module) -> Iterator[tuple[str, tuple[str, ...], int, bool]]:
-    """Yield (module as written, names imported from it, line, deferred)."""
+def _written(module: Module) -> Iterator[tuple[str, tuple[str, ...], int, bool | None]]:
+    """Yield (module as written, names imported from it, line, deferred; None for type checkers alone)."""
     package = module.name if module.path.stem == "__init__" else module.name.rpartition(".")[0]
     for node, deferred in _statements(module.tree):
         if isinstance(node, ast.Import):
@@ -149,7 +151,10 @@ def read(root: Path) -> dict[str, Module]:
             for target in {f"{source}.{name}" if f"{source}.{name}" in modules else source for name in names} or {
                 source
             }:
-                module.imports.append(Import(target, line, deferred))
+                if deferred is None:
+                    module.typed.append(Import(target, line, deferred=True))
+                else:
+                    module.imports.append(Import(target, line, deferred))
     return modules
 
 
@@ -232,9 +237,10 @@ def cycles(modules: dict[str, Module]) -> list[str]:
 
 
 def _circles(modules: dict[str, Module]) -> list[set[str]]:
-    """Return the strongly connected components of two or more files, counting deferred imports."""
+    """Return the strongly connected components of two or more files, counting deferred imports and annotations."""
     arrows = {
-        name: {i.target for i in module.imports if i.target in modules} - {name} for name, module in modules.items()
+        name: {i.target for i in (*module.imports, *module.typed) if i.target in modules} - {name}
+        for name, module in modules.items()
     }
 
     def reached(name: str) -> set[str]:
@@ -255,7 +261,7 @@ def _circles(modules: dict[str, Module]) -> list[set[str]]:
 
 
 def circles_of_files(modules: dict[str, Module]) -> list[str]:
-    """No files import each other in a circle, counting deferred imports."""
+    """No files import each other in a circle, counting deferred imports and annotations."""
     return [f"files import each other in a circle: {', '.join(sorted(circle))}" for circle in _circles(modules)]
 
 
@@ -460,10 +466,10 @@ def test_every_rule_catches_a_breach(rule, sources, complaint, tmp_path):
     assert any(found.startswith(complaint) for found in rule(read(tmp_path)))
 
 
-def test_circles_for_type_checkers_are_allowed(tmp_path):
+def test_circles_for_type_checkers_are_circles(tmp_path):
     guarded = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import vfl.job.b\n"
     _plant(tmp_path, {"vfl/job/a.py": guarded, "vfl/job/b.py": "import vfl.job.a"})
-    assert circles_of_files(read(tmp_path)) == []
+    assert circles_of_files(read(tmp_path)) == ["files import each other in a circle: vfl.job.a, vfl.job.b"]
 
 
 def test_imports_for_type_checkers_are_allowed_but_not_their_else_branch(tmp_path):
