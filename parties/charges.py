@@ -121,15 +121,16 @@ class Charges:
         depend on released values, so all parts must use those of the first one. The party relies on the coordinator for the
         weights, which bound the shares of all parties together, as in every release of several parties.
         """
-        extent, part = query.extent(), query.batch
-        if extent is None or part is None:
+        found, part = query.piece(), query.batch
+        if found is None or part is None:
             return
+        extent, common = found
         pieces = () if self._plan is None else self._plan.solver.pieces(self._plan.problem)
-        own = [piece.shares().get(self._party) for piece in pieces]
-        if None not in query.events() and any(one is not None and one.extent() == extent for one in own):
+        planned = (share.piece() for piece in pieces for party, share in piece.shares().items() if party == self._party)
+        if None not in query.events() and any(own is not None and own[0] == extent for own in planned):
             if part.number == 0:
                 self._parts.void()
-            if self._parts.admit(Frame(None, None, query.factors()), ()) in (Answer.NEW, Answer.COVERED):
+            if self._parts.admit(Frame(None, None, common), ()) in (Answer.NEW, Answer.COVERED):
                 return
         raise ConsentRefused(
             f"party {self._party!r} was asked for a part of a release that the job's plan does not contain. All parts "

@@ -138,9 +138,10 @@ class Charger:
 
     def replayed(self, query: Query, number: int) -> ReleaseKey:
         """Record a query that an earlier process sent, and return the key under which its change of the state is repeated."""
-        key = ReleaseKey(number)
+        key = ReleaseKey(number, attempt=self._first)
         self._skip(query, number)
         self._draw(query, key)
+        self._use(query)
         if query.batch is not None:
             self._batches.renew(_frame(query, query.batch), [query.batch.number])
             self._again = self._renews
@@ -204,25 +205,29 @@ class Charger:
             self._samples.renew(Frame(None, {query.draws}, None), ())
             self._sample, self._redraw = (query, key), False
 
+    def _use(self, query: Query) -> Answer | None:
+        """Use the sample for a query. Return None for a query that is not charged as sampled."""
+        rates = {event.rate for event in query.events() if isinstance(event, PoissonSubsampledGaussian)}
+        return self._samples.admit(Frame(None, rates, None), ["use"]) if rates else None
+
     def _sample_for(self, query: Query, key: ReleaseKey) -> tuple[Query, ReleaseKey] | None:
         """Return the sample to draw again before this attempt at a query; None if the query needs no new sample."""
         self._draw(query, key)
-        rates = {event.rate for event in query.events() if isinstance(event, PoissonSubsampledGaussian)}
-        if not rates:
+        answer = self._use(query)
+        if answer is None:
             return None
-        frame, redraw = Frame(None, rates, None), self._redraw
-        answer, self._redraw = self._samples.admit(frame, ["use"]), False
-        if answer is Answer.COVERED:
-            return None
-        if answer is not Answer.TWICE or self._sample is None:
+        redraw, self._redraw = self._redraw, False
+        if answer is Answer.TWICE and redraw and self._sample is not None:
+            sample, drawn = self._sample
+            self._draw(sample, replace(drawn, attempt=drawn.attempt + 1))
+            self._use(query)
+            return self._sample
+        if answer is Answer.TWICE:
+            raise PrivacyError(f"{type(query).__name__} would use a secret sample that another release has used")
+        if answer is not Answer.COVERED:
             self._samples.void()
             raise PrivacyError(f"{type(query).__name__} is charged as sampled, and no sample of its rate was drawn")
-        if not redraw:
-            raise PrivacyError(f"{type(query).__name__} would use a secret sample that another release has used")
-        sample, drawn = self._sample
-        self._draw(sample, replace(drawn, attempt=drawn.attempt + 1))
-        self._samples.admit(frame, ["use"])
-        return self._sample
+        return None
 
 
 def _frame(query: Query, batch: Fold) -> Frame:

@@ -63,18 +63,13 @@ class Gram(Backward):
         """Return the number of vectors with n entries that the weights consist of."""
         return 1 + self.of_label + (0 if self.held is None else self.held.size)
 
-    def extent(self) -> tuple[object, ...]:
-        """Return the number of the part, its columns and kind of clip."""
-        number = self.fold.number, self.fold.of
-        return number, self.part, self.blocks, self.held, self.own, type(self.clip), self.clip.dimension
-
-    def factors(self) -> tuple[object, ...]:
-        """Return clip, weights, centres and scales of a party's share."""
-        weighting: Any = self.weighting
-        common = (
-            replace(weighting, of_label=False) if self.of_label else weighting
-        )  # the first part alone has the label
-        return self.clip, common, self.centres[0].tobytes(), self.scales[0].tobytes()
+    def piece(self) -> tuple[object, object]:
+        """Return (number, columns and kind of clip; clip, weights, centres and scales) of a party's part."""
+        fold, clip, weighting = self.fold, self.clip, self.weighting
+        if self.of_label:  # the first part alone has the label
+            weighting = replace(weighting, of_label=False)  # type: ignore[type-var]
+        extent = fold.number, fold.of, self.part, self.blocks, self.held, self.own, type(clip), clip.dimension
+        return extent, (clip, weighting, self.centres[0].tobytes(), self.scales[0].tobytes())
 
     def rows_for(self, party: str) -> list[int]:
         """Return the matrix rows that are released for all columns of a party, in order. The label has the last row, −1."""

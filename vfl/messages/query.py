@@ -349,13 +349,9 @@ class Query:
         """Return the statistic of margins and labels that the query releases; None for any other query."""
         return None
 
-    def extent(self) -> tuple[object, ...] | None:
-        """Return all that the plan fixes of a party's part of a larger release (`Piece`); None for any other query."""
+    def piece(self) -> tuple[object, object] | None:
+        """Return (all that the plan fixes, all that the parts share) of a party's part of a larger release; else None."""
         return None
-
-    def factors(self) -> tuple[object, ...]:
-        """Return all that the parts of one release have in common beside the event."""
-        return ()
 
     def terms(self) -> Sequence[Term]:
         """Return the sums of blocks that the query releases, in order; () for a query that releases none."""
