@@ -53,20 +53,12 @@ def open_file(
 def column_names(source: str | Path | Csv) -> tuple[str, ...]:
     """Return the names of the columns from a file's header or footer, without reading records; () if they cannot be read."""
     path = Path(source.path if isinstance(source, Csv) else source)
-    name = path.name.lower()
     try:
-        if isinstance(source, Csv):
-            return tuple(header(source)[0])
-        if name.endswith(CSV):
-            return tuple(header(plain_csv(str(path)))[0])
-        if name.endswith(PARQUET) or path.is_dir():
-            return tuple(pq.read_schema(path if path.is_file() else next(path.rglob("*.parquet"))).names)
-        if name.endswith(ARROW):
-            with pa.memory_map(str(path)) as mapped:
-                return tuple(pa.ipc.open_file(mapped).schema.names)
+        if isinstance(source, Csv) or path.name.lower().endswith(CSV):
+            return tuple(header(source if isinstance(source, Csv) else plain_csv(str(path)))[0])
+        return () if path.name.lower().endswith((NPY, NPZ)) else open_file(path, {}, None).names
     except Exception:  # noqa: BLE001 — readers of damaged files raise anything; loading the file reports the error
         return ()
-    return ()
 
 
 class ParquetSource(Seekable):

@@ -12,7 +12,6 @@ import codecs
 import csv
 import datetime as dt
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,11 +19,12 @@ import pyarrow.compute as pc
 
 from parties.sources.csv import dialect, numbers_of
 from parties.sources.opening import open_source
-from vfl.csv import CSV, MISSING, TYPED, Csv, formatted, is_tabbed
+from vfl.csv import CSV, MISSING, Csv, formatted, is_tabbed, is_text
 from vfl.job.file import ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
 SAMPLE = 1 << 20
 """Number of bytes, from the beginning of a file, by which delimiter, quotes and numbers are recognised."""
@@ -73,8 +73,7 @@ def recognise(source: str | Path | Csv) -> Recognised:
 
 def is_recognised(source: str | Path | Csv) -> bool:
     """Return True for a text file without a declared format. The content of such a file decides its format."""
-    path = str(source)
-    return not (isinstance(source, Csv) or ADDRESS in path or path.lower().endswith(TYPED) or Path(path).is_dir())
+    return not isinstance(source, Csv) and ADDRESS not in str(source) and is_text(str(source))
 
 
 def _recognised(path: str, *, plain: bool) -> Recognised:
