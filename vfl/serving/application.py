@@ -25,11 +25,11 @@ from vfl.documents import parse_json
 from vfl.errors import ConsentRefused
 from vfl.launch.run.model import labels_of, probabilities_of
 from vfl.losses import loss_of
-from vfl.serving.scoring import MOST_RECORDS, Refusal
+from vfl.serving.scoring import MOST_RECORDS, Refusal, ScoreRequest, too_many
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from starlette.requests import Request
 
@@ -46,7 +46,6 @@ MOST_HELD = 8 * LARGEST_BODY
 """Largest total size, in bytes, of the request bodies that are received or answered at the same time."""
 LARGEST_AT_ONCE = 1 << 14
 """Largest body, in bytes, that is read and answered in the thread of the connections. A second thread does larger ones."""
-LONGEST_PURPOSE = 200
 ERRORS = "unusable", "unknown"
 """Reasons of records without a score: a party cannot use the record's cells, and its owner lets callers know; all others."""
 log = logging.getLogger("vfl.serving")
@@ -222,34 +221,10 @@ class Application:
         return await asyncio.get_running_loop().run_in_executor(self._large, partial(work, *arguments))
 
 
-class Asked:
-    """Request. ids : as written; None without ids. columns : {name: cells}. model : expected digest of the model."""
-
-    def __init__(self, ids: Sequence[Any] | None, columns: Mapping[str, Any], purpose: Any, model: Any) -> None:
-        self.ids, self.columns, self.purpose, self.model = ids, columns, purpose, model
-        lengths = {len(own) for own in ((ids,) if ids is not None else ()) + tuple(columns.values())}
-        if not lengths:
-            raise Refusal(422, "bad_request", "send ids, or columns, or both")
-        if len(lengths) > 1:
-            raise Refusal(422, "bad_request", "ids and columns have different lengths")
-        (self.n,) = lengths
-        if not 0 < self.n <= MOST_RECORDS:
-            raise _too_many() if self.n else Refusal(422, "bad_size", f"send 1 to {MOST_RECORDS:,} records")
-        # Text that UTF-8 cannot encode is not printable, and would reach logs and other parties.
-        if not isinstance(purpose, str) or len(purpose) > LONGEST_PURPOSE or not purpose.isprintable():
-            raise Refusal(422, "bad_request", f"purpose must be printable text of at most {LONGEST_PURPOSE} characters")
-        if model is not None and not isinstance(model, str):
-            raise Refusal(422, "bad_request", "model must be the digest of a model, as text")
-
-
-def _too_many() -> Refusal:
-    return Refusal(413, "bad_size", f"send 1 to {MOST_RECORDS:,} records")
-
-
-def of_json(body: bytes, most: int) -> Asked:
+def of_json(body: bytes, most: int) -> ScoreRequest:
     """Return the request in a JSON body. Raises Refusal. most : largest number of commas, which bounds the time to parse."""
     if body.count(b",") > most:
-        raise _too_many()
+        raise too_many()
     try:
         plain = parse_json(body)
     except ValueError:
@@ -261,10 +236,10 @@ def of_json(body: bytes, most: int) -> Asked:
         raise Refusal(422, "bad_ids", "ids must be a list of text or whole numbers")
     if not isinstance(columns, dict) or not all(isinstance(own, list) for own in columns.values()):
         raise Refusal(422, "bad_columns", "columns must be an object with a list for each column")
-    return Asked(ids, columns, plain.get("purpose", ""), plain.get("model"))
+    return ScoreRequest(ids, columns, plain.get("purpose", ""), plain.get("model"))
 
 
-def of_arrow(body: bytes, purpose: str = "", model: str | None = None) -> Asked:
+def of_arrow(body: bytes, purpose: str = "", model: str | None = None) -> ScoreRequest:
     """Return the request in a body that is an Arrow stream. purpose, model : from the HTTP headers. Raises Refusal."""
     try:
         table = _table(body)
@@ -280,7 +255,7 @@ def of_arrow(body: bytes, purpose: str = "", model: str | None = None) -> Asked:
         raise Refusal(422, "bad_ids", "the column id must hold text or whole numbers")
     if ids is not None and ids.null_count:
         raise Refusal(422, "bad_ids", "an id is missing")
-    return Asked(None if ids is None else ids.to_pylist(), columns, purpose, model)
+    return ScoreRequest(None if ids is None else ids.to_pylist(), columns, purpose, model)
 
 
 def _table(body: bytes) -> pa.Table:
@@ -364,7 +339,7 @@ def _facts(scores: Scores) -> dict[str, Any]:
     return facts | ({"fallback": dict.fromkeys(scores.filled, "fill")} if scores.filled else {})
 
 
-def _json_answer(asked: Asked, scores: Scores) -> Response:
+def _json_answer(asked: ScoreRequest, scores: Scores) -> Response:
     known, margins, labels, probabilities = _results(scores)
     ids = asked.ids if asked.ids is not None else [None] * asked.n
     given = probabilities.tolist() if probabilities is not None else [None] * asked.n
@@ -384,7 +359,7 @@ def _json_answer(asked: Asked, scores: Scores) -> Response:
     return Response(content, 200 if known.any() else 404, media_type="application/json")
 
 
-def _arrow_answer(asked: Asked, scores: Scores) -> Response:
+def _arrow_answer(asked: ScoreRequest, scores: Scores) -> Response:
     known, margins, labels, probabilities = _results(scores)
     classes = scores.version.job.class_names
     columns: dict[str, Any] = {} if asked.ids is None else {"id": pa.array(asked.ids)}

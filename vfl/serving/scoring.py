@@ -12,7 +12,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,8 @@ MOST_IN_BATCH = 1 << 15
 """Largest number of records in one call to a party."""
 MOST_RECORDS = 20_000
 """Largest number of records in one request."""
+LONGEST_PURPOSE = 200
+"""Largest number of characters of a request's purpose."""
 MOST_INLINE = 64
 """Largest number of records that are scored without a separate thread, if the caller gives the columns."""
 OFFER_SECONDS, CHECK_SECONDS = 30.0, 5.0
@@ -70,21 +72,40 @@ def logged(event: dict[str, Any]) -> None:
     log.warning(json.dumps(event, ensure_ascii=False))
 
 
-class Request(Protocol):
-    """Request of a caller. n : number of records. ids : as written; None without ids. columns : {name: list or Arrow array}."""
-
-    n: int
-    ids: Sequence[Any] | None
-    columns: Mapping[str, Any]
-    purpose: str
-
-
 class Refusal(Exception):
     """Raised for a request that is refused. status : HTTP status. code : reason in one word, for programs."""
 
     def __init__(self, status: int, code: str, why: str, *, retry: float | None = None) -> None:
         super().__init__(why)
         self.status, self.code, self.retry = status, code, retry
+
+
+class ScoreRequest:
+    """Request of a caller for the scores of n records. Raises Refusal.
+
+    ids : as written; None without ids. columns : {name: list or Arrow array}. model : expected digest of the model, or None.
+    """
+
+    def __init__(self, ids: Sequence[Any] | None, columns: Mapping[str, Any], purpose: Any, model: Any) -> None:
+        self.ids, self.columns, self.purpose, self.model = ids, columns, purpose, model
+        lengths = {len(own) for own in ((ids,) if ids is not None else ()) + tuple(columns.values())}
+        if not lengths:
+            raise Refusal(422, "bad_request", "send ids, or columns, or both")
+        if len(lengths) > 1:
+            raise Refusal(422, "bad_request", "ids and columns have different lengths")
+        (self.n,) = lengths
+        if not 0 < self.n <= MOST_RECORDS:
+            raise too_many() if self.n else Refusal(422, "bad_size", f"send 1 to {MOST_RECORDS:,} records")
+        # Text that UTF-8 cannot encode is not printable, and would reach logs and other parties.
+        if not isinstance(purpose, str) or len(purpose) > LONGEST_PURPOSE or not purpose.isprintable():
+            raise Refusal(422, "bad_request", f"purpose must be printable text of at most {LONGEST_PURPOSE} characters")
+        if model is not None and not isinstance(model, str):
+            raise Refusal(422, "bad_request", "model must be the digest of a model, as text")
+
+
+def too_many() -> Refusal:
+    """Return the refusal of a request with too many records."""
+    return Refusal(413, "bad_size", f"send 1 to {MOST_RECORDS:,} records")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -642,7 +663,7 @@ class Scoring:
                 422, "bad_ids", "an id is empty or not valid Unicode, or ids are not all text, or all whole numbers"
             ) from None
 
-    async def score(self, version: Version, caller: Caller, request: Request) -> Scores:
+    async def score(self, version: Version, caller: Caller, request: ScoreRequest) -> Scores:
         """Return the scores of a request. Raises Refusal, and counts the records durably before any party is asked.
 
         Names, counts and the caller's rate are checked before any cell is converted. This process writes its log while the
