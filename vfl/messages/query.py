@@ -4,9 +4,9 @@
 |---|---|---|
 | `Sum` | exact sums over records, released with noise | Moments, Ranges, Counts, Backward, Gram, Tally |
 | `PerRecord` | a number per record, for `Margins` alone, never released | Forward, RecordNorms, Columns, Groups |
-| `Visit` | several steps at one party, each a release and an update | Descend |
-| `Choice` | the best of noisy scores | Select |
 | `Draw` | something that the coordinator draws or releases itself | Sample |
+| a visit | several steps at one party, each a release and an update | Descend |
+| a selection | the best of noisy scores | Select |
 
 A module defines one query: its fields, its exact statistic, its sensitivity with the proof, what an owner refuses, and the size
 of its answer. Party, coordinator, release log (book), shards and codec handle shapes, and never ask which query it is.
@@ -402,7 +402,7 @@ class Query:
         raise self._unanswered(rows.party)
 
     def answer(self, at: AtParty, records: Any, key: ReleaseKey) -> Reply:
-        """Return a party's reply, after all checks and charges. Only shapes define this method."""
+        """Return a party's reply, after all checks and charges. Each shape defines this method once."""
         raise self._unanswered(at.name)
 
     def _unanswered(self, party: str) -> PrivacyError:
@@ -493,6 +493,10 @@ class Sum(Joint, Query):
     """Shape: exact sums over records, to which a record contributes a bounded part, released with the noise of one event."""
 
     asked: ClassVar[Asked] = Asked.OF_MARGINS
+
+    def required(self) -> float | None:
+        """Return Δ of the sums of all parties together; inf, so that no noise covers it, unless the query states it."""
+        return math.inf
 
     def priced(self, party: str) -> Sequence[Priced]:
         """Return the terms of each release of the party's share, with Δ of this share alone."""
