@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -234,11 +235,12 @@ class Answered:
     def take(self, key: ReleaseKey, part: int, parts: int = 1) -> None:
         """Record the keys of `parts` releases from number `part` on: all of these keys, or none of them.
 
-        Raises ConsentRefused if a key was taken before, or if the keys cannot be recorded.
+        Raises ConsentRefused if a key was taken before or the keys cannot be recorded, PrivacyError if no file could hold them.
         """
+        last = replace(key, part=part + parts - 1).part
         with self._store.transaction() as file:
             try:
-                file.execute(_TAKE, (part, part + parts - 1, self._run, key.round, key.attempt))
+                file.execute(_TAKE, (part, last, self._run, key.round, key.attempt))
             except sqlite3.IntegrityError:
                 numbers = f"part {part}" if parts == 1 else f"parts {part} to {part + parts - 1}"
                 raise ConsentRefused(

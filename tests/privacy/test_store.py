@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from vfl.errors import LedgerError
+from parties.joined.work import Answered
+from vfl.errors import LedgerError, PrivacyError
+from vfl.privacy.events import ReleaseKey
 from vfl.store import Store
 
 if TYPE_CHECKING:
@@ -29,6 +31,15 @@ def test_an_error_of_the_caller_is_not_called_damage_and_keeps_nothing(store: St
         raise error("of the caller")
     with store.transaction() as file:
         assert file.execute("SELECT count(*) FROM seen").fetchone() == (0,)
+
+
+def test_numbers_of_a_key_that_no_file_can_store_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    """A coordinator chooses them. SQLite stores 64 bits, and its error would name neither cause nor remedy."""
+    answered = Answered(tmp_path / "bank.answered", "bank", "run")
+    for take in (lambda: ReleaseKey(1 << 63), lambda: answered.take(ReleaseKey(0), 1 << 70)):
+        with pytest.raises(PrivacyError, match="more than 64 bits"):
+            take()
+    answered.take(ReleaseKey(0), 0)
 
 
 def test_an_error_of_sqlite_is_a_refusal(store: Store) -> None:

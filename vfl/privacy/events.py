@@ -158,3 +158,7 @@ class ReleaseKey:
     round: int
     part: int = 0
     attempt: int = 0
+
+    def __post_init__(self) -> None:
+        if max(map(abs, (self.round, self.part, self.attempt))) >= 1 << 63:
+            raise PrivacyError("the key of a release has numbers of more than 64 bits, which no ledger can store")
