@@ -50,7 +50,10 @@ def test_texts_that_look_like_numbers_are_said(folder: Path, call: Callable[...,
     rows = "".join(f'"${k},530.66",{k % 2}\n' for k in range(1, 80))
     (folder / "sales.csv").write_text(f"amount,y\n{rows}", encoding="utf-8")
     said = call("init", "sales.csv", "--output", "sales.toml").out
-    assert 'sales.toml: column "amount" holds texts that look like numbers: write them as plain numbers' in said
+    assert (
+        'sales.toml: column "amount" holds texts that look like numbers: if they are amounts, write them as plain numbers'
+        in said
+    )
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:

@@ -60,7 +60,7 @@ FORMS = {
     ),
     "numbers": (
         r"^\s*[(+-]?\s*[$€£¥]?\s*[+-]?[0-9][0-9.,' ]*\s*([%$€£¥]|[A-Z]{3})?\s*\)?\s*$",
-        "write them as plain numbers, such as 4530.66, in a column of numbers if the file has types",
+        "if they are amounts, write them as plain numbers, such as 4530.66 (in a file with types, in a column of numbers)",
     ),
 }
 """{form: (pattern of its texts, how the owner of the file makes them readable)}."""
@@ -104,7 +104,6 @@ class Found:
     kind : 'numeric', 'boolean', 'text', 'date' or 'other'.
     values : {cell as text: number of such cells} of the first distinct cells. The numbers are exact for at most MANY cells.
     empty : True if a text cell is empty.
-    looks : the forms of FORMS that all texts have.
     """
 
     kind: str
@@ -113,7 +112,6 @@ class Found:
     missing: bool = False
     values: Counter[str] = field(default_factory=Counter)
     empty: bool = False
-    looks: frozenset[str] = frozenset(FORMS)
 
     def add(self, cells: pa.Array, spec: Csv | None) -> bool:
         """Update the summary with a chunk of cells. Return False if a cell is not of this kind.
@@ -140,7 +138,6 @@ class Found:
             )
         elif self.kind == "text":
             self.empty = self.empty or "" in self.values
-            self.looks = frozenset(form for form in self.looks if _all_match(cells, FORMS[form][0]))
         return True
 
 
@@ -155,13 +152,10 @@ def _kinds_of(kind: pa.DataType, *, typed: bool) -> tuple[str, ...]:
     return ("date",) if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else ("other",)
 
 
-def _all_match(cells: pa.Array, pattern: str) -> bool:
-    return bool(pc.all(pc.match_substring_regex(cells, pattern)).as_py() is not False)
-
-
 def _are_dates(cells: pa.Array, spec: Csv | None) -> bool:
     if spec is None or spec.dates is None:
-        return _all_match(cells, r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$")
+        iso = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$"
+        return pc.all(pc.match_substring_regex(cells, iso)).as_py() is not False
     return NO_DATE not in dates_of(cells, spec).to_pylist()
 
 
@@ -599,11 +593,12 @@ def _hints(column: str, local: str, party: str, found: Found) -> list[str]:
     """Return comments on texts that may be numbers, dates or marks of missing cells. local : the column's name at its party."""
     if found.kind != "text" or named_as_id(local):
         return []
-    form = next((form for form in FORMS if form in found.looks and found.values), None)
+    values = [value for value in found.values if value]
+    form = next((form for form in FORMS if values and all(re.search(FORMS[form][0], value) for value in values)), None)
     if form is not None:
         return [f"# column {_text(column)} holds texts that look like {form}: {FORMS[form][1]}, then draft again"]
-    texts = [value for value in found.values if value and not _is_number(value)]
-    numbers = sum(map(_is_number, found.values))
+    texts = [value for value in values if not _is_number(value)]
+    numbers = len(values) - len(texts)
     if not 0 < len(texts) <= FEWEST or numbers <= 2 * len(texts):
         return []
     named = " ".join(f"--csv {party}.missing={value}" for value in texts)
