@@ -76,9 +76,9 @@ class GD(joint.JointSolver):
 
     def schedule(self, problem: Problem) -> Schedule:
         """In every pass, release the clipped gradient, take a step, and rebuild Xw."""
-        passes, step = self.passes or 1, self.step_size or 1.0
+        passes, size = self.passes or 1, self.step_size or 1.0
         whole = [(None, None)] * passes
-        return self._descended(problem, whole, [step] * passes, passes, problem.n_records, self.tol)
+        return self._descended(problem, whole, size, [1.0] * passes, passes, problem.n_records, self.tol)
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per pass, and those before the first pass."""

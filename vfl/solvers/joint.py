@@ -90,29 +90,31 @@ class JointSolver(Solver):
         self,
         problem: Problem,
         draws: Iterable[tuple[Query | None, Fold | None]],
-        sizes: Iterable[float],
+        step_size: float,
+        slower: Iterable[float],
         steps: int,
         divisor: float,
         tol: float | None = None,
     ) -> Schedule:
         """Take gradient steps: for each, draw the batch, release its clipped gradient, take a step, and rebuild Xw.
 
-        draws : per step, a query that draws the batch, or None, and the public batch, or None. sizes : γ per step.
-        divisor : expected number of records in a batch. tol : tolerance of the stopping rule; None takes all steps.
+        draws : per step, a query that draws the batch, or None, and the public batch, or None. step_size : γ.
+        slower : divisor of γ per step. divisor : expected number of records in a batch.
+        tol : tolerance of the stopping rule; None takes all steps.
         """
         clip, charges = self._clip(problem), cast("tuple[Charge, ...]", self.releases(problem))
         event = charges[-1][0] if charges else None
         w, loss, curvature = yield from self._begun(problem, charges, steps)
         weighting, mean = ClippedDerivative(loss, clip.cap), Average(self.iterate or "last", steps // 2)
         rest = Convergence(tol, np.ones_like(w), problem.intercept)
-        for t, ((sample, fold), γ) in enumerate(zip(draws, sizes, strict=False)):
+        for t, ((sample, fold), slow) in enumerate(zip(draws, slower, strict=False)):
             if sample is not None:
                 yield sample
             try:
                 released = yield backward(problem, weighting, clip, event, fold)
             except BudgetExceeded:
                 break
-            step = γ / curvature
+            step = step_size / curvature / slow
             w, before = proximal(problem, w - step * np.concatenate(released) / divisor, step), w
             if rest.after(w, w - before):
                 return w

@@ -71,8 +71,9 @@ class SGD(BatchSolver):
     def schedule(self, problem: Problem) -> Schedule:
         """In every step, draw the batch, release its clipped gradient, take a step, and rebuild Xw."""
         drawn, decay = self._batches(problem), DECAYS[self.decay or "constant"]
-        sizes = ((self.step_size or 1.0) / (1.0 + t / drawn.steps_a_pass) ** decay for t in range(drawn.steps))
-        return self._descended(problem, drawn.draws(), sizes, drawn.steps, drawn.divisor)
+        slower = ((1.0 + t / drawn.steps_a_pass) ** decay for t in range(drawn.steps))
+        size = self.step_size or 1.0
+        return self._descended(problem, drawn.draws(), size, slower, drawn.steps, drawn.divisor)
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per step, and those before the first step. Drawing a sample takes no message."""
