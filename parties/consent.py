@@ -59,7 +59,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from parties.allowed import matches, require_listed
-from vfl.arguments import check_options, number, one_of, option, require_count, require_positive, that
+from vfl.arguments import number, one_of, option, require_count, require_positive, that
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of, voids
 from vfl.secure.roles import SEPARATE
@@ -85,9 +85,6 @@ class Limit:
     epsilon: float = option(number(lambda epsilon: 0 < epsilon < math.inf, _LIMIT, PrivacyError))
     delta: float = option(number(lambda delta: 0 < delta < 1, _LIMIT, PrivacyError))
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicting:
@@ -105,9 +102,6 @@ class Predicting:
     lookup: bool = False
     unusable: bool = False
     fill: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_options(self, "prediction.")
 
     def why_not(self, caller: str, purpose: str) -> str:
         """Return the reason why a service may not answer a caller, or '' if it may."""
@@ -128,9 +122,6 @@ class Demands:
     collude: int | None = option(require_count, None)
     dealer: str | None = option(one_of((SEPARATE,), f"must be {SEPARATE!r}, the one dealer to demand"), None)
     products: bool = True
-
-    def __post_init__(self) -> None:
-        check_options(self, "secure.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

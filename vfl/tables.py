@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
+from vfl.arguments import check_options
 from vfl.documents import LARGEST_TOML, is_format, parse_toml, read_bytes
 from vfl.errors import SpecificationError, nearest
 
@@ -88,7 +89,7 @@ def built(
     """Return kind(**plain) for a dataclass; lists of text become tuples.
 
     where : beginning of a key's name in errors. error : class of the error for a key that is unknown, missing or of a wrong
-        type.
+        type. The checks of the fields (vfl.arguments.option) have their own.
     parts : {field: dataclass} of the fields that are tables themselves.
     """
     if not isinstance(plain, Mapping):
@@ -103,7 +104,9 @@ def built(
     check_types(kind, plain, where, error)
     values = {key: tuple(value) if known[key].type in _LISTS else value for key, value in plain.items()}
     nested = {key: built(part, plain[key], f"{where}{key}.", error) for key, part in parts.items() if key in plain}
-    return kind(**values | nested)
+    made = kind(**values | nested)
+    check_options(made, where)
+    return made
 
 
 _LISTS = ("tuple[str, ...]", "tuple[str, ...] | None")

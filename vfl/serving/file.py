@@ -37,7 +37,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vfl.arguments import require_positive
+from vfl.arguments import one_of, option, require_positive, whole
 from vfl.errors import SpecificationError
 from vfl.federation.certificate import check_name
 from vfl.federation.file import check_address
@@ -63,7 +63,7 @@ class ServedModel:
     name: str
     active: str
     versions: Mapping[str, Path]
-    fallback: str = REFUSE
+    fallback: str = option(one_of(FALLBACKS), REFUSE)
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -75,8 +75,8 @@ class Caller:
     token: str = ""
     certificate: Read | None = None
     models: tuple[str, ...] | None = None
-    records: int | None = None
-    rate: float | None = None
+    records: int | None = option(whole(0), None)
+    rate: float | None = option(require_positive, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class ServiceFile:
     certificate: Path | None = None
     key: Path | None = None
     metrics: str | None = None
-    answer_seconds: float = ANSWER_SECONDS
+    answer_seconds: float = option(require_positive, ANSWER_SECONDS)
 
 
 def read_service(path: str | Path) -> ServiceFile:
@@ -135,8 +135,6 @@ def read_service(path: str | Path) -> ServiceFile:
         if model.active not in model.versions:
             known = ", ".join(model.versions) or "none is given"
             refuse(f"models.{name}.active", f"must be one of the versions: {known}")
-        if model.fallback not in FALLBACKS:
-            refuse(f"models.{name}.fallback", f"must be one of {', '.join(FALLBACKS)}")
         models[name] = replace(model, name=name, versions={v: placed(own) for v, own in model.versions.items()})
     for name, caller in callers.items():
         check_name(name, "a caller")
@@ -144,10 +142,6 @@ def read_service(path: str | Path) -> ServiceFile:
             refuse(f"callers.{name}.token", "must be the SHA-256 of the token, 64 hexadecimal digits in lower case")
         if not caller.token and caller.certificate is None:
             refuse(f"callers.{name}", "has neither token nor certificate: make a token with vfl identity token")
-        if (caller.records or 0) < 0:
-            refuse(f"callers.{name}.records", "must be a whole number of at least 0")
-        if caller.rate is not None:
-            require_positive(f"{where}callers.{name}.rate", caller.rate)
         read = None if caller.certificate is None else read_public(folder / Path(caller.certificate).expanduser())
         callers[name] = replace(caller, name=name, certificate=read)
     for party in file.data:
@@ -158,7 +152,6 @@ def read_service(path: str | Path) -> ServiceFile:
     check_address(file.listen, f"{where}listen")
     if file.metrics is not None:
         check_address(file.metrics, f"{where}metrics")
-    require_positive(f"{where}answer_seconds", file.answer_seconds)
     if (file.certificate is None) != (file.key is None):
         refuse("certificate", "and key belong together: give both, or none")
     if file.certificate is None and file.listen.rpartition(":")[0] not in LOOPBACK:
