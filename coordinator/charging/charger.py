@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.charging.budget import Earlier
 from vfl.errors import PrivacyError
@@ -83,7 +83,6 @@ class Charger:
         self._paid: Paid | None = None
         self._sample: tuple[Query, ReleaseKey] | None = None
         self._again = self._redraw = False
-        self._save()
 
     def charge(self, query: Query, number: int) -> Charged:
         """Charge the releases of a query, durably if the budget is durable.
@@ -96,7 +95,8 @@ class Charger:
         self._asked = number
         key = ReleaseKey(number, attempt=self._first + self._retries)
         self._skip(query, number)
-        self._save()
+        covers = self._passes.copy(), self._batches.copy(), self._samples.copy()
+        self._before = *covers, self._number, self._paid, self._sample
         sample = self._sample_for(query, key)
         events, query = self._due(query, key)
         if None in events and not isinstance(query, self._unnoised):
@@ -120,15 +120,13 @@ class Charger:
 
     def lost(self) -> None:
         """Record that the answer to the last query was lost. Its releases may have been made."""
-        passes, batches, samples, others = self._before
-        self._batches.restore(batches)  # the same batch is expected again
+        passes, self._batches, samples, number, paid, sample = self._before  # the same batch is expected again
         self._again, self._redraw = self._renews, self.noise.private
         if self.noise.private:
             self._passes.void()
         else:
-            self._passes.restore(passes)
-            self._samples.restore(samples)
-            self._number, self._paid, self._sample = others
+            self._passes, self._samples = passes, samples
+            self._number, self._paid, self._sample = number, paid, sample
 
     def given_up(self, query: Query, number: int) -> None:
         """Record that a lost query is not repeated. Later queries deviate from the plan and get new keys."""
@@ -149,10 +147,6 @@ class Charger:
             self._take(query, query.capped, key)
         return key
 
-    def _save(self) -> None:
-        covers = self._passes.state(), self._batches.state(), self._samples.state()
-        self._before: tuple[Any, ...] = *covers, (self._number, self._paid, self._sample)
-
     def _skip(self, query: Query, number: int) -> None:
         """Skip the charges that earlier processes made for a query of a pass. They cover no further release."""
         if query.by_pass and (charges := self._earlier.pop(number, 0)):
@@ -163,11 +157,10 @@ class Charger:
         """Return the events to charge, None for a release without noise, and the query with the charge that covers it."""
         events, batch, cap = query.events(), query.batch, query.capped
         if cap is not None and query.by_pass:
-            new = self._take(query, cap, key)
+            due = self._take(query, cap, key)
             cap = replace(cap, paid=self._paid)
             cap.require_covered((term.clip, term.event) for term in query.terms())
-            paid = self._paid.event if new and self._paid is not None else None
-            return (() if paid is None else (paid,)), replace(query, capped=cap)  # type: ignore[call-arg]
+            return due, replace(query, capped=cap)  # type: ignore[call-arg]
         if cap is not None and any(event is not None for event in events):
             raise PrivacyError(
                 "a noised sum under a record cap is charged as a part of its pass: ask for it in a Descend query"
@@ -176,18 +169,18 @@ class Charger:
             raise PrivacyError(f"{type(query).__name__} would release values without a charge")
         return (events if batch is None or None in events else self._of_batch(query, batch)), query
 
-    def _take(self, query: Query, cap: RecordCap, key: ReleaseKey) -> bool:
-        """Record the coordinates that a query of a pass releases. Return True if they need a new charge, now in `_paid`."""
+    def _take(self, query: Query, cap: RecordCap, key: ReleaseKey) -> tuple[Event, ...]:
+        """Record the coordinates that a query of a pass releases, under the charge `_paid`. Return its event if it is new."""
         blocks = [term.block.coordinates for term in query.terms()]
         coordinates = [j for S in blocks for j in range(S.start, S.stop)]
         frame = Frame(query.subsample, None, cap)  # caps compare by identity
         if self._passes.admit(frame, coordinates) is Answer.COVERED:
-            return False
+            return ()
         if self._passes.renew(frame, coordinates) is Answer.TWICE:
             raise PrivacyError("a query releases a coordinate twice, and it was charged for one release")
         self._paid = Paid(key, cap.price(self._number))
         self._number += 1
-        return True
+        return (self._paid.event,)
 
     def _of_batch(self, query: Query, batch: Fold) -> tuple[Event | None, ...]:
         frame, number = _frame(query, batch), batch.number
@@ -217,17 +210,17 @@ class Charger:
         if answer is None:
             return None
         redraw, self._redraw = self._redraw, False
-        if answer is Answer.TWICE and redraw and self._sample is not None:
-            sample, drawn = self._sample
-            self._draw(sample, replace(drawn, attempt=drawn.attempt + 1))
-            self._use(query)
-            return self._sample
-        if answer is Answer.TWICE:
-            raise PrivacyError(f"{type(query).__name__} would use a secret sample that another release has used")
-        if answer is not Answer.COVERED:
+        if answer is Answer.COVERED:
+            return None
+        if answer is not Answer.TWICE or self._sample is None:
             self._samples.void()
             raise PrivacyError(f"{type(query).__name__} is charged as sampled, and no sample of its rate was drawn")
-        return None
+        if not redraw:
+            raise PrivacyError(f"{type(query).__name__} would use a secret sample that another release has used")
+        sample, drawn = self._sample
+        self._draw(sample, replace(drawn, attempt=drawn.attempt + 1))
+        self._use(query)
+        return self._sample
 
 
 def _frame(query: Query, batch: Fold) -> Frame:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Sequence
+    from typing import Self
 
 
 class Answer(enum.Enum):
@@ -43,9 +45,8 @@ class Cover:
     (`RecordCap`), of a secret sample because it is one draw (`PoissonSubsampledGaussian`).
 
     Proof. `admit` accepts only units that are different from each other and absent from `used`, in the frame of the charge, and
-    adds them to `used`. Only `void` and `restore` remove units. After `void` the answer is NEW, and the caller pays again.
-    `restore` returns to an earlier state, and its caller answers for it that the releases since then are not made, or are
-    repeated to the bit.
+    adds them to `used`. Only `void` removes units. After it the answer is NEW, and the caller pays again. A caller that goes
+    back to a `copy` answers for it that the releases since then are paid for again, or are repeated to the bit.
 
     The caller decides what follows from an answer, pays for every NEW charge before any release under it, and voids a charge
     that was refused or may have been used by a lost release.
@@ -91,10 +92,8 @@ class Cover:
         """Close a charge, which pays for no further release."""
         self._charges.pop(charge, None)
 
-    def state(self) -> Mapping[Hashable, tuple[Frame, frozenset[Hashable]]]:
-        """Return all open charges with their units, for `restore`."""
-        return dict(self._charges)
-
-    def restore(self, state: Mapping[Hashable, tuple[Frame, frozenset[Hashable]]]) -> None:
-        """Go back to an earlier state."""
-        self._charges = dict(state)
+    def copy(self) -> Self:
+        """Return a record of the same charges and units, to go back to."""
+        again = copy.copy(self)
+        again._charges = dict(self._charges)
+        return again
