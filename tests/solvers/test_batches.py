@@ -99,21 +99,21 @@ def test_the_clip_is_joint_and_tight() -> None:
 
 def test_a_sample_has_its_rate_and_is_secret() -> None:
     noise, n, rate = CryptographicNoise(), 400_000, 0.25
-    (first,), (second,) = (Sample(rate).answer((n,), noise, ReleaseKey(0))[1] for _ in range(2))
+    (first,), (second,) = (Sample(rate).drawn((n,), noise, ReleaseKey(0))[1] for _ in range(2))
     assert set(np.unique(first)) == {0.0, 1.0}
     deviation = math.sqrt(rate * (1 - rate) / n)
     assert abs(first.mean() - rate) < 5 * deviation
     assert abs((first * second).mean() - rate**2) < 5 * deviation
-    assert [list(piece) for piece in Sample(1.0).answer((3,), noise, ReleaseKey(0))[1]] == [[1.0, 1.0, 1.0]]
+    assert [list(piece) for piece in Sample(1.0).drawn((3,), noise, ReleaseKey(0))[1]] == [[1.0, 1.0, 1.0]]
     assert Sample(rate).events() == ()
 
 
 def test_words_are_compared_exactly() -> None:
     words = SeededNoise(1).stream(ReleaseKey(3)).words(1000)
     rate = (int(words[7]) >> 24) / 2**40  # the word at the rate, or just above it
-    (drawn,) = Sample(rate).answer((1000,), SeededNoise(1), ReleaseKey(3))[1]
+    (drawn,) = Sample(rate).drawn((1000,), SeededNoise(1), ReleaseKey(3))[1]
     assert [bool(d) for d in drawn] == [Fraction(int(w), 2**64) < Fraction(rate) for w in words]
-    pieces = Sample(rate).answer((300, 0, 700), SeededNoise(1), ReleaseKey(3))[1]
+    pieces = Sample(rate).drawn((300, 0, 700), SeededNoise(1), ReleaseKey(3))[1]
     assert np.concatenate(list(pieces)).tobytes() == drawn.tobytes()
 
 

@@ -149,7 +149,7 @@ class TestBoth:
 
     def test_alpha_is_noised_on_the_batch_alone(self) -> None:
         event = Clip(0.3, 4).event(2.0)
-        _, (noise,) = Perturb(event, Clip(0.3, 1)).answer((20_000,), SeededNoise(1), ReleaseKey(0))
+        _, (noise,) = Perturb(event, Clip(0.3, 1)).drawn((20_000,), SeededNoise(1), ReleaseKey(0))
         assert np.std(noise) == pytest.approx(event.sigma, rel=0.03)
         batch = np.arange(20_000) % 2.0
         kept = {"norms": np.ones(20_000), "batch": batch, PERTURBATION: noise}
