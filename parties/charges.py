@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger import Reservation
 
-LARGEST_NUMBER = 1 << 63
-
 
 class Charges:
     """Charges a party's releases to a reservation for the job's plan, before the noise of these releases is drawn.
@@ -91,15 +89,15 @@ class Charges:
         """Charge releases in one transaction; ConsentRefused for a repeated or unplanned release.
 
         A key with a negative number is refused. Otherwise OTHERS could look charged already, and closing the run would not
-        charge the rest of the plan. So is a number that no file of the owner can hold.
+        charge the rest of the plan.
         """
         if self._reservation is None:
             raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
         for each, _ in items:
-            if not all(0 <= number < LARGEST_NUMBER for number in (each.round, each.part, each.attempt)):
+            if min(each.round, each.part, each.attempt) < 0:
                 raise ConsentRefused(
                     f"party {self._party!r} was asked for a release of round {each.round}, part {each.part}, attempt "
-                    f"{each.attempt}: a number is negative or too large"
+                    f"{each.attempt}: a number is negative"
                 )
         if not self._repeats and any(each in self._made for each, _ in items):
             raise ConsentRefused(
