@@ -182,8 +182,7 @@ class PredictionService(Service):
         total = self._rows.vectors("total", *self._ordered())
         if not self.ids:
             return {"margins": self._whole(total)}
-        pieces = self._rows.fetch(total)
-        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        whole = np.concatenate(self._rows.fetch(total))
         ids = raw_ids(self.part.job.for_party(self.part.party).features, self._source)
         rows = self._joined if self._index is None else self._index.rows
         if rows is not None:

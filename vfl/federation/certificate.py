@@ -25,6 +25,11 @@ LARGEST = 1 << 14
 EARLY = dt.timedelta(hours=1)
 """A certificate is valid from this time before its creation on, for participants whose clocks are slow."""
 LONGEST_DAYS = 3653
+_NOT_FOR = (
+    *("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+"""Uses that a certificate's extension for the use of its key excludes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def new_certificate(name: str, key: EllipticCurvePrivateKey, days: int) -> bytes
         .not_valid_before(now - EARLY)
         .not_valid_after(now + dt.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(), critical=True)
+        .add_extension(x509.KeyUsage(digital_signature=True, **dict.fromkeys(_NOT_FOR, False)), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
@@ -81,22 +86,6 @@ def new_certificate(name: str, key: EllipticCurvePrivateKey, days: int) -> bytes
         .sign(key, hashes.SHA256())
     )
     return built.public_bytes(Encoding.PEM)
-
-
-def _usage() -> x509.KeyUsage:
-    from cryptography import x509
-
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=False,
-        crl_sign=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 def read_certificate(pem: bytes | str, where: str) -> Read:
