@@ -13,7 +13,7 @@ from tests.inference.setting import job, table
 from vfl.errors import SpecificationError
 from vfl.launch.run.checkpoint import LEDGER
 from vfl.launch.train import resume
-from vfl.messages import queries
+from vfl.messages import gram
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.ledger.dataset import DatasetReservation
 
@@ -24,7 +24,7 @@ PIECES = 4
 @pytest.fixture(autouse=True)
 def _column_by_column(monkeypatch):
     """Let margins hold a single column at a time, so that each matrix has two pieces."""
-    monkeypatch.setattr(queries, "MOST_HELD_BYTES", 1)
+    monkeypatch.setattr(gram, "MOST_HELD_BYTES", 1)
 
 
 def asked(noise: vfl.SeededNoise | None = None) -> vfl.Job:

@@ -23,7 +23,7 @@ from vfl import messages
 from vfl.errors import ConsentRefused, PrivacyError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.losses import loss_of
-from vfl.messages import Backward, Block, Paid, RecordCap, RecordNorms, Records, queries
+from vfl.messages import Backward, Block, Paid, RecordCap, RecordNorms, Records, gram
 from vfl.planning import plan
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
@@ -53,7 +53,7 @@ def contribution(x, centre, scale, margin, label, weighting, split=0, most=1 << 
     }
     norms = sum(held[party].vector(RecordNorms({party: row}), Records()) for party, row in rows.items())
     kept, found = {"norms": norms}, []
-    with mock.patch.object(queries, "MOST_HELD_BYTES", most):
+    with mock.patch.object(gram, "MOST_HELD_BYTES", most):
         pieces = noisy_gram.pieces(rows, 2, lambda _: weighting, geometry, None)
     for query in noisy_gram.asked(pieces, rows):
         if isinstance(query, messages.Columns):
@@ -181,7 +181,7 @@ def piece_of(spec, number, scale=1.0):
 @pytest.fixture
 def column_by_column(monkeypatch):
     """Let margins hold a single column at a time."""
-    monkeypatch.setattr(queries, "MOST_HELD_BYTES", 1)
+    monkeypatch.setattr(gram, "MOST_HELD_BYTES", 1)
 
 
 class TestTheParty:
@@ -299,11 +299,11 @@ def test_a_party_with_a_book_makes_no_other_release_for_intervals(monkeypatch, t
         if isinstance(query, Backward) and query.fold is not None:
             own = self._charges
             for name, attack in ATTACKS.items():
-                state = own._last, own._first
+                state = own._passes.copy(), own._batches.copy(), own._parts.copy()
                 with pytest.raises((ConsentRefused, PrivacyError)):
                     answer(self, attack(query), records, replace(key, attempt=key.attempt + 1))
                 refused[name] += 1
-                own._last, own._first = state  # the run continues as if it had not been attacked
+                own._passes, own._batches, own._parts = state  # the run continues as if it had not been attacked
         return reply
 
     monkeypatch.setattr(Party, "answer", attacked)

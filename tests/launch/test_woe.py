@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
-from parties.addressed import check_addressed
 
 import vfl
 from parties.rows import Rows
@@ -134,7 +133,7 @@ def test_a_lying_query_of_counts_is_refused(columns: tuple[int, ...], most: floa
         party.answer(replace(honest, event=weak), Records(weights=np.ones(2)), ReleaseKey(0))
     assert len(party.answer(honest, Records(weights=np.ones(2)), ReleaseKey(0)).released[0]) == 4
     with pytest.raises(PrivacyError, match="not its own"):
-        check_addressed(replace(query, columns={"bank": (0, 7)}), "bank", 2)
+        replace(query, columns={"bank": (0, 7)}).require_addressed("bank", 2)
 
 
 class TestSensitivity:

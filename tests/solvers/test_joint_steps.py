@@ -19,7 +19,7 @@ from vfl.errors import ConsentRefused, PartyLost, SpecificationError
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Block, Step, queries
+from vfl.messages import Block, Step, gram
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
@@ -146,7 +146,7 @@ def test_a_run_goes_on_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_partys_book_pays_for_the_pieces_of_one_matrix_once_and_takes_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queries, "MOST_HELD_BYTES", 1)  # one column at a time
+    monkeypatch.setattr(gram, "MOST_HELD_BYTES", 1)  # one column at a time
     assert LONG.privacy is not None
     planned = plan(replace(LONG, privacy=replace(LONG.privacy, noise=None)), 4_000)
     problem, whole = planned.problem, planned.problem.layout.whole()
@@ -162,7 +162,7 @@ def test_a_partys_book_pays_for_the_pieces_of_one_matrix_once_and_takes_no_other
             event = correlations.event_of(problem, 0.2)
             query = products.pieces_of(problem, rows, weighting, event)[number].shares()[party]
             own._require_planned(query)
-            found.append(len(own._events(query)))
+            found.append(len(own._due(query)))
         return found
 
     every = range(3)  # the columns of the first party

@@ -24,7 +24,7 @@ from parties.storage.dense import Columns
 from tests.parties.alone import party_over
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.messages import Block, Fold, Gram, Notice, Phase, Piece, Records, queries
+from vfl.messages import Block, Fold, Gram, Notice, Phase, Piece, Records, gram
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.gaussian_dp import mu_of
@@ -263,7 +263,7 @@ def test_all_products_of_two_parties_take_two_messages() -> None:
 def test_many_records_of_wide_parties_travel_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = job(penalty=vfl.L2(0.1))
     whole = vfl.train(spec, table(), at="inprocess")
-    monkeypatch.setattr(queries, "MOST_HELD_BYTES", 8 * N)
+    monkeypatch.setattr(gram, "MOST_HELD_BYTES", 8 * N)
     planned = plan(spec, N)
     assert planned.round_trips == 4  # twice a column and its products; norms bound nothing without privacy
     np.testing.assert_array_equal(vfl.train(spec, table(), at="inprocess").w, whole.w)
@@ -319,7 +319,7 @@ def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
 
 def test_an_owners_book_refuses_unplanned_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One charge pays for all pieces: the same sum as a further piece would average out its noise."""
-    monkeypatch.setattr(queries, "MOST_HELD_BYTES", 1)  # one column at a time
+    monkeypatch.setattr(gram, "MOST_HELD_BYTES", 1)  # one column at a time
     path = tmp_path / "telco.toml"
     path.write_text(
         'format = 1\njobs = ["*"]\nproducts = true\n[total]\nepsilon = 1.0\ndelta = 1e-5\n', encoding="utf-8"
@@ -398,7 +398,7 @@ def test_a_resumed_run_continues(tmp_path: object, last: int, monkeypatch: pytes
     """Norms, and the columns that margins held, are requested again; no piece is released twice."""
     from vfl.launch.train import resume
 
-    monkeypatch.setattr(queries, "MOST_HELD_BYTES", 1)  # two pieces
+    monkeypatch.setattr(gram, "MOST_HELD_BYTES", 1)  # two pieces
 
     spec = job(privacy=private())
 
