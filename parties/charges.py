@@ -47,34 +47,26 @@ class Charges:
         release that differs from the plan.
         """
         self._require_planned(query)
-        if query.capped is not None and query.capped.paid is not None:
-            self._record_pass(query, query.capped.paid)
-            return
-        events = self._due(query)
-        if not events:
-            return
-        first = query.first_part(self._party)
+        paid = None if query.capped is None else query.capped.paid
         try:
-            own = ((replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None)
-            self.charge([(each, self._placed(event, query)) for each, event in own])
+            due = self._due(query, key) if paid is None else self._due_of_pass(query, paid)
+            if due:
+                self.charge([(each, self._placed(event, query)) for each, event in due])
         except BaseException:
             self._batches.void()
+            if paid is not None:
+                self._passes.void(paid.key)
             raise
 
-    def _record_pass(self, query: Query, paid: Paid) -> None:
-        """Charge a whole pass with the first block that is asked of this party. The party itself checks all other blocks.
+    def _due_of_pass(self, query: Query, paid: Paid) -> list[tuple[ReleaseKey, Event]]:
+        """Return the charge of a whole pass, with the first block that is asked of this party, which checks all other blocks.
 
         A pass that began in an earlier process of this party is refused, because this process does not know its released
         blocks.
         """
         frame = Frame(query.subsample, paid.event, None)
-        if not query.events() or self._passes.admit(frame, (), paid.key) is Answer.COVERED:
-            return
-        try:
-            self.charge([(paid.key, self._placed(paid.event, query))])
-        except BaseException:
-            self._passes.void(paid.key)
-            raise
+        covered = not query.events() or self._passes.admit(frame, (), paid.key) is Answer.COVERED
+        return [] if covered else [(paid.key, paid.event)]
 
     def _placed(self, event: Event, query: Query) -> Event:
         """Return the event of a release. In a job with subsamples, return an event on the rows of the query's subsample only.
@@ -135,18 +127,19 @@ class Charges:
             "must be as planned, since they are charged together"
         )
 
-    def _due(self, query: Query) -> tuple[Event | None, ...]:
-        """Return the events to charge for a query. A pass over disjoint batches is charged once, with its first batch.
+    def _due(self, query: Query, key: ReleaseKey) -> list[tuple[ReleaseKey, Event]]:
+        """Return the charges for a query. A pass over disjoint batches is charged once, with its first batch.
 
         A batch that does not continue the same pass under the same event is charged separately. With seeded noise, two more
         kinds of batch are not charged again: a repeated batch, and the first batch that a restarted party is asked for.
         """
-        events, batch = query.events(), query.batch
-        if batch is None or None in events:
-            return events
-        frame, number = Frame(query.subsample, events, replace(batch, number=0)), batch.number
-        if number and self._batches.admit(frame, [number], after=number - 1) is Answer.COVERED:
-            return ()
-        restarted = number and self._repeats and self._made and None not in self._batches
-        self._batches.renew(frame, [number])
-        return () if restarted else events
+        events, batch, first = query.events(), query.batch, query.first_part(self._party)
+        if batch is not None and None not in events:
+            frame, number = Frame(query.subsample, events, replace(batch, number=0)), batch.number
+            if number and self._batches.admit(frame, [number], after=number - 1) is Answer.COVERED:
+                return []
+            restarted = number and self._repeats and self._made and None not in self._batches
+            self._batches.renew(frame, [number])
+            if restarted:
+                return []
+        return [(replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None]

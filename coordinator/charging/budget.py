@@ -37,10 +37,8 @@ class Reserved:
 class Earlier:
     """Charges of earlier processes of a run.
 
-    attempts : first attempt number that this process may use. A release that an earlier process charged may have been seen. To
-        repeat it is a new release, with new noise and a new charge. One charge covers a whole pass, and names only the first
-        release of the pass. Any round may therefore have been answered under any charged attempt, so this number is above all
-        of them.
+    attempts : first attempt number that this process may use, above all charged ones: a charge of a pass names only the first
+        release of the pass, so any round may have been answered under any charged attempt.
     charges : {round: number of charges}.
     """
 
