@@ -20,6 +20,7 @@ from vfl.holdout import Side
 from vfl.kernels.dense import inverse_grid
 from vfl.kernels.geometry import WEIGHTS, Geometry, pieces
 from vfl.shards.lending import no_room
+from vfl.targets import weighed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -213,8 +214,7 @@ class Rows:
         """Return r, set to 0 outside of a public batch of records. Disjoint batches then need no trust in the coordinator."""
         if fold is None:
             return r
-        members = fold.members(self._n_trained)[self._first : self._first + len(r)]
-        return np.where(members > 0.0, r, 0.0)
+        return weighed(r, fold.members(self._n_trained)[self._first : self._first + self.columns.n_records])
 
     def bounds(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
         """Return the largest residuals under a record cap; see `OwnBounds.of`."""

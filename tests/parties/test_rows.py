@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +17,7 @@ from parties.storage.dense import Columns
 from vfl.kernels import dense, geometry
 from vfl.kernels.dense import LOGISTIC
 from vfl.losses import Logistic, Squared
-from vfl.messages import Block, Descend, RecordCap, Records, Step
+from vfl.messages import Backward, Block, Descend, Fold, RecordCap, Records, Step
 from vfl.privacy.geometry import Clip
 from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.protocol import Derivative
@@ -99,3 +100,22 @@ def test_a_visit_from_float32_margins_keeps_the_cap_and_answers_in_float32(loss:
         again = rows.vector(query, given, [np.array([0.1]), np.array([-0.2])])
         assert again.dtype == np.float32
         assert again.tobytes() == left.tobytes()
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_a_batch_has_the_same_records_in_every_shard_for_all_classes(shards: int) -> None:
+    """One charge pays for all batches of a pass, so no class of a record may be in another batch than the record."""
+    n, K, fold = 24, 2, Fold(0, 3, (7,))
+    X = columns(n)
+    members = fold.members(n)
+    r = np.random.default_rng(2).normal(size=(K, n))
+    part, clip = Block(0, "bank", 0, 2 * K, 0), Clip(1.0, 2 * K)
+    query = Backward(Derivative(Squared()), (part,), (np.zeros(2 * K),), (np.ones(2 * K),), clip, None, 0, fold)
+    whole = Rows("bank", X, n_margins=K)
+    expected = whole.sums(replace(query, fold=None), Records(weights=(r * members).ravel()))[0]
+    found = np.zeros(2 * K, dtype=np.int64)
+    for start in range(0, n, n // shards):
+        own = slice(start, start + n // shards)
+        rows = Rows("bank", Columns(np.asfortranarray(X.array[own]), X.names), first=start, n_trained=n, n_margins=K)
+        found += rows.sums(query, Records(weights=np.ascontiguousarray(r[:, own]).ravel()))[0]
+    assert found.tolist() == expected.tolist()
