@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.charging.budget import Earlier
 from vfl.errors import PrivacyError
-from vfl.messages import Paid
+from vfl.messages import Need, Paid
 from vfl.privacy.cover import Answer, Cover, Frame
-from vfl.privacy.events import PoissonSubsampledGaussian, ReleaseKey, on_part
+from vfl.privacy.events import ReleaseKey, on_part
 from vfl.privacy.noise import CryptographicNoise
 
 if TYPE_CHECKING:
@@ -98,6 +98,14 @@ class Charger:
         covers = self._passes.copy(), self._batches.copy(), self._samples.copy()
         self._before = *covers, self._number, self._paid, self._sample
         sample = self._sample_for(query, key)
+        try:
+            return self._charged(query, key, sample)
+        except BaseException:  # a query that is refused pays for none that follows
+            self._passes.void()
+            self._batches.void()
+            raise
+
+    def _charged(self, query: Query, key: ReleaseKey, sample: tuple[Query, ReleaseKey] | None) -> Charged:
         events, query = self._due(query, key)
         if None in events and not isinstance(query, self._unnoised):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
@@ -110,12 +118,7 @@ class Charger:
         if charges:
             if self._reservation is None:
                 raise PrivacyError(f"{type(query).__name__} is to be charged, and nothing was reserved for this run")
-            try:
-                self._reservation.charge(charges)
-            except BaseException:
-                self._passes.void()
-                self._batches.void()
-                raise
+            self._reservation.charge(charges)
         return Charged(query, key, charges, sample)
 
     def lost(self) -> None:
@@ -132,6 +135,8 @@ class Charger:
         """Record that a lost query is not repeated. Later queries deviate from the plan and get new keys."""
         self.replayed(query, number)
         self._passes.void()
+        if query.draws is not None:
+            self._samples.void()  # it was not drawn
         self._first += 1
 
     def replayed(self, query: Query, number: int) -> ReleaseKey:
@@ -200,8 +205,11 @@ class Charger:
 
     def _use(self, query: Query) -> Answer | None:
         """Use the sample for a query. Return None for a query that is not charged as sampled."""
-        rates = {event.rate for event in query.events() if isinstance(event, PoissonSubsampledGaussian)}
-        return self._samples.admit(Frame(None, rates, None), ["use"]) if rates else None
+        if not (rates := query.sampled):
+            return None
+        if query.need is not Need.WEIGHTS or len(query.events()) > 1:
+            raise PrivacyError(f"{type(query).__name__} is charged as sampled, and is no single sum over a sample")
+        return self._samples.admit(Frame(None, rates, None), ["use"])
 
     def _sample_for(self, query: Query, key: ReleaseKey) -> tuple[Query, ReleaseKey] | None:
         """Return the sample to draw again before this attempt at a query; None if the query needs no new sample."""

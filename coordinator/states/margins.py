@@ -143,18 +143,19 @@ class Margins:
             return self.in_sweep(None if cap is None else cap.cap)
         if query.need is Need.NOTHING or weighting is None:
             return Records()
-        fold = query.batch if query.batch is not None and query.batch.divides else None
-        if fold is not None:
-            members = fold.members(self._place.n_trained)
-            self._kept["batch"] = members[self._place.first : self._place.first + len(self._labels)]
-        weights, replaced = weighting(self._margins, self._labels, self._kept)
+        fold, members = query.batch, self._kept.get("batch") if query.sampled else None
+        if fold is not None and fold.divides:
+            members = fold.members(self._place.n_trained)[self._place.first : self._place.first + len(self._labels)]
+        weights, replaced = weighting(
+            self._margins, self._labels, self._kept if members is None else self._kept | {"batch": members}
+        )
         self._kept.update(replaced)
         if cap is not None:  # the charge of a pass relies on this cap, so it is applied here
             weights = capped(weights, self._limits(cap.cap), weighting.kernel)
         for _ in range(1 + weighting.squares_weights):
             weights = weighed(weights, self._weights)
-        # The charge of a pass relies on disjoint batches, so membership is applied here and not by the weighting.
-        return Records(weights=weights if fold is None else weights * self._kept["batch"])
+        # The charge relies on disjoint batches or on a sample, so membership is applied here and not by the weighting.
+        return Records(weights=weighed(weights, members))
 
     @np.errstate(all="ignore")  # a cast to float32 may overflow
     def in_sweep(self, cap: float | None) -> Records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,17 @@ from coordinator.states.margins import Margins
 from parties.loading import load
 from tests.solvers import setting
 from vfl.errors import PartyLost, PrivacyError
+from vfl.evaluation.statistics import LabelMean
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Query, Sample
+from vfl.losses import Squared
+from vfl.messages import Backward, Block, Descend, Fold, Moments, Need, Query, Sample, Step, Tally
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
+from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import CryptographicNoise, SeededNoise
+from vfl.solvers.blocks.prox import ProxStep
+from vfl.solvers.protocol import Derivative
 from vfl.types import Adjacency
 
 WAIT = Faults(on_party_lost="wait", wait_seconds=1.0)
@@ -89,6 +95,8 @@ def test_seeded_noise_repeats_the_same_release_on_the_same_batch(solver: Any) ->
 class _Release(Query):
     """A query that releases under an event."""
 
+    need = Need.WEIGHTS
+
     def __init__(self, event: Any) -> None:
         super().__init__()
         object.__setattr__(self, "_event", event)
@@ -155,3 +163,46 @@ def test_the_executor_refuses_before_it_charges(noise: Any) -> None:
     query: Query = sampled(0.25)
     with pytest.raises(PrivacyError, match="no sample of its rate"):
         execute(query)
+
+
+def test_a_sample_that_was_given_up_serves_no_release() -> None:
+    """The margins still have the sample before it, which a release has used."""
+    charging = charger()
+    charging.charge(Sample(0.5), 0)
+    charging.charge(sampled(0.5), 1)
+    charging.charge(Sample(0.5), 2)
+    charging.lost()
+    charging.given_up(Sample(0.5), 2)
+    with pytest.raises(PrivacyError, match="no sample of its rate"):
+        charging.charge(sampled(0.5), 3)
+
+
+def test_releases_that_use_no_sample_are_not_charged_as_sampled() -> None:
+    """Amplification holds for one sum over the sample. A statistic of all records, and a second sum, would cost more."""
+    event = PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, 2.0, 4.0, 0.5)
+    block, one = Block(0, "bank", 0, 1, 0), np.ones(1)
+    step = Step(block, 0.0 * one, one, Clip(0.5, 1), ProxStep(one, one, vfl.L2(1.0)), event)  # type: ignore[arg-type]
+    visit = Descend(Derivative(Squared()), {"bank": (step, step)}, {"bank": one})
+    for query in (
+        Tally(LabelMean(0.0, 1.0), event),  # type: ignore[arg-type]
+        Moments({"bank": 1}, {"bank": one}, False, event),  # type: ignore[arg-type]
+        visit,
+        replace(visit, sweep=False),
+    ):
+        charging = charger()
+        charging.charge(Sample(0.5), 0)
+        with pytest.raises(PrivacyError, match="no single sum over a sample"):
+            charging.charge(query, 1)
+
+
+def test_no_weight_outside_the_sample_reaches_a_sum_that_is_charged_as_sampled() -> None:
+    """Whatever the weighting does, and whichever public batch was used after the sample was drawn."""
+    margins, sample = Margins(np.arange(1.0, 9.0)), np.arange(8) % 3 == 0
+    margins.absorb("batch", [sample.astype(float)])
+    block, one = Block(0, "bank", 0, 1, 0), np.ones(1)
+    query = Backward(Derivative(Squared()), (block,), (0.0 * one,), (one,), Clip(0.5, 1), None, 0, Fold(0, 2, (3,)))
+    members = query.fold.members(8)  # type: ignore[union-attr]
+    assert (np.asarray(margins.records(query).weights) != 0.0).tolist() == (members > 0.0).tolist()
+    event = PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, 2.0, 4.0, 0.5)
+    weights = margins.records(replace(query, fold=None, event=event)).weights
+    assert (np.asarray(weights) != 0.0).tolist() == sample.tolist()

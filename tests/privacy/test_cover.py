@@ -396,6 +396,27 @@ def test_no_charge_pays_twice(world: Callable[[int], list[str]]) -> None:
         assert world(seed) == [], seed
 
 
+@pytest.mark.parametrize("kind", ["visit", "batch"])
+def test_a_query_that_is_inconsistent_opens_no_charge(kind: str) -> None:
+    """The query is refused before it is paid for, so nothing pays for the query that follows."""
+    ledger = Ledger(random.Random(0), refuses=0.0)  # noqa: S311 - refuses nothing
+    charger, cap = Charger(ledger, noise=CryptographicNoise()), replace(cap_of(1.0), paid=None)  # type: ignore[arg-type]
+    asked: list[Any]
+    if kind == "visit":
+        asked = [replace(visit(cap_of(1.0), [j]), capped=cap) for j in (0, 1)]
+        (step,) = asked[0].steps["a"]
+        asked[0] = replace(asked[0], steps={"a": (replace(step, scale=np.ones(P + 1)),)})
+    else:
+        asked = [batch(Fold(k, 3, (0,))) for k in (0, 1)]
+        asked[0] = replace(asked[0], scales=(np.ones(P + 1),))
+    with pytest.raises(PrivacyError, match="a vector of another length"):
+        charger.charge(asked[0], 0)
+    try:
+        assert charger.charge(asked[1], 1).charges
+    except PrivacyError:
+        assert kind == "batch"  # a batch that follows none is refused
+
+
 # ---- defects ----
 
 
@@ -467,8 +488,9 @@ DEFECTS: dict[str, tuple[type[Cover], set[str]]] = {
     "keeps a refused charge": (KeepsCharges, {"rule", "coordinator", "party"}),
     "never goes back": (NeverGoesBack, {"rule", "coordinator"}),
     "counts a unit once per query": (CountsOnce, {"rule", "coordinator", "party"}),
-    "needs no order": (NeedsNoOrder, {"rule", "coordinator"}),
-    "records what it refuses": (RefusesAreRecorded, {"rule", "coordinator"}),
+    # A coordinator closes its charges after every refusal, so no later query finds them open.
+    "needs no order": (NeedsNoOrder, {"rule"}),
+    "records what it refuses": (RefusesAreRecorded, {"rule"}),
 }
 
 

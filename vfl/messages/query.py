@@ -25,6 +25,7 @@ import numpy as np
 from vfl.errors import FederationError, PrivacyError
 from vfl.holdout import Side, part_of
 from vfl.messages.parts import Block, Need, Reply
+from vfl.privacy.events import PoissonSubsampledGaussian
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from vfl.kernels.geometry import Geometry
     from vfl.messages.parts import Knots, Records, Scaled, Statistic, Sums, Term, Update, Weighting
     from vfl.messages.passes import Fold, RecordCap
-    from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
+    from vfl.privacy.events import BoundedRange, Event, Gaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
@@ -343,6 +344,11 @@ class Query:
     def draws(self) -> float | None:
         """Return the rate of the secret sample that the query draws; None if it draws none."""
         return None
+
+    @property
+    def sampled(self) -> set[float]:
+        """Return the rates of the secret samples on which the events rely; {} for none."""
+        return {event.rate for event in self.events() if isinstance(event, PoissonSubsampledGaussian)}
 
     @property
     def tallied(self) -> Statistic | None:
