@@ -42,7 +42,7 @@ from vfl.messages import (
     Select,
     Tally,
 )
-from vfl.privacy.events import PoissonSubsampledGaussian, ReleaseKey
+from vfl.privacy.events import BoundedRange, Gaussian, PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import CryptographicNoise
 from vfl.secure import requests
@@ -247,6 +247,11 @@ def sampled(own: Any) -> Any:
     return PoissonSubsampledGaussian(own.adjacency, own.sensitivity, own.sigma, 1.0)
 
 
+def selecting(own: Any) -> Any:
+    """Return an event of another mechanism, which costs next to nothing and states no sensitivity."""
+    return BoundedRange(own.adjacency, 1e-6)
+
+
 def alone(at: int) -> Change:
     """Keep one step of a visit."""
     return lambda query: replace(query, steps={who(query): query.steps[who(query)][at : at + 1]})
@@ -267,6 +272,12 @@ def as_sum(query: Gram) -> Backward:
 SMALLER = event(sensitivity=0.5, sigma=0.5)  # it costs as much, so no charge tells
 LIES: dict[str, tuple[str, type, Change]] = {
     # Columns of the party alone.
+    "a sum charged as a selection": (SUM, Backward, field("event", selecting)),
+    "moments charged as a selection": (VISIT, Moments, field("event", selecting)),
+    "counts charged as a selection": (VISIT, Counts, field("event", selecting)),
+    "ranges charged as a selection": (CURVES, Ranges, field("event", selecting)),
+    "a step charged as a selection": (VISIT, Descend, step(event=lambda own: selecting(own.event))),
+    "a selection charged as a sum": (PICK, Select, field("event", lambda own: Gaussian(own.adjacency, 1.0, 1e6, 1))),
     "a block of another party": (SUM, Backward, first("blocks", of_another)),
     "a block before the first column": (SUM, Backward, first("blocks", moved(-1))),
     "a block behind the last column": (SUM, Backward, first("blocks", moved(1))),

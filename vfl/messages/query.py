@@ -25,7 +25,7 @@ import numpy as np
 from vfl.errors import FederationError, PrivacyError
 from vfl.holdout import Side, part_of
 from vfl.messages.parts import Block, Need, Reply
-from vfl.privacy.events import PoissonSubsampledGaussian
+from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vfl.kernels.geometry import Geometry
     from vfl.messages.parts import Knots, Records, Scaled, Statistic, Sums, Term, Update, Weighting
     from vfl.messages.passes import Fold, RecordCap
-    from vfl.privacy.events import BoundedRange, Event, Gaussian, ReleaseKey
+    from vfl.privacy.events import BoundedRange, Event, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
@@ -199,6 +199,8 @@ class Query:
     """The runs in which parties answer the query."""
     products: ClassVar[bool] = False
     """True if participants see columns before noise: the plan of the job must release products of columns."""
+    charged_as: ClassVar[tuple[type[Event], ...]] = (Gaussian, PoissonSubsampledGaussian)
+    """Kinds of event that describe the noise of the query's releases."""
 
     # What the query is about, for the checks that come before every answer.
 
@@ -276,11 +278,13 @@ class Query:
         for _, entry in self._entries():
             if entry and isinstance(entry[0], Block):
                 entry[0].fits(*entry[1:])
+        events: list[Any] = [event for event in self.events() if event is not None]
+        if not {type(event) for event in events} <= set(self.charged_as):
+            raise PrivacyError(f"{type(self).__name__} came with the event of another mechanism")
         needed = self.required()
-        for event in self.events():
-            claimed = getattr(event, "sensitivity", None)
-            if claimed is not None and needed is not None:
-                cover(claimed, needed)
+        if needed is not None:
+            for event in events:
+                cover(event.sensitivity, needed)
 
     def check_share(self, at: AtParty) -> None:
         """Raise PrivacyError if the party's own share needs more than `check` asks for."""

@@ -12,13 +12,14 @@ from vfl.kernels.geometry import WEIGHTS, Geometry
 from vfl.messages.kinds import vectors_of
 from vfl.messages.parts import Reply
 from vfl.messages.query import Asked, Joint, Weighted, cover
+from vfl.privacy.events import BoundedRange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfl.messages.parts import Placed, Records, ScoreRule, Sums
     from vfl.messages.query import AtParty, Rows
-    from vfl.privacy.events import BoundedRange, ReleaseKey
+    from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.types import Vector
 
@@ -46,6 +47,7 @@ class Select(Joint, Weighted):
     part: int = 0
 
     asked: ClassVar[Asked] = Asked.OF_MARGINS
+    charged_as: ClassVar[tuple[type[Event], ...]] = (BoundedRange,)
 
     def sizes(self) -> tuple[int, ...]:
         """Return 1, the length of the released vector: one coordinate."""
