@@ -8,6 +8,7 @@ split into one query of the same type per party, called the party's share of the
 |---|---|---|---|---|
 | Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one Gaussian for all parties |
 | Ranges | histograms over powers of two, or over the grids of curves, + noise | yes | | one Gaussian for all parties |
+| Counts | numbers of records per coordinate, by the sign of r_i, + noise | yes | | one Gaussian for all parties |
 | Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one Gaussian for all parties |
 | Gram | products of columns, Σ_i t_i z_ij z_ik + noise | yes | | one Gaussian for all parties and queries |
 | Columns | scale_j (x_ij − c_j) of some columns | | an n-vector per column | |
@@ -24,7 +25,7 @@ split into one query of the same type per party, called the party's share of the
 Records may be divided into a training part and a held-out part. Forward, Tally and RecordNorms work on one of the two parts,
 Groups on the held-out part, and all other queries on the training part (`Query.side`).
 
-Begin to read with `vfl.messages.query`. A new query is one module, and one line of QUERIES.
+Begin to read with `vfl.messages.query`. A new query is one module, an import and a line of QUERIES.
 """
 
 from vfl.messages.backward import Backward as Backward

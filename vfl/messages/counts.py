@@ -44,10 +44,6 @@ class Counts(Sum, Weighted):
         """Return the length of each party's released vector."""
         return tuple(2 * len(positions) for positions in self.columns.values())
 
-    def addresses(self, party: str, n_coordinates: int) -> bool:
-        """Return True if the party has these coordinates."""
-        return bool(self.columns[party]) and all(0 <= j < n_coordinates for j in self.columns[party])
-
     def required(self) -> float:
         """Return Δ of all counts together."""
         most = [self.most.get(party) for party in self.columns]

@@ -221,8 +221,14 @@ class Query:
             yield from ((party, entry) for party, entry in entries.items() if isinstance(entry, tuple))
 
     def addresses(self, party: str, n_coordinates: int) -> bool:
-        """Return True if positions of columns that are in no block are columns of the party, of which it has this many."""
-        return True
+        """Return True if positions of columns that are in no block are columns of the party, of which it has this many.
+
+        A field by party that is a tuple of whole numbers holds such positions, at least one.
+        """
+        return all(
+            own and all(not isinstance(j, int | np.integer) or 0 <= j < n_coordinates for j in own)
+            for _, own in self._entries()
+        )
 
     def require_addressed(self, party: str, n_coordinates: int) -> None:
         """Raise PrivacyError for a query that concerns another party, or columns that this party does not have."""
@@ -500,11 +506,14 @@ class Unasked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sum(Joint, Query):
-    """Shape: exact sums over records, to which a record contributes a bounded part, released with the noise of one event."""
+    """Shape: exact sums over records, to which a record contributes a bounded part, released with the noise of one event.
+
+    Parties do not answer it on secret shares, unless the query sets `asked`.
+    """
 
     asked: ClassVar[Asked] = Asked.OF_MARGINS
 
-    def required(self) -> float | None:
+    def required(self) -> float:
         """Return Δ of the sums of all parties together; inf, so that no noise covers it, unless the query states it."""
         return math.inf
 
@@ -522,14 +531,17 @@ def released_by(
 ) -> tuple[Vector, ...]:
     """Return the exact sums of a query at a party, with noise. The k-th release has the part `first_part` + k.
 
-    Raises PrivacyError for more releases than events, since each event pays for one.
+    Raises PrivacyError for more releases than events, since each event pays for one, and for sums that are not of the lengths
+    that the query states (`sizes`).
     """
     if len(priced) != len(query.events()):
         raise query._unanswered(at.name)
-    first = query.first_part(at.name)
+    exact, first = at.sums(query, records), query.first_part(at.name)
+    if [np.shape(sums) for sums in exact] != [(size,) for size in query.sizes()]:
+        raise PrivacyError(f"party {at.name!r} computes other sums for {type(query).__name__} than the query announces")
     return tuple(
         at.release(sums, terms, replace(key, part=first + k))
-        for k, (terms, sums) in enumerate(zip(priced, at.sums(query, records), strict=True))
+        for k, (terms, sums) in enumerate(zip(priced, exact, strict=True))
     )
 
 

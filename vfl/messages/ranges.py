@@ -52,10 +52,6 @@ class Ranges(Sum):
         """Return False for histograms of curves, from which their knots follow."""
         return not self.of_curves
 
-    def addresses(self, party: str, n_coordinates: int) -> bool:
-        """Return True if the party has these columns."""
-        return bool(self.columns[party]) and all(0 <= j < n_coordinates for j in self.columns[party])
-
     def required(self) -> float:
         """Return Δ = √(2m) of the histograms of all m columns together (vfl.privacy.magnitudes)."""
         if any(len(set(indices)) < len(indices) for indices in self.columns.values()):
