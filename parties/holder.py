@@ -421,7 +421,8 @@ class Holder:
         if (cap := query.capped) is not None:
             if cap.paid is None:
                 raise self._refusal("was asked for a block of a pass that was not charged")
-            if cap.cap != setup.cap:
+            # The coordinator chooses the rows in `cap`, so they do not tell how many coordinates the charge must cover.
+            if cap.cap != setup.cap or query.clip.dimension < self._plan.problem.layout.n_coordinates:
                 raise self._refusal("was asked to change the cap within a set-up")
             cap.require_covered([(query.clip, event)])
             # A charge covers each coordinate of all parties once. Rows of two different set-ups are not under one cap.

@@ -101,6 +101,21 @@ def test_another_cap_set_up_or_series_is_refused(run: Watched) -> None:
             asked_again(run, request, **changes)
 
 
+def test_a_pass_claims_the_rounding_of_all_columns(run: Watched) -> None:
+    """A record cap over nobody would let a pass claim the sensitivity of one block."""
+    _, request = last(run, requests.Contribute)
+    query = request.query
+    if query.capped is None:  # its charge pays for the sum alone
+        return
+    clip = replace(query.clip, dimension=query.blocks[0].size)
+    event = replace(query.event, sensitivity=clip.sensitivity)
+    paid = replace(query.capped.paid, key=replace(query.capped.paid.key, round=99), event=event)
+    with pytest.raises(PrivacyError):
+        asked_again(
+            run, request, query=replace(query, clip=clip, event=event, capped=replace(query.capped, paid=paid, rows={}))
+        )
+
+
 def test_a_request_of_another_session_is_refused(run: Watched) -> None:
     for kind in (
         requests.Contribute,
