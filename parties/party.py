@@ -17,7 +17,7 @@ import numpy as np
 
 from parties.record_cap import OwnCap
 from vfl.errors import DataError, PrivacyError
-from vfl.messages import Greeting, Records
+from vfl.messages import QUERIES, Greeting, Records
 from vfl.privacy.mechanisms import release
 from vfl.privacy.selection import noisy_best
 from vfl.secure.requests import Begin
@@ -170,6 +170,10 @@ class Party:
 
     def _require_allowed(self, query: Query) -> None:
         """Raise PrivacyError for a query that the party's own plan of the job does not contain."""
+        if type(query) not in QUERIES.values():
+            raise PrivacyError(
+                f"party {self.name!r} answers the queries of vfl alone, and {type(query).__name__} is none"
+            )
         if query.subsample not in self._numbers:
             raise PrivacyError(
                 f"party {self.name!r} was sent a query on records that its job does not plan: a query names one of the job's "

@@ -247,7 +247,8 @@ _register(
 )
 
 
-close("message")
+for _family in ("message", "event", "batch"):  # the proofs of what a charge pays for rest on these kinds
+    close(_family)
 
 
 def to_plain(message: object) -> Plain:

@@ -176,6 +176,9 @@ def test_no_package_can_add_a_query() -> None:
     for name in ("leak", "moments"):
         with pytest.raises(PrivacyError, match="no package can register a message"):
             register("message", name, Block)
+    for family in ("event", "batch"):  # a batch of all records would be covered by the charge of disjoint ones
+        with pytest.raises(PrivacyError, match=f"no package can register a {family}"):
+            register(family, "leak", Block)
     with pytest.raises(PrivacyError, match="unknown message kind 'leak'"):
         from_plain((FORMAT, "leak"), Query)
 

@@ -5,7 +5,7 @@ The party answers the honest query of a run. It refuses the query with one lie, 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from vfl.messages import (
     RecordCap,
     RecordNorms,
     Records,
+    Reply,
     Reweigh,
     Sample,
     Select,
@@ -1005,3 +1006,18 @@ MADE: dict[str, Callable[[], Any]] = {
 def test_no_such_query_can_be_made(lie: str) -> None:
     with pytest.raises(PrivacyError):
         MADE[lie]()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Louder(Backward):
+    """A query from outside, which would be answered without noise."""
+
+    def answer(self, at: Any, records: Any, key: ReleaseKey) -> Any:
+        return Reply(tuple(at.sums(self, records)))
+
+
+def test_a_party_answers_no_query_from_outside(owner: Any) -> None:
+    """A package can define a query, and may register it before the table of messages is closed."""
+    own = owner(SUM, "bank", book=True)
+    query, *rest = own.query(Backward)
+    own.refuses(lambda: Louder(*(getattr(query, each.name) for each in fields(query) if not each.kw_only)), *rest)
