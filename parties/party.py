@@ -156,7 +156,7 @@ class Party:
         records : per-record vectors of the query; `Each` with one entry per shard if the rows are in shards.
         """
         start = time.perf_counter()
-        query.require_addressed(self.name, self.n_coordinates)
+        query.require_addressed(self.name, self.n_coordinates, self._facts[0].n_columns)
         self._require_allowed(query)
         query.check()
         query.check_share(self)
@@ -193,8 +193,8 @@ class Party:
             return
         if self._holder is not None:
             raise PrivacyError(
-                f"party {self.name!r} was asked for {type(query).__name__}, which works on margins: its job runs under "
-                "trust='secure'"
+                f"party {self.name!r} was asked for {type(query).__name__}, which parties answer in trusted runs alone: its "
+                "job runs under trust='secure'"
             )
         raise PrivacyError(f"party {self.name!r} does not answer {type(query).__name__}")
 

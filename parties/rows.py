@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
-    """Public numbers of some rows of a party: training records, held-out records and coordinates."""
+    """Public numbers of some rows of a party: training records, held-out records, coordinates and stored columns."""
 
     n_trained: int
     n_held_out: int
     n_coordinates: int
+    n_columns: int
 
 
 class Rows:
@@ -98,7 +99,7 @@ class Rows:
     def facts(self) -> RowFacts:
         """Return the numbers of records and coordinates of these rows."""
         held_out = 0 if self.held_out is None else self.held_out.n_records
-        return RowFacts(self.columns.n_records, held_out, self._coordinates.n_coordinates)
+        return RowFacts(self.columns.n_records, held_out, self._coordinates.n_coordinates, self.columns.n_coordinates)
 
     @property
     def y(self) -> Vector | None:
@@ -303,7 +304,7 @@ class SubsampledRows:
     def facts(self) -> RowFacts:
         """Return the numbers of records and coordinates. Only the records of the first subsample count as training records."""
         first = self.parts[0].facts()
-        return RowFacts(first.n_trained, self._n_records - first.n_trained, first.n_coordinates)
+        return replace(first, n_held_out=self._n_records - first.n_trained)
 
     def labels(self) -> Vector:
         """Return y of this shard's records, followed by their exposures and weights. Only `Margins` may receive the result."""

@@ -313,7 +313,7 @@ class TestViews:
         with pytest.raises(PrivacyError, match="shows its labels to nobody"):
             transport.holders["q1"].labels()
         block = plan(transport.spec, N).problem.layout.whole()["q0"]
-        with pytest.raises(PrivacyError, match="Forward, which works on margins"):
+        with pytest.raises(PrivacyError, match="Forward, which parties answer in trusted runs alone"):
             transport.holders["q0"].answer(Forward({"q0": (block, np.zeros(block.size))}), Records(), ReleaseKey(0))
 
 

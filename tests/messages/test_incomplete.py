@@ -12,9 +12,10 @@ import pytest
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
 from vfl.errors import PrivacyError
-from vfl.messages import Records
-from vfl.messages.query import Priced, Sum
+from vfl.messages import Ranges, Records
+from vfl.messages.query import Sum
 from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.privacy.magnitudes import CELLS
 from vfl.privacy.noise import SeededNoise
 from vfl.types import Adjacency
 
@@ -40,9 +41,6 @@ class Positive(Sum):
 
     def exact(self, rows: Any, records: Records) -> list[Any]:
         return [np.array([np.count_nonzero(rows.columns.column(j) > 0.0) for j in self.columns[rows.party]])]
-
-    def priced(self, party: str) -> list[Priced]:
-        return [Priced(1.0, self.event, math.sqrt(2.0))]
 
 
 class PerRecord(Positive):
@@ -80,13 +78,6 @@ class Unbounded(Positive):
         return Sum.required(self)
 
 
-class Unpriced(Positive):
-    """No terms."""
-
-    def priced(self, party: str) -> Any:
-        return Sum.priced(self, party)
-
-
 def answer(query: Sum) -> Any:
     drawn = []
 
@@ -108,10 +99,18 @@ def test_a_whole_query_is_answered() -> None:
     assert abs(released - 2.0).max() < 8.0
 
 
-@pytest.mark.parametrize("kind", [PerRecord, Square, Twice, Unsized, Unbounded, Unpriced])
+@pytest.mark.parametrize("kind", [PerRecord, Square, Twice, Unsized, Unbounded])
 def test_a_query_that_leaves_something_out_is_refused(kind: type[Positive]) -> None:
     with pytest.raises(PrivacyError):
         answer(kind({"bank": (0, 1)}))
+
+
+def test_with_several_classes_positions_are_of_stored_columns() -> None:
+    """A party has K coordinates per column, and its columns end before its coordinates do."""
+    columns = Columns(np.ones((3, 2), order="F"), ("a", "b"))
+    party = party_over("bank", columns, SeededNoise(3), n_margins=3)
+    with pytest.raises(PrivacyError, match="not its own"):
+        party.answer(Ranges({"bank": (0, 2)}, CELLS, EVENT), Records(), ReleaseKey(0))
 
 
 @pytest.mark.parametrize("columns", [(), (0, 2), (-1, 1), (0, np.int64(2))])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfl.errors import PrivacyError
 from vfl.messages.passes import Piece
-from vfl.messages.query import Priced, Sum, Unasked, Weighted
+from vfl.messages.query import Sum, Unasked, Weighted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,9 +103,14 @@ class Backward(Sum, Weighted):
         """Open the sums of all blocks."""
         return at.sums(self, key)
 
-    def addresses(self, party: str, n_coordinates: int) -> bool:
+    def addresses(self, party: str, n_coordinates: int, n_columns: int) -> bool:
         """Return True for one block, since the share of a party has one."""
         return len(self.blocks) == 1
+
+    @property
+    def grid(self) -> float:
+        """Return the grid of the clip."""
+        return self.clip.unit
 
     def required(self) -> float:
         """Return Δ of the sums of all blocks together.
@@ -123,10 +128,6 @@ class Backward(Sum, Weighted):
         """Return the sum of the party's block."""
         r = rows.within(self.batch, records.given("weights"))
         return [rows.sum(t.block, t.centre, t.scale, t.clip, r, self.capped) for t in self.terms()]
-
-    def priced(self, party: str) -> list[Priced]:
-        """Return the terms of the party's block."""
-        return [Priced(t.clip.unit, t.event, t.clip.sensitivity_of(self, t.block.size)) for t in self.terms()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

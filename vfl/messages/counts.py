@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import PrivacyError
-from vfl.messages.query import Priced, Sum, Weighted
+from vfl.messages.query import Sum, Weighted
 from vfl.privacy import magnitudes
 
 if TYPE_CHECKING:
@@ -65,7 +65,3 @@ class Counts(Sum, Weighted):
             left -= counted
             sums[:, k] = np.count_nonzero(counted & (r > 0.0)), np.count_nonzero(counted & (r < 0.0))
         return [sums.ravel()]
-
-    def priced(self, party: str) -> list[Priced]:
-        """Return the terms of the party's counts."""
-        return [Priced(1.0, self.event, magnitudes.sensitivity(self.most[party]))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from vfl.messages.query import Asked, Priced, Weighted, cover, released_by
 from vfl.targets import apart, weighed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from vfl.messages.parts import Block, RawVector, Records, Rule, Sums
     from vfl.messages.passes import RecordCap
@@ -94,7 +95,7 @@ class Descend(Weighted):
     capped: RecordCap | None = None
     push: Mapping[str, RawVector] = field(default_factory=dict)
 
-    asked: ClassVar[Asked] = Asked.OF_MARGINS
+    asked: ClassVar[Asked] = Asked.TRUSTED
 
     def __post_init__(self) -> None:
         if self.capped is not None:
@@ -147,10 +148,10 @@ class Descend(Weighted):
         together : True to ask for all sums at equal margins in one `Backward` query.
         """
         released: list[Vector] = []
-        w = {party: start.copy() for party, start in self.start.items()}
         pending: list[Forward] = []
         own: dict[str, Any] = {"knots": self.knots, "subsample": self.subsample}
         ordered = self.ordered()
+        moves = self._moves(ordered, (released[k] for k in range(len(ordered))))
         at_once = max(1, len(ordered)) if together and not self.sweep else 1
         for part in range(0, len(ordered), at_once):
             steps = ordered[part : part + at_once]
@@ -158,16 +159,23 @@ class Descend(Weighted):
             clip, event = steps[0].clip, steps[0].event  # equal under a record cap
             backward = Backward(self.weighting, blocks, centres, scales, clip, event, part, capped=self.capped, **own)
             released += backward.combine(ask(backward))
-            for step, u in zip(steps, released[part:], strict=True):
+            for step, delta in islice(moves, len(steps)):
                 party = step.block.party
-                delta = step.moved(w[party], u, self.push.get(party))
-                w[party][step.block.local] += delta
                 pending.append(Forward({party: (step.block, delta)}, shifts={party: step.shift(delta)}, **own))
             if self.sweep:
                 ask(pending.pop())
         for forward in pending:
             ask(forward)
         return tuple(released)
+
+    def _moves(self, steps: Iterable[Step], released: Iterable[Vector]) -> Iterator[tuple[Step, Vector]]:
+        """Yield each step with its Δ, as soon as its release is known. Each step starts where the steps before it end."""
+        w = {party: start.copy() for party, start in self.start.items()}
+        for step, u in zip(steps, released, strict=True):
+            party = step.block.party
+            delta = step.moved(w[party], u, self.push.get(party))
+            w[party][step.block.local] += delta
+            yield step, delta
 
     def ordered(self) -> tuple[Step, ...]:
         """Return the steps in the order of their releases."""
@@ -187,7 +195,7 @@ class Descend(Weighted):
         """Return the number of margins per record."""
         return n_margins
 
-    def addresses(self, party: str, n_coordinates: int) -> bool:
+    def addresses(self, party: str, n_coordinates: int, n_columns: int) -> bool:
         """Return True if the start is of the party's coordinates, and earlier releases have the lengths of the steps."""
         fits = party in self.start and len(self.start[party]) <= n_coordinates
         return fits and (self.replayed is None or tuple(map(len, self.replayed)) == self.sizes())
@@ -208,19 +216,12 @@ class Descend(Weighted):
 
     def deltas(self, party: str, released: Sequence[Vector]) -> tuple[Vector, ...]:
         """Return Δ of each of the party's steps, given their releases."""
-        w, deltas = self.start[party].copy(), []
-        for step, u in zip(self.steps[party], released, strict=True):
-            deltas.append(step.moved(w, u, self.push.get(party)))
-            w[step.block.local] += deltas[-1]
-        return tuple(deltas)
+        return tuple(delta for _, delta in self._moves(self.steps[party], released))
 
     def updates(self) -> Iterator[Update]:
         """Yield the updates of a replayed visit one by one, with the order and the rounding of single steps."""
-        w = {party: start.copy() for party, start in self.start.items()}
-        for step, u in zip(self.ordered(), self.replayed or (), strict=self.replayed is not None):
+        for step, delta in () if self.replayed is None else self._moves(self.ordered(), self.replayed):
             party = step.block.party
-            delta = step.moved(w[party], u, self.push.get(party))
-            w[party][step.block.local] += delta
             yield Update(False, {party: (step.block, delta)}, {party: step.shift(delta)})
 
     def answer(self, at: AtParty, records: Any, key: ReleaseKey) -> Reply:
@@ -234,15 +235,16 @@ class Descend(Weighted):
         if not self.sweep:
             made = released_by(self, self.priced(at.name), at, records, key)
             return Reply(made, at.vector(self, records, self.deltas(at.name, made)))
-        w, released, first = self.start[at.name].copy(), [], self.first_part(at.name)
+        released: list[Vector] = []
+        steps, first = self.steps[at.name], self.first_part(at.name)
+        moves = self._moves(steps, (released[k] for k in range(len(steps))))
         delta: Vector = np.zeros(0)
         shift: Any = 0.0
-        for k, (step, terms) in enumerate(zip(self.steps[at.name], self.priced(at.name), strict=True)):
+        for k, terms in enumerate(self.priced(at.name)):
             sums = at.step(k, delta, shift) if k else at.enter(self, records)
             released.append(at.release(sums, terms, replace(key, part=first + k)))
-            delta = step.moved(w, released[-1], self.push.get(at.name))
+            step, delta = next(moves)
             shift = step.shift(delta)
-            w[step.block.local] += delta
         return Reply(tuple(released), at.leave(delta, shift) if released else at.vector(self, records))
 
     def exact(self, rows: Rows, records: Records) -> list[Sums]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.errors import PrivacyError
-from vfl.messages.query import Asked, Priced, Sum
+from vfl.messages.query import Asked, Sum
 from vfl.privacy.geometry import GRID_BITS
 
 if TYPE_CHECKING:
@@ -55,9 +55,14 @@ class Moments(Sum):
 
     asked: ClassVar[Asked] = Asked.ALWAYS
 
-    def addresses(self, party: str, n_coordinates: int) -> bool:
+    def addresses(self, party: str, n_coordinates: int, n_columns: int) -> bool:
         """Return True if the party has as many columns."""
-        return 0 <= self.widths[party] <= n_coordinates
+        return 0 <= self.widths[party] <= n_columns
+
+    @property
+    def grid(self) -> float:
+        """Return the step of moments in units of the bounds; 1 for exact sums."""
+        return 1.0 if self.reach is None else UNIT_GRID
 
     def required(self) -> float:
         """Return Δ of the moments of all parties together."""
@@ -81,13 +86,6 @@ class Moments(Sum):
         parts = [kernels.first_moments(X, reach, UNIT_GRID, threads=rows.threads)] if means else []
         parts.append(kernels.second_moments(X, reach**2, UNIT_GRID, threads=rows.threads))
         return [np.concatenate(parts)]
-
-    def priced(self, party: str) -> list[Priced]:
-        """Return the terms of the party's moments."""
-        if self.reach is None:
-            return [Priced(1.0, self.event, math.inf)]
-        Δ = moments_sensitivity(len(self.reach[party]), means=self.asks_means(party))
-        return [Priced(UNIT_GRID, self.event, Δ)]
 
 
 def moments_sensitivity(columns: int, *, means: bool) -> float:

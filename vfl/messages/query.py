@@ -45,7 +45,7 @@ class Asked(enum.Enum):
     """Runs in which parties answer a query. The default refuses."""
 
     NEVER = "never"
-    OF_MARGINS = "not on secret shares, where nobody sees margins"
+    TRUSTED = "not on secret shares"
     ALWAYS = "always, since the query concerns the columns of one owner alone"
 
 
@@ -220,18 +220,21 @@ class Query:
             entries = getattr(self, name) or {}
             yield from ((party, entry) for party, entry in entries.items() if isinstance(entry, tuple))
 
-    def addresses(self, party: str, n_coordinates: int) -> bool:
+    def addresses(self, party: str, n_coordinates: int, n_columns: int) -> bool:
         """Return True if positions of columns that are in no block are columns of the party, of which it has this many.
 
         A field by party that is a tuple of whole numbers holds such positions, at least one.
         """
         return all(
-            own and all(not isinstance(j, int | np.integer) or 0 <= j < n_coordinates for j in own)
+            own and all(not isinstance(j, int | np.integer) or 0 <= j < n_columns for j in own)
             for _, own in self._entries()
         )
 
-    def require_addressed(self, party: str, n_coordinates: int) -> None:
-        """Raise PrivacyError for a query that concerns another party, or columns that this party does not have."""
+    def require_addressed(self, party: str, n_coordinates: int, n_columns: int) -> None:
+        """Raise PrivacyError for a query that concerns another party, or columns that this party does not have.
+
+        n_coordinates : of the party's part of the model, K per column with K classes. n_columns : of its stored columns.
+        """
         given = [getattr(self, name).keys() for name in by_party(self) if getattr(self, name) is not None]
         of_cap = () if self.capped is None else ((name, row[0]) for name, row in self.capped.rows.items())
         if not (
@@ -241,13 +244,13 @@ class Query:
             )
             and (not given or (given[0] == {party} and all(names <= {party} for names in given)))
             and (self.capped is None or party in self.capped.rows)
-            and self.addresses(party, n_coordinates)
+            and self.addresses(party, n_coordinates, n_columns)
         ):
             raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
 
     def asked_of_parties(self, *, on_shares: bool) -> bool:
         """Return True if a party answers the query. on_shares : True in a run on secret shares."""
-        return self.asked is Asked.ALWAYS or (self.asked is Asked.OF_MARGINS and not on_shares)
+        return self.asked is Asked.ALWAYS or (self.asked is Asked.TRUSTED and not on_shares)
 
     def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
         """Return {party: its part} in a run on secret shares; {} for a query that only changes the public model.
@@ -468,7 +471,9 @@ class Query:
 def cover(claimed: float, needed: float) -> None:
     """Raise PrivacyError unless the claimed sensitivity is at least the needed one."""
     if needed == math.inf:
-        raise PrivacyError("only exact integer sums can be released under an event: clip them to a grid")
+        raise PrivacyError(
+            "only exact integer sums can be released under an event: clip them to a grid, and state their sensitivity"
+        )
     if not claimed >= needed:
         raise PrivacyError(f"noise for a sensitivity of {claimed!r} does not cover sums of sensitivity {needed!r}")
 
@@ -511,19 +516,20 @@ class Sum(Joint, Query):
     Parties do not answer it on secret shares, unless the query sets `asked`.
     """
 
-    asked: ClassVar[Asked] = Asked.OF_MARGINS
+    asked: ClassVar[Asked] = Asked.TRUSTED
 
     def required(self) -> float:
         """Return Δ of the sums of all parties together; inf, so that no noise covers it, unless the query states it."""
         return math.inf
 
-    def priced(self, party: str) -> Sequence[Priced]:
-        """Return the terms of each release of the party's share, with Δ of this share alone."""
-        raise self._unanswered(party)
+    @property
+    def grid(self) -> float:
+        """Return the value of one step of the exact sums."""
+        return 1.0
 
     def answer(self, at: AtParty, records: Any, key: ReleaseKey) -> Reply:
         """Release the exact sums of the party's rows with noise, each from a noise stream of its own."""
-        return Reply(released_by(self, self.priced(at.name), at, records, key))
+        return Reply(released_by(self, [Priced(self.grid, self.event, self.required())], at, records, key))
 
 
 def released_by(
@@ -549,7 +555,7 @@ def released_by(
 class PerRecord(Query):
     """Shape: one or several numbers per record, which only the coordinator's `Margins` receives. Nothing is released."""
 
-    asked: ClassVar[Asked] = Asked.OF_MARGINS
+    asked: ClassVar[Asked] = Asked.TRUSTED
 
     def answer_width(self, n_margins: int) -> int:
         """Return the number of entries per record in the answer."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.errors import PrivacyError
-from vfl.messages.query import Asked, Priced, Sum
+from vfl.messages.query import Asked, Sum
 from vfl.privacy import magnitudes
 
 if TYPE_CHECKING:
@@ -68,7 +68,3 @@ class Ranges(Sum):
         if self.of_curves:
             return [np.concatenate([rows.curves().histogram(k, self.cells) for k in own])]
         return [np.concatenate([magnitudes.histogram(rows.columns.column(j)) for j in own])]
-
-    def priced(self, party: str) -> list[Priced]:
-        """Return the terms of the party's histograms."""
-        return [Priced(1.0, self.event, magnitudes.sensitivity(len(self.columns[party])))]

@@ -46,7 +46,7 @@ class Select(Joint, Weighted):
     event: BoundedRange | None
     part: int = 0
 
-    asked: ClassVar[Asked] = Asked.OF_MARGINS
+    asked: ClassVar[Asked] = Asked.TRUSTED
     charged_as: ClassVar[tuple[type[Event], ...]] = (BoundedRange,)
 
     def sizes(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
-from vfl.messages.query import Priced, Sum, Unasked
+from vfl.messages.query import Sum, Unasked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +53,11 @@ class Tally(Unasked, Sum):
             raise self._needs_margins()
         return {label: self}
 
+    @property
+    def grid(self) -> float:
+        """Return the grid of the statistic."""
+        return self.statistic.grid
+
     def required(self) -> float:
         """Return Δ of the statistic."""
         return self.statistic.sensitivity
@@ -67,10 +72,6 @@ class Tally(Unasked, Sum):
     def exact(self, rows: Rows, records: Records) -> list[Sums]:
         """Return the statistic of the label party's labels."""
         return [self.statistic(np.zeros(rows.columns.n_records), rows.labels())]
-
-    def priced(self, party: str) -> list[Priced]:
-        """Return the terms of the statistic."""
-        return [Priced(self.statistic.grid, self.event, self.statistic.sensitivity)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
