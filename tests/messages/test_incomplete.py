@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
 from vfl.errors import PrivacyError
-from vfl.messages import Ranges, Records
+from vfl.messages import QUERIES, Ranges, Records
 from vfl.messages.query import Sum
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.magnitudes import CELLS
@@ -88,7 +89,8 @@ def answer(query: Sum) -> Any:
 
     columns = Columns(np.asfortranarray([[1.0, -1.0], [1.0, 1.0], [0.0, 1.0]]), ("a", "b"))
     try:
-        return party_over("bank", columns, Noted(3)).answer(query, Records(), ReleaseKey(0)).released
+        with mock.patch.dict(QUERIES, {"positive": type(query)}):
+            return party_over("bank", columns, Noted(3)).answer(query, Records(), ReleaseKey(0)).released
     except PrivacyError:
         assert not drawn
         raise
