@@ -53,6 +53,7 @@ from vfl.privacy.noise import SeededNoise
 from vfl.privacy.selection import NoisyScore
 from vfl.solvers.noisy_gram import GramClip, Row
 from vfl.solvers.protocol import Derivative
+from vfl.solvers.releases.labels import ClassCounts
 
 if TYPE_CHECKING:
     from parties.party import Party
@@ -169,6 +170,14 @@ def test_a_query_for_the_coordinator_has_a_plain_form_too(name: str, private: bo
     for query in run(name, private)[1]:
         if isinstance(query, Sample | Tally):
             assert to_plain(from_plain(to_plain(query), Query)) == to_plain(query)
+
+
+def test_a_parameter_out_of_range_is_refused_in_a_sentence() -> None:
+    """A statistic's own check is no error of the party's process."""
+    plain = to_plain(Tally(ClassCounts(3), None))
+    for lie in (("class_counts", 1), ("label_rate", 1.0, 0.0, 1.0, 1.0)):
+        with pytest.raises(PrivacyError, match=f"the statistic kind '{lie[0]}' is refused"):
+            from_plain((*plain[:2], lie, *plain[3:]), Query)
 
 
 def test_no_package_can_add_a_query() -> None:

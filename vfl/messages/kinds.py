@@ -355,7 +355,7 @@ def _decoded(family: str, plain: tuple[Any, ...]) -> Any:
         for (field, of), one in zip(fields, given, strict=True):
             values[field] = of.decode(one)
         return cls(**values)
-    except VflError as error:
+    except (VflError, ValueError) as error:
         at = fields[len(values)][0] if len(values) < len(fields) else ""
         raise PrivacyError(f"the {family} kind {name!r} is refused{f', {at}' * bool(at)}: {error}") from error
 
