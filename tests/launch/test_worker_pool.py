@@ -64,17 +64,18 @@ def run(number):
         facts["runs"].append({"begun": begun, "ended": ended[-1], "parties": [json.loads(line) for line in log]})
 
 def filled(number):
+    # Wait until so many idle processes are older than a second: they register shortly after they take this name.
     for _ in range(600):
-        names = [name for child in psutil.Process().children(recursive=True) for name in named(child)]
-        if names.count("ray::IDLE") >= number:
-            return time.sleep(0.5)  # the processes register shortly after they take this name
+        idle = [child for child in psutil.Process().children(recursive=True) if is_idle(child)]
+        if len(idle) >= number:
+            return
         time.sleep(0.1)
 
-def named(process):
+def is_idle(process):
     try:
-        return process.cmdline()[:1]
+        return process.cmdline()[:1] == ["ray::IDLE"] and time.time() - process.create_time() > 1.0
     except psutil.Error:
-        return []
+        return False
 
 import json
 with connected(3, None):
@@ -110,7 +111,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_run_starts_in_waiting_processes_that_began_after_the_run_before(facts: dict[str, Any]) -> None:
     first, second = facts["runs"]
     for party in second["parties"]:
-        assert first["ended"] - 0.1 < party["started"] < second["begun"] - 0.3  # they have waited for longer
+        assert first["ended"] - 0.1 < party["started"] < second["begun"] - 0.9  # they have waited for longer
 
 
 def test_nothing_of_a_run_is_in_the_processes_of_the_next(facts: dict[str, Any]) -> None:

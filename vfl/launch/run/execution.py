@@ -20,7 +20,6 @@ from vfl.job.environment import Ledger
 from vfl.job.job import require_job
 from vfl.job.site import InProcess, Ray
 from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
-from vfl.launch.run.intervals import inference_from
 from vfl.launch.run.model import numbers
 from vfl.launch.run.result import Result, told
 from vfl.launch.run.warnings import Passes, count_run
@@ -134,6 +133,8 @@ class Witness:
             )
         if self._all is None or outcome.left:
             return result
+        from vfl.launch.run.intervals import inference_from  # it imports the kernels
+
         return result.with_inference(inference_from(plan, self._all[plan.n_before :], result.original))
 
     def _charges(self, statement: Statement) -> Mapping[Charge, int]:
