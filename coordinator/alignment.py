@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.transport import expected, given, require_version
-from vfl.alignment import MOST_IDS, Aligned, Aligning, IdsGreeting, Indexed
+from vfl.crypto.alignment import MOST_IDS, Aligned, Aligning, IdsGreeting, Indexed
+from vfl.crypto.identifiers import IdKind, check_kinds
+from vfl.crypto.psi import SIZE, bucketed, intersect, is_large, joined, ring
 from vfl.errors import DataError, FederationError
-from vfl.messages.joining import BeginAligning, Conclude, Done, Multiply, ReadIds, SendSet
-from vfl.security.identifiers import IdKind, check_kinds
-from vfl.security.psi import SIZE, bucketed, intersect, is_large, joined, ring
+from vfl.network.messages import BeginAligning, Conclude, Done, Multiply, ReadIds, SendSet
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from coordinator.transport import MessageTransport, Posted
-    from vfl.security.psi import Points
-    from vfl.types import Integers
+    from vfl.base.types import Integers
+    from vfl.crypto.psi import Points
 
 READ_SECONDS = 3600.0
 

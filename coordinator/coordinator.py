@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from coordinator.executor import State
     from coordinator.secure import Transport
-    from vfl.evaluation.estimates import Findings
-    from vfl.holdout import Split, Subsample
+    from vfl.base.holdout import Split, Subsample
+    from vfl.base.problem import Targets
+    from vfl.base.types import Vector
     from vfl.job import Job
-    from vfl.messages import Greeting
+    from vfl.measures.estimates import Findings
+    from vfl.network.messages import Greeting
     from vfl.privacy.ledger import Head, Reservation, Statement
-    from vfl.targets import Targets
-    from vfl.types import Vector
 
     Event: TypeAlias = "Plan | Reserved | Round | Lost | Made | Outcome"
 

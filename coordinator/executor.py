@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from coordinator.states.iterate import Iterate
     from coordinator.states.margins import Margins
     from coordinator.states.shards import MarginShards
-    from vfl.messages import Query, Reply
     from vfl.privacy.events import ReleaseKey
-    from vfl.solvers.protocol import Released
+    from vfl.queries import Query, Reply
+    from vfl.queries.protocol import Released
 
     State: TypeAlias = Margins | MarginShards | Iterate
     """State of a run between its queries: margins and labels, or the public model alone."""

@@ -9,23 +9,23 @@ import numpy as np
 
 from coordinator.alignment import align
 from coordinator.transport import MOST_RECORDS, expected, given
-from vfl.documents import parse_json
+from vfl.base.documents import parse_json
 from vfl.errors import DataError, FederationError
-from vfl.evaluation import Evaluation
-from vfl.evaluation.classes import HeldOutClasses
-from vfl.evaluation.inquiries import HeldOut
-from vfl.messages.joining import AddUp, Applied, Apply, Done, Measure, SendMargins, TakeMargins
+from vfl.measures import Evaluation
+from vfl.measures.classes import HeldOutClasses
+from vfl.measures.inquiries import HeldOut
+from vfl.network.messages import AddUp, Applied, Apply, Done, Measure, SendMargins, TakeMargins
 from vfl.planning import problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from coordinator.transport import MessageTransport
-    from vfl.alignment import Aligned, Aligning
-    from vfl.evaluation import Findings
+    from vfl.base.types import Vector
+    from vfl.crypto.alignment import Aligned, Aligning
     from vfl.job import Job
-    from vfl.solvers.protocol import Released
-    from vfl.types import Vector
+    from vfl.measures import Findings
+    from vfl.queries.protocol import Released
 
 LOAD_SECONDS = 3600.0
 ID_BYTES = 1 << 10

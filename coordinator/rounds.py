@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from coordinator.executor import Executor
     from coordinator.secure import Transport
     from vfl.job.site import Faults
-    from vfl.messages import Greeting, Query
+    from vfl.network.messages import Greeting
     from vfl.privacy.events import Event, ReleaseKey
-    from vfl.solvers.protocol import Released
+    from vfl.queries import Query
+    from vfl.queries.protocol import Released
 
 
 Ended = TypeVar("Ended")

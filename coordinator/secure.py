@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
+from vfl.crypto.sealing import SealingKey
 from vfl.errors import PrivacyError
-from vfl.messages import Backward, Gram, Reply
-from vfl.messages.joining import SealingKey
 from vfl.planning import layout_of
 from vfl.privacy.events import Gaussian
+from vfl.queries import Backward, Gram, Reply
 from vfl.secure import requests
 from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import reach
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 
     from coordinator.states.iterate import Iterate
     from coordinator.transport import MessageTransport, Posted
-    from vfl.messages import BookHeads, Greeting, Notice, Query
-    from vfl.messages.parts import Knots
+    from vfl.base.types import Vector
+    from vfl.network.messages import BookHeads, Greeting, Notice
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.keystream import Words
-    from vfl.solvers.protocol import Released
-    from vfl.types import Vector
+    from vfl.queries import Query
+    from vfl.queries.parts import Knots
+    from vfl.queries.protocol import Released
 
     Transport: TypeAlias = "MessageTransport | SecureTransport"
     """Transport of a run's queries to parties."""

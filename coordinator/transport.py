@@ -17,17 +17,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vfl.errors import FederationError, VersionMismatch
-from vfl.messages import BookHeads, Greeting, Reply
-from vfl.messages.joining import Done, Load, SendLabels
+from vfl.network.messages import BookHeads, Done, Greeting, Load, SendLabels
+from vfl.queries import Reply
 from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
-    from vfl.messages import Notice, Query, Records
+    from vfl.base.types import Vector
+    from vfl.network.messages import Notice
     from vfl.privacy.events import ReleaseKey
-    from vfl.solvers.protocol import Released
-    from vfl.types import Vector
+    from vfl.queries import Query, Records
+    from vfl.queries.protocol import Released
 
     Received = tuple[object, Mapping[str, Any]]
     """A reply, and {name: vector} of the vectors that come with it."""

@@ -19,7 +19,7 @@ class Fields(griffe.Extension):
             obj.docstring.value = listed(obj.docstring.value)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
-        """Show the default of a field with a check (vfl.arguments.option)."""
+        """Show the default of a field with a check (vfl.base.arguments.option)."""
         value = attr.value
         if isinstance(value, griffe.ExprCall) and str(value.function) == "option":
             attr.value = value.arguments[1] if len(value.arguments) > 1 else None

@@ -25,16 +25,25 @@ from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from parties.services.training import TrainingService
 from parties.sources.opening import require_rereadable
-from vfl.alignment import Keeping
+from vfl.crypto.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
-from vfl.kinds import from_plain, from_plain_call, to_plain
-from vfl.messages import Query, Records
-from vfl.messages.joining import Load
+from vfl.network.kinds import from_plain, from_plain_call, to_plain
+from vfl.network.messages import Load
+from vfl.network.shards import Each, Here
+from vfl.network.shards.lending import Borrower, Lender, Lent, Stored
+from vfl.network.shards.ray_transport import (
+    FETCH_SECONDS,
+    INLINE_BYTES,
+    Named,
+    Reader,
+    answer_of,
+    room_to_send,
+    sent,
+    stored,
+)
+from vfl.network.shards.serving import Served, Serving
+from vfl.queries import Query, Records
 from vfl.secure.roles import DEALER
-from vfl.shards import Each, Here
-from vfl.shards.lending import Borrower, Lender, Lent, Stored
-from vfl.shards.ray_transport import FETCH_SECONDS, INLINE_BYTES, Named, Reader, answer_of, room_to_send, sent, stored
-from vfl.shards.serving import Served, Serving
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -46,13 +55,13 @@ if TYPE_CHECKING:
     from parties.prediction import ModelPart
     from parties.rows import RowFacts, Rows, SubsampledRows
     from parties.services.service import Service
+    from vfl.base.types import Vector
     from vfl.job import Job
     from vfl.job.job import PartyTask
-    from vfl.messages import Statistic
-    from vfl.messages.kinds import Plain
-    from vfl.messages.parts import Sums
-    from vfl.shards import Group, Shard
-    from vfl.types import Vector
+    from vfl.network.shards import Group, Shard
+    from vfl.queries import Statistic
+    from vfl.queries.kinds import Plain
+    from vfl.queries.parts import Sums
 
 
 SHARD_SECONDS = 3600.0

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from parties.charges import Charges
 from parties.consent import refuse_job
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
-from vfl.messages import BookHeads, Phase
+from vfl.network.messages import BookHeads, Phase
 from vfl.planning import cheapest
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
@@ -25,12 +26,11 @@ from vfl.privacy.ledger import Accounting, DatasetBook, FitBook, SqliteLedger
 from vfl.privacy.ledger.composition import accounting_for, capacity, cost, epsilon_of, plan_cost
 from vfl.privacy.ledger.reservation import Preview
 from vfl.privacy.spending import UNIT_BITS
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from parties.consent import Policy
     from vfl.job import Job
-    from vfl.messages import Notice
+    from vfl.network.messages import Notice
     from vfl.planning import Plan
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Head

@@ -14,10 +14,10 @@ from vfl.privacy.events import on_part
 
 if TYPE_CHECKING:
     from vfl.job import Job
-    from vfl.messages import Paid, Query
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger import Reservation
+    from vfl.queries import Paid, Query
 
 
 class Charges:

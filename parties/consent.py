@@ -59,12 +59,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from parties.allowed import matches, require_listed
-from vfl.arguments import number, one_of, option, require_count, require_positive, that
+from vfl.base.arguments import number, one_of, option, require_count, require_positive, that
+from vfl.base.documents import built, read_toml
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of, voids
 from vfl.secure.roles import SEPARATE
 from vfl.solvers.on_shares import may_open_products
-from vfl.tables import built, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,8 +6,8 @@ import datetime as dt
 import threading
 from typing import TYPE_CHECKING
 
+from vfl.base.store import Store
 from vfl.errors import ConsentRefused
-from vfl.store import Store
 
 if TYPE_CHECKING:
     import sqlite3

@@ -13,8 +13,9 @@ import numpy as np
 
 from parties.services.service import Service
 from parties.session import RECORDS, Credentials, Session
+from vfl.crypto.sealing import PIECE, sealed_size
 from vfl.errors import FederationError, PartyLost, PrivacyError
-from vfl.messages.joining import Done
+from vfl.network.messages import Done
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
@@ -24,7 +25,6 @@ from vfl.secure.member import Dealer
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import Sharing
 from vfl.secure.sigmoid import SERIES
-from vfl.security.sealing import PIECE, sealed_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

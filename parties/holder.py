@@ -18,7 +18,7 @@ from parties.book import RunCount
 from parties.record_cap import admit
 from parties.session import RECORDS, SHARED, Credentials, Session
 from vfl.errors import FederationError, PrivacyError, VflError
-from vfl.messages.joining import Done
+from vfl.network.messages import Done
 from vfl.planning import plan as make_plan
 from vfl.privacy.cover import Cover
 from vfl.privacy.events import Gaussian
@@ -39,14 +39,15 @@ if TYPE_CHECKING:
 
     from parties.charges import Charges
     from parties.storage.classes import Storage
+    from vfl.base.problem import Block
+    from vfl.base.types import Vector
     from vfl.job import Job
     from vfl.kernels.ring import Words
-    from vfl.messages import Backward, Block
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
+    from vfl.queries import Backward
     from vfl.secure.requests import Commitment, Parcel, Request, Version
     from vfl.secure.streams import Streams
-    from vfl.types import Vector
 
 LOSS = "logistic"
 PRODUCTS = requests.MaskProducts | requests.TakeProducts | requests.ContributeProducts

@@ -24,11 +24,11 @@ from parties.sources.stores import is_stored
 from parties.storage.dense import Reading, read_columns
 from parties.storage.labels import GroupReader
 from parties.storage.sparse import read_sparse
+from vfl.base.schema import RealLabel
 from vfl.errors import SpecificationError
 from vfl.job.flags import unnoised
 from vfl.job.site import IN_ONE_PROCESS
-from vfl.schema import RealLabel
-from vfl.shards import Each, Here, cut
+from vfl.network.shards import Each, Here, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from parties.session import Credentials
     from parties.sources.base import Source
     from parties.storage.classes import Storage
+    from vfl.base.types import Integers, Vector
+    from vfl.crypto.identifiers import IdKind
     from vfl.job.job import PartyTask
-    from vfl.security.identifiers import IdKind
-    from vfl.shards import Group, Shard
-    from vfl.types import Integers, Vector
+    from vfl.network.shards import Group, Shard
 
 
 def consented(task: PartyTask, source: Any, policy: str | None = None, *, begins: bool = False) -> Policy | None:

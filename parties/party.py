@@ -17,11 +17,12 @@ import numpy as np
 
 from parties.record_cap import OwnCap
 from vfl.errors import DataError, PrivacyError
-from vfl.messages import QUERIES, Greeting, Records
+from vfl.network.messages import Greeting
+from vfl.network.shards import Each, Here
 from vfl.privacy.mechanisms import release
 from vfl.privacy.selection import noisy_best
+from vfl.queries import QUERIES, Records
 from vfl.secure.requests import Begin
-from vfl.shards import Each, Here
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -31,16 +32,17 @@ if TYPE_CHECKING:
     from parties.charges import Charges
     from parties.holder import Holder
     from parties.rows import RowFacts, Rows
-    from vfl.holdout import Subsamples
-    from vfl.messages import BookHeads, Notice, Query, Reply
-    from vfl.messages.parts import Sums
-    from vfl.messages.query import Priced
+    from vfl.base.holdout import Subsamples
+    from vfl.base.types import Vector
+    from vfl.network.messages import BookHeads, Notice
+    from vfl.network.shards import Group
     from vfl.privacy.events import BoundedRange, ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
+    from vfl.queries import Query, Reply
+    from vfl.queries.parts import Sums
+    from vfl.queries.query import Priced
     from vfl.secure.requests import Parcel, Request
-    from vfl.shards import Group
-    from vfl.types import Vector
 
 
 class Party:
@@ -59,7 +61,7 @@ class Party:
     holder : the party's role in a run on secret shares, in which the party answers no query about margins; None for
         trust='trusted'.
     subsamples : the disjoint subsamples of the job's plan; None if the job has none. Charges count the dearest subsample alone
-        (vfl.holdout), so the party refuses every query on other records, whether or not it keeps a book.
+        (vfl.base.holdout), so the party refuses every query on other records, whether or not it keeps a book.
     """
 
     def __init__(
@@ -198,7 +200,7 @@ class Party:
             )
         raise PrivacyError(f"party {self.name!r} does not answer {type(query).__name__}")
 
-    # What the shapes of queries use (vfl.messages.query.AtParty).
+    # What the shapes of queries use (vfl.queries.query.AtParty).
 
     def sums(self, query: Query, records: Each) -> list[Sums]:
         """Return the exact sum over all rows for each release of a query, in the order of the releases."""

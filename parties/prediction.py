@@ -19,11 +19,11 @@ from parties.consent import Policy, policy_of, require_source
 from parties.daily_count import DailyCount
 from parties.loading import digests_of, load_range, new_records, require_content
 from parties.storage.classes import ClassColumns
-from vfl.documents import is_format, parse_json, read_bytes
+from vfl.base.documents import is_format, parse_json, read_bytes
+from vfl.base.problem import coordinates_of
 from vfl.errors import DataError, OutputError, PrivacyError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode
-from vfl.messages import HELD_OFFSETS
-from vfl.problem import coordinates_of
+from vfl.queries import HELD_OFFSETS
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from parties.alignment.reading import Chosen
     from parties.storage.classes import Storage
+    from vfl.base.types import Integers, Vector
     from vfl.job import Job
     from vfl.job.job import PartyTask
-    from vfl.messages import Statistic
-    from vfl.shards import Shard
-    from vfl.types import Integers, Vector
+    from vfl.network.shards import Shard
+    from vfl.queries import Statistic
 
 
 FORMAT = 1

@@ -18,8 +18,9 @@ from vfl.privacy.geometry import Clip
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from vfl.messages import Block, Paid, Query, RecordCap
-    from vfl.types import Vector
+    from vfl.base.problem import Block
+    from vfl.base.types import Vector
+    from vfl.queries import Paid, Query, RecordCap
 
     Row = tuple[Block, Vector, Vector]
     Shape = tuple[float, bytes, bytes]

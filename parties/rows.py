@@ -15,12 +15,12 @@ import numpy as np
 from parties.record_cap import OwnBounds
 from parties.storage.classes import ClassColumns
 from parties.storage.dense import Columns as Dense
+from vfl.base.holdout import Side
+from vfl.base.problem import weighed
 from vfl.errors import PrivacyError
-from vfl.holdout import Side
 from vfl.kernels.dense import inverse_grid
 from vfl.kernels.geometry import WEIGHTS, Geometry, pieces
-from vfl.shards.lending import no_room
-from vfl.targets import weighed
+from vfl.network.shards.lending import no_room
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from parties.storage.classes import Storage
-    from vfl.holdout import Subsamples
-    from vfl.messages import Block, Fold, Query, RecordCap, Records
-    from vfl.messages.parts import Knots, Scaled, Sums
-    from vfl.messages.query import Visiting
+    from vfl.base.holdout import Subsamples
+    from vfl.base.problem import Block
+    from vfl.base.types import Integers, Vector
+    from vfl.network.shards.lending import Room
     from vfl.privacy.geometry import Clip
-    from vfl.shards.lending import Room
-    from vfl.types import Integers, Vector
+    from vfl.queries import Fold, Query, RecordCap, Records
+    from vfl.queries.parts import Knots, Scaled, Sums
+    from vfl.queries.query import Visiting
 
     Signs = npt.NDArray[np.int8]
 
@@ -50,7 +51,7 @@ class RowFacts:
 
 
 class Rows:
-    """Some rows of a party's columns, with the kernels for their storage (`vfl.messages.query.Rows`).
+    """Some rows of a party's columns, with the kernels for their storage (`vfl.queries.query.Rows`).
 
     columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
     labels : y of all of these records, at the label party; with k exposures and weights (1 + k, n), y first
@@ -167,7 +168,7 @@ class Rows:
             raise PrivacyError(f"party {self.party!r} was asked for a step outside of a visit")
         return self._visit
 
-    # What queries read (vfl.messages.query.Rows).
+    # What queries read (vfl.queries.query.Rows).
 
     def curves(self) -> Any:
         """Return the curves among the columns."""

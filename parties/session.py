@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vfl.crypto.sealing import PIECE, Sealer, SealingKey, sealed_size
 from vfl.errors import FederationError, PrivacyError
-from vfl.messages.joining import SealingKey
 from vfl.privacy.events import ReleaseKey
 from vfl.secure.streams import Streams
-from vfl.security.sealing import PIECE, Sealer, sealed_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from vfl.auditing import audit
+from vfl.apps.auditing import audit
+from vfl.apps.tuning import sealed
 from vfl.privacy import noise
-from vfl.tuning import sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -182,8 +182,8 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send the messages of in-process jobs in their plain form, as between processes, with copies of arrays."""
-    from vfl.kinds import from_plain, from_plain_call, to_plain, to_plain_call
     from vfl.launch.engines.inprocess import InProcessTransport
+    from vfl.network.kinds import from_plain, from_plain_call, to_plain, to_plain_call
 
     passed = InProcessTransport._post
 
@@ -242,7 +242,7 @@ class Said(NamedTuple):
 @pytest.fixture
 def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
     """Run `vfl ARGUMENTS` as the console script does, in this process."""
-    from vfl import cli
+    from vfl.apps import cli
 
     def run(*arguments: str) -> Said:
         monkeypatch.setattr(sys, "argv", ["vfl", *arguments])
@@ -265,7 +265,7 @@ def call_apart() -> Callable[..., Said]:
     """
 
     def run(*arguments: str) -> Said:
-        code = "from vfl.cli import main; main()"
+        code = "from vfl.apps.cli import main; main()"
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, timeout=200

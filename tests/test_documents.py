@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from vfl.documents import DEPTH, DIGITS, opened, parse_json, parse_toml, read_bytes, read_json
+from vfl.base.documents import DEPTH, DIGITS, opened, parse_json, parse_toml, read_bytes, read_json
 
 if TYPE_CHECKING:
     from pathlib import Path

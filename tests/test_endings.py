@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parties.sources.files import OPENERS
-from vfl.csv import CSV, TYPED, is_text
+from vfl.base.csv import CSV, TYPED, is_text
 
 
 def test_typed_files_are_those_that_are_opened_by_their_ending() -> None:

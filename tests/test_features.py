@@ -21,11 +21,11 @@ from sklearn.utils import murmurhash3_32
 
 import vfl
 from parties.loading import load_features
-from vfl.columns import UNBOUNDED
+from vfl.base.columns import UNBOUNDED
+from vfl.base.features import murmur
+from vfl.base.schema import Scaling, Schema
 from vfl.errors import DataError, SpecificationError
-from vfl.features import murmur
 from vfl.job import file as jobfile
-from vfl.schema import Scaling, Schema
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vfl
-from vfl.columns import Boolean, Categorical, Dropped, Numeric
+from vfl.base.columns import Boolean, Categorical, Dropped, Numeric
+from vfl.base.schema import BinaryLabel, RealLabel, Scaling, Schema
 from vfl.errors import SpecificationError
-from vfl.schema import BinaryLabel, RealLabel, Scaling, Schema
 
 finite = st.floats(-1e6, 1e6, allow_nan=False)
 

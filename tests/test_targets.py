@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vfl.targets import Targets, apart, beside, weighed
+from vfl.base.problem import Targets, apart, beside, weighed
 
 
 @pytest.mark.parametrize("exposure", [False, True])

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import vfl
+from vfl.base.writing import create_file, replace_file, write_whole
 from vfl.errors import OutputError
-from vfl.writing import create_file, replace_file, write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,8 @@ __all__ = [*_MODULES]  # noqa: PLE0604  # _MODULES has only names as keys
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'vfl' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULES[name]), name)
+    module = importlib.import_module(_MODULES[name])
+    value = getattr(module, name) if hasattr(module, name) else importlib.import_module(f"{module.__name__}.{name}")
     globals()[name] = value
     return value
 

@@ -1,8 +1,8 @@
 """Public names, with the modules that define them; `vfl/__init__.py` imports each on first use."""
 
-from vfl.auditing.audit import Audit as Audit, audit as audit
-from vfl.certificate import Certificate as Certificate
-from vfl.csv import Csv as Csv
+from vfl.apps.auditing.audit import Audit as Audit, audit as audit
+from vfl.planning.certificate import Certificate as Certificate
+from vfl.base.csv import Csv as Csv
 from vfl.errors import (
     BudgetError as BudgetError,
     BudgetExceeded as BudgetExceeded,
@@ -21,7 +21,7 @@ from vfl.errors import (
     VersionMismatch as VersionMismatch,
     VflError as VflError,
 )
-from vfl.estimators import (
+from vfl.apps.estimators import (
     VerticalElasticNet as VerticalElasticNet,
     VerticalGammaRegressor as VerticalGammaRegressor,
     VerticalGridSearch as VerticalGridSearch,
@@ -32,10 +32,10 @@ from vfl.estimators import (
     VerticalRidge as VerticalRidge,
     VerticalTweedieRegressor as VerticalTweedieRegressor,
 )
-from vfl.evaluation import Evaluation as Evaluation, Fairness as Fairness
-from vfl.federation.file import write_federation as write_federation
-from vfl.federation.identity import new_identity as new_identity
-from vfl.features import (
+from vfl.measures import Evaluation as Evaluation, Fairness as Fairness
+from vfl.network.federation.file import write_federation as write_federation
+from vfl.network.federation.identity import new_identity as new_identity
+from vfl.base.features import (
     Binned as Binned,
     Curve as Curve,
     Cyclic as Cyclic,
@@ -64,8 +64,9 @@ from vfl.launch.run.tracking import log_to_mlflow as log_to_mlflow
 from vfl.launch.run.warnings import PrivacyWarning as PrivacyWarning
 from vfl.launch.train import resume as resume, train as train
 from vfl.launch.paid_releases.woe import woe as woe
-from vfl.partition import FeaturePartition as FeaturePartition
-from vfl.penalties import (
+from vfl.base import losses as losses
+from vfl.base.partition import FeaturePartition as FeaturePartition
+from vfl.base.penalties import (
     L1 as L1,
     L2 as L2,
     Box as Box,
@@ -82,12 +83,7 @@ from vfl.planning import (
 from vfl.privacy.ledger import SqliteLedger as SqliteLedger
 from vfl.privacy.noise import SeededNoise as SeededNoise
 from vfl.privacy.specification import Privacy as Privacy
-from vfl.columns import (
-    Boolean as Boolean,
-    Categorical as Categorical,
-    Dropped as Dropped,
-    Numeric as Numeric,
-)
+from vfl.base.columns import Boolean as Boolean, Categorical as Categorical, Dropped as Dropped, Numeric as Numeric
 from vfl.secure.roles import Secure as Secure
 from vfl.solvers import (
     CD as CD,
@@ -101,5 +97,5 @@ from vfl.solvers import (
     SkGD as SkGD,
 )
 from vfl.solvers.blocks.options import Shares as Shares
-from vfl.tuning.run import tune as tune
+from vfl.apps.tuning.run import tune as tune
 from vfl.version import __version__ as __version__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vfl.cli import main
+from vfl.apps.cli import main
 
 if __name__ == "__main__":
     main()

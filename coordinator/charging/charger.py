@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.charging.budget import Earlier
 from vfl.errors import PrivacyError
-from vfl.messages import Need, Paid
 from vfl.privacy.cover import Answer, Cover, Frame
 from vfl.privacy.events import ReleaseKey, on_part
 from vfl.privacy.noise import CryptographicNoise
+from vfl.queries import Need, Paid
 
 if TYPE_CHECKING:
-    from vfl.messages import Fold, Query, RecordCap
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Reservation
     from vfl.privacy.noise import NoiseSource
+    from vfl.queries import Fold, Query, RecordCap
 
     Charges = tuple[tuple[ReleaseKey, Event], ...]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vfl.errors import LedgerError
-from vfl.messages import Notice, Phase
+from vfl.network.messages import Notice, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from coordinator.secure import Transport
-    from vfl.messages import BookHeads
+    from vfl.network.messages import BookHeads
     from vfl.privacy.ledger import Head, SqliteLedger
 
 

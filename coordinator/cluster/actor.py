@@ -20,10 +20,10 @@ from coordinator.states.margins import StateLost
 from coordinator.states.shards import MarginShards, ShardMargins, whole
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
 from vfl.errors import PartyLost
-from vfl.messages import Records
-from vfl.shards.lending import Lender, Lenders, Lent
-from vfl.shards.ray_transport import Named, Reader, answer_of, room_to_send, sent
-from vfl.shards.serving import Served, Serving
+from vfl.network.shards.lending import Lender, Lenders, Lent
+from vfl.network.shards.ray_transport import Named, Reader, answer_of, room_to_send, sent
+from vfl.network.shards.serving import Served, Serving
+from vfl.queries import Records
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from coordinator.coordinator import Event
     from coordinator.prediction import Predicted
     from coordinator.rounds import Log
-    from vfl.alignment import Aligned, Aligning
-    from vfl.evaluation import Findings
-    from vfl.holdout import Split, Subsample
+    from vfl.base.holdout import Split, Subsample
+    from vfl.base.problem import Targets
+    from vfl.base.types import Vector
+    from vfl.crypto.alignment import Aligned, Aligning
     from vfl.job import Job
     from vfl.job.site import Faults
-    from vfl.targets import Targets
-    from vfl.types import Vector
+    from vfl.measures import Findings
 
 
 class RayMeters:

@@ -12,18 +12,17 @@ import ray
 
 from coordinator.transport import Call, MessageTransport, Posted, Traffic
 from vfl.errors import PartyLost
-from vfl.kinds import from_plain, to_plain_call
-from vfl.messages import Greeting
-from vfl.messages.joining import Load
+from vfl.network.kinds import from_plain, to_plain_call
+from vfl.network.messages import Greeting, Load
+from vfl.network.shards.lending import Borrower, Lender, Lent, Stored
+from vfl.network.shards.ray_transport import INLINE_BYTES, answer_of
 from vfl.secure.roles import DEALER
-from vfl.shards.lending import Borrower, Lender, Lent, Stored
-from vfl.shards.ray_transport import INLINE_BYTES, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping, Sequence
 
-    from vfl.messages import Query, Records, Reply
-    from vfl.types import Vector
+    from vfl.base.types import Vector
+    from vfl.queries import Query, Records, Reply
 
 
 PAUSE_SECONDS = 0.2

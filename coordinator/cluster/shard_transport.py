@@ -13,25 +13,26 @@ import numpy as np
 from coordinator.cluster.ray_transport import RayTransport, Seat, received
 from coordinator.states.margins import StateLost
 from coordinator.transport import Call, Posted
+from vfl.base.problem import Targets
 from vfl.errors import PartyLost
-from vfl.kinds import to_plain_call
-from vfl.messages import Need
-from vfl.shards import Each
-from vfl.shards.ray_transport import answer_of
-from vfl.shards.serving import Caller, written
-from vfl.targets import Targets
+from vfl.network.kinds import to_plain_call
+from vfl.network.shards import Each
+from vfl.network.shards.ray_transport import answer_of
+from vfl.network.shards.serving import Caller, written
+from vfl.queries import Need
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from vfl.messages import Greeting, Query, Reply
-    from vfl.shards.serving import Served
+    from vfl.network.messages import Greeting
+    from vfl.network.shards.serving import Served
+    from vfl.queries import Query, Reply
 
 
 class ShardTransport(RayTransport):
     """Transport to the main actor of each party with row shards. It passes references on; the shards exchange the vectors.
 
-    Queries to main actors on this machine use local pipes (vfl.shards.serving).
+    Queries to main actors on this machine use local pipes (vfl.network.shards.serving).
 
     targets : form of the margins, as for `Margins`. n_trained : number of training records.
     """

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from vfl import errors
 from vfl.errors import FederationError, PartyLost, PrivacyError, VflError
-from vfl.kinds import from_plain, to_plain
-from vfl.messages.joining import Failure
+from vfl.network.kinds import from_plain, to_plain
+from vfl.network.messages import Failure
+from vfl.network.wire.federation_pb2 import FromParty, Refused, ToParty, Welcome
+from vfl.network.wire.frames import PROTOCOL, SLOWEST, Constant, Incoming, Limits, frames, parsed
+from vfl.network.wire.streams import Listener
+from vfl.network.wire.values import WireError
 from vfl.version import __version__
-from vfl.wire.federation_pb2 import FromParty, Refused, ToParty, Welcome
-from vfl.wire.frames import PROTOCOL, SLOWEST, Constant, Incoming, Limits, frames, parsed
-from vfl.wire.streams import Listener
-from vfl.wire.values import WireError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from vfl.federation.file import Federation
-    from vfl.federation.identity import Identity
-    from vfl.wire.federation_pb2 import Hello
-    from vfl.wire.streams import Peer
+    from vfl.network.federation.file import Federation
+    from vfl.network.federation.identity import Identity
+    from vfl.network.wire.federation_pb2 import Hello
+    from vfl.network.wire.streams import Peer
 
 
 HELLO_SECONDS = 10.0
@@ -237,7 +237,7 @@ class Gathering:
     If a party connects again from the same process, the new stream replaces the old one. A second process of the party is
     refused while the first process is connected.
 
-    listen : address to bind (vfl.wire.streams.Listener).
+    listen : address to bind (vfl.network.wire.streams.Listener).
     """
 
     def __init__(self, federation: Federation, identity: Identity, *, listen: str | None = None) -> None:

@@ -13,25 +13,25 @@ import numpy as np
 
 from coordinator.federation.gathering import SENTENCE
 from coordinator.transport import MOST_RECORDS, NOTHING, Call, MessageTransport, Posted, given
+from vfl.base.holdout import Side
+from vfl.base.problem import Targets
+from vfl.crypto.psi import SIZE
+from vfl.crypto.sealing import SealingKey, sealed_size
 from vfl.errors import FederationError, PartyLost
-from vfl.holdout import Side
-from vfl.messages import Greeting, Need, Reply
-from vfl.messages.joining import Done, Introduce, Introduced, Load, MakeSalt, Sealed, SealingKey, TakeSalt
+from vfl.network.messages import Done, Greeting, Introduce, Introduced, Load, MakeSalt, Sealed, TakeSalt
+from vfl.network.wire.frames import Constant, Limits, as_vector
+from vfl.network.wire.values import WireError
 from vfl.planning.cost import memory_here
+from vfl.queries import Need, Reply
 from vfl.secure.requests import Request
 from vfl.secure.roles import DEALER
-from vfl.security.psi import SIZE
-from vfl.security.sealing import sealed_size
-from vfl.targets import Targets
-from vfl.wire.frames import Constant, Limits, as_vector
-from vfl.wire.values import WireError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
     from coordinator.federation.gathering import Gathering, Link
-    from vfl.messages import Query
-    from vfl.types import Vector
+    from vfl.base.types import Vector
+    from vfl.queries import Query
 
 PER_VALUE = 64
 """Overhead in bytes per vector or number in an answer, in addition to the entries of vectors."""

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from vfl.errors import PrivacyError
-from vfl.messages import Records
+from vfl.queries import Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from vfl.messages import Query, Reply, Tally
-    from vfl.messages.parts import Update
-    from vfl.problem import Layout
-    from vfl.types import Vector
+    from vfl.base.problem import Layout
+    from vfl.base.types import Vector
+    from vfl.queries import Query, Reply, Tally
+    from vfl.queries.parts import Update
 
 
 @dataclass(frozen=True, slots=True, eq=False)

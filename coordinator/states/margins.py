@@ -10,27 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vfl.base.holdout import Side
+from vfl.base.problem import Targets, beside, weighed
 from vfl.errors import PartyLost, PrivacyError
-from vfl.holdout import Side
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import (
-    HELD_GROUPS,
-    HELD_NORMS,
-    HELD_OFFSETS,
-    HELD_OUT,
-    HELD_POSITIONS,
-    Need,
-    Records,
-)
-from vfl.shards.lending import no_room
-from vfl.targets import Targets, beside, weighed
+from vfl.network.shards.lending import no_room
+from vfl.queries import HELD_GROUPS, HELD_NORMS, HELD_OFFSETS, HELD_OUT, HELD_POSITIONS, Need, Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from vfl.messages import Query, Reply, Tally
-    from vfl.shards.lending import Room
-    from vfl.types import Integers, Vector
+    from vfl.base.types import Integers, Vector
+    from vfl.network.shards.lending import Room
+    from vfl.queries import Query, Reply, Tally
 
     Saved = tuple[Vector, dict[str, Vector], dict[str, Vector]]
 

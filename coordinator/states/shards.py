@@ -14,19 +14,19 @@ import numpy as np
 
 from coordinator.states.margins import Margins, Place, StateLost
 from vfl.errors import PartyLost
-from vfl.messages import Need, Records
-from vfl.shards import Each, cut
-from vfl.shards.lending import no_room
+from vfl.network.shards import Each, cut
+from vfl.network.shards.lending import no_room
+from vfl.queries import Need, Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from coordinator.states.margins import Saved
-    from vfl.holdout import Split, Subsample
-    from vfl.messages import Query, Reply, Tally
-    from vfl.shards import Group, Shard
-    from vfl.targets import Targets
-    from vfl.types import Integers, Vector
+    from vfl.base.holdout import Split, Subsample
+    from vfl.base.problem import Targets
+    from vfl.base.types import Integers, Vector
+    from vfl.network.shards import Group, Shard
+    from vfl.queries import Query, Reply, Tally
 
 
 PAUSE_SECONDS = 0.2

@@ -19,7 +19,7 @@ from ray import serve
 @cache
 def service() -> Any:
     """Return the service of this replica."""
-    from vfl.serving.run import Service
+    from vfl.apps.serving.run import Service
 
     return Service(os.environ["VFL_SERVICE"])
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from parties.sources.ranges import rows_of
 from parties.sources.sparse import SparseSource
-from vfl.security.identifiers import PIECE, Gathered, IdKind, check_one_kind, cut, joined, normalised, repeats
-from vfl.shards import Each
+from vfl.crypto.identifiers import PIECE, Gathered, IdKind, check_one_kind, cut, joined, normalised, repeats
+from vfl.network.shards import Each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from parties.sources.base import Source
+    from vfl.base.types import Integers
     from vfl.job.job import PartyTask
-    from vfl.shards import Group, Shard
-    from vfl.types import Integers
+    from vfl.network.shards import Group, Shard
 
     Hashes = npt.NDArray[np.uint64]
 
@@ -33,7 +33,7 @@ class IdRange:
 
     opened : the source, with its id column (parties.alignment.reading.open_for).
 
-    Raises the same errors as vfl.security.identifiers.normalised.
+    Raises the same errors as vfl.crypto.identifiers.normalised.
     """
 
     def __init__(self, task: PartyTask, opened: Source, shard: Shard) -> None:

@@ -20,16 +20,16 @@ import numpy as np
 from parties.sources import stores
 from parties.sources.base import Origin
 from parties.sources.plugins import address_of
-from vfl.alignment import Indexed, alignment_name
-from vfl.csv import Csv
-from vfl.documents import opened
+from vfl.base.csv import Csv
+from vfl.base.documents import opened
+from vfl.base.writing import replace_file
+from vfl.crypto.alignment import Indexed, alignment_name
 from vfl.errors import OutputError
-from vfl.writing import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vfl.types import Integers
+    from vfl.base.types import Integers
 
 FORMAT = 1
 VARIABLE = "VFL_INDEX"
@@ -46,7 +46,7 @@ MOST_FILES = 10_000
 class Index:
     """Rows of a source that belong to the aligned records, in the order common to all parties.
 
-    salt : salt of the alignment, 32 bytes. hash : hash of the aligned ids in their order (vfl.security.identifiers).
+    salt : salt of the alignment, 32 bytes. hash : hash of the aligned ids in their order (vfl.crypto.identifiers).
     source : digest of the aligned file; '' for data in memory.
     rows : (k,) int64, positions in the source, in the order common to all parties.
     """

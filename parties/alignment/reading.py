@@ -15,8 +15,8 @@ from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import Columns, check_types
 from parties.storage.labels import GroupReader
+from vfl.crypto.identifiers import alignment_hash, check_kinds, in_order, normalised
 from vfl.errors import DataError, FederationError
-from vfl.security.identifiers import alignment_hash, check_kinds, in_order, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from parties.alignment.index import Index
     from parties.sources.base import Content, Origin, Source
     from parties.storage.dense import Reading
+    from vfl.base.types import Integers, Vector
+    from vfl.crypto.identifiers import IdKind, Ids
     from vfl.job import Job
     from vfl.job.job import PartyTask
-    from vfl.security.identifiers import IdKind, Ids
-    from vfl.types import Integers, Vector
 
     ReadIds = Callable[[Source], tuple[Sequence[bytes], IdKind]]
     """Function that reads the ids of a source opened with its ids (`open_for`)."""
@@ -67,7 +67,7 @@ def _open_ids(task: PartyTask, spec: Any) -> Source:
 
 
 def read_ids(task: PartyTask, source: Source) -> tuple[Ids, IdKind]:
-    """Return the normalised ids of all rows, and their kind. Raises DataError; see vfl.security.identifiers."""
+    """Return the normalised ids of all rows, and their kind. Raises DataError; see vfl.crypto.identifiers."""
     column = _id_of(task)
     return normalised(lambda: _pieces(source, column), party=task.party, column=column, kind=task.id_kind)
 

@@ -26,8 +26,9 @@ from parties.services.predicting import PredictionService
 from parties.services.serving import ServingService
 from parties.services.training import TrainingService
 from parties.session import Credentials
-from vfl.alignment import Keeping
-from vfl.documents import parse_json
+from vfl.base.documents import parse_json
+from vfl.crypto.alignment import Keeping
+from vfl.crypto.sealing import Sealer
 from vfl.errors import (
     ConsentRefused,
     FederationError,
@@ -37,31 +38,30 @@ from vfl.errors import (
     VflError,
     nearest,
 )
-from vfl.federation import events
 from vfl.job.environment import path_of
 from vfl.job.file import decode
 from vfl.job.flags import flags_of
-from vfl.kinds import from_plain_call
-from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, SERVE, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
+from vfl.network.federation import events
+from vfl.network.kinds import from_plain_call
+from vfl.network.messages import EVALUATE, PREDICT, PURPOSES, SERVE, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
+from vfl.network.shards import Here
+from vfl.network.wire.frames import Limits
 from vfl.secure.requests import Contribute, ContributeProducts, DealProducts, DealSum
 from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
 from vfl.secure.roles import DEALER, SEPARATE
-from vfl.security.sealing import Sealer
-from vfl.shards import Here
 from vfl.solvers import RELEASES, SOLVERS
 from vfl.version import __version__
-from vfl.wire.frames import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from parties.joined.work import Work
-    from vfl.federation.certificate import Read
-    from vfl.federation.events import OnEvent
-    from vfl.federation.file import Federation
-    from vfl.federation.identity import Identity
     from vfl.job import Job
-    from vfl.messages.kinds import Plain
+    from vfl.network.federation.certificate import Read
+    from vfl.network.federation.events import OnEvent
+    from vfl.network.federation.file import Federation
+    from vfl.network.federation.identity import Identity
+    from vfl.queries.kinds import Plain
 
     Sent = tuple[object, Mapping[str, Any]]
     Progress = Callable[[int], None]

@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 from parties.joined.desk import DealerDesk, Desk
 from vfl.errors import FederationError
-from vfl.federation import events
-from vfl.kinds import to_plain
-from vfl.messages.joining import Failure
+from vfl.network.federation import events
+from vfl.network.kinds import to_plain
+from vfl.network.messages import Failure
+from vfl.network.wire.federation_pb2 import FromParty, Hello, Progress, ToParty
+from vfl.network.wire.frames import PROTOCOL, SLOWEST, Incoming, frames, parsed
+from vfl.network.wire.streams import CONNECT_SECONDS, Dialled, StreamBroken
+from vfl.network.wire.values import WireError
 from vfl.version import __version__
-from vfl.wire.federation_pb2 import FromParty, Hello, Progress, ToParty
-from vfl.wire.frames import PROTOCOL, SLOWEST, Incoming, frames, parsed
-from vfl.wire.streams import CONNECT_SECONDS, Dialled, StreamBroken
-from vfl.wire.values import WireError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from vfl.federation.events import OnEvent
-    from vfl.federation.file import Federation
-    from vfl.federation.identity import Identity
+    from vfl.network.federation.events import OnEvent
+    from vfl.network.federation.file import Federation
+    from vfl.network.federation.identity import Identity
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """First and longest pause between two attempts to connect, in seconds; each pause is up to twice the previous one."""
@@ -64,7 +64,7 @@ def serve(
 
     sources : {the owner's name of the source: source}; '' is the name of the default source.
     policy : path of the owner's policy. A federation's dealer has neither sources nor a policy.
-    on_event : called with each event (vfl.federation.events). cores : for alignment and training.
+    on_event : called with each event (vfl.network.federation.events). cores : for alignment and training.
     indexes : folder for aligned rows; None for this user's default folder.
     shards : number of ranges of rows in which predictions read the columns, one after another.
     longest_pause : largest number of seconds between two attempts to connect.

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.services.training import RECORDS
+from vfl.base.store import Store
+from vfl.crypto.psi import SIZE, new_salt
+from vfl.crypto.sealing import SealingKey, sealed_size
 from vfl.errors import ConsentRefused, FederationError, PrivacyError
-from vfl.messages import Need, Notice, held_at_once, joining
-from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, Score, TakeMargins
+from vfl.network import messages
+from vfl.network.messages import TRAIN, About, Conclude, Done, Load, Multiply, Notice, Score, TakeMargins
+from vfl.network.wire.frames import Limits, as_vector
 from vfl.planning import layout_of
+from vfl.queries import Need, held_at_once
 from vfl.secure import requests
 from vfl.secure.check_rows import CHECK_ROWS
-from vfl.security.psi import SIZE, new_salt
-from vfl.security.sealing import sealed_size
-from vfl.store import Store
-from vfl.wire.frames import Limits, as_vector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
     from parties.services.service import Sent, Service
     from parties.services.serving import ServingService
     from parties.services.training import TrainingService
+    from vfl.crypto.sealing import Sealer
     from vfl.job import Job
     from vfl.job.job import PartyTask
-    from vfl.messages import Query
-    from vfl.messages.joining import Offer
+    from vfl.network.messages import Offer
     from vfl.privacy.events import ReleaseKey
-    from vfl.security.sealing import Sealer
+    from vfl.queries import Query
 
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
 """Largest size of a call's body in bytes: a base, plus an addition per coordinate of the party."""
@@ -87,9 +88,9 @@ class Sealing:
         """Return the answer to a message about keys or the salt; None for all other messages."""
         others = [name for name in self._parties if name != self._party]
         match message:
-            case joining.Introduce():
-                return joining.SealingKey(self._sealer.key, self._sealer.signature)
-            case joining.Introduced():
+            case messages.Introduce():
+                return SealingKey(self._sealer.key, self._sealer.signature)
+            case messages.Introduced():
                 if message.keys.keys() != set(self._parties):
                     raise FederationError(f"party {self._party!r} was not given the keys of all parties")
                 for name in others:
@@ -97,21 +98,21 @@ class Sealing:
                         raise FederationError(f"{name!r} is not a party of this federation")
                     given = message.keys[name]
                     self._sealer.meet(name, given.key, given.signature, self._certificates[name])
-                return joining.Done()
-            case joining.MakeSalt():
+                return messages.Done()
+            case messages.MakeSalt():
                 self._aligning.salt = new_salt()
-                return joining.Sealed({name: self._sealer.seal(name, "salt", self._aligning.salt) for name in others})
-            case joining.TakeSalt():
+                return messages.Sealed({name: self._sealer.seal(name, "salt", self._aligning.salt) for name in others})
+            case messages.TakeSalt():
                 self._aligning.salt = bytes(self._sealer.open(message.maker, "salt", message.text))
-                return joining.Done()
+                return messages.Done()
         return None
 
     def opened(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the vectors of a message. A vector that another party sealed for this party is unsealed."""
         match message:
-            case joining.Multiply() if message.owner != self._party:
+            case messages.Multiply() if message.owner != self._party:
                 name, sender, label = "points", message.holder, f"set of {message.owner}"
-            case joining.TakeMargins():
+            case messages.TakeMargins():
                 name, sender, label = "margins", message.sender, "margins"
             case _:
                 return vectors
@@ -122,9 +123,9 @@ class Sealing:
     def sealed(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the vectors of an answer. A vector for another party is sealed."""
         match message:
-            case joining.SendSet() if message.to:
+            case messages.SendSet() if message.to:
                 name, label = "points", f"set of {message.owner}"
-            case joining.SendMargins():
+            case messages.SendMargins():
                 name, label = "margins", "margins"
             case _:
                 return vectors

@@ -16,11 +16,11 @@ from parties.alignment.index import SUFFIX, Index, digest_of, file_of, place
 from parties.alignment.index import label as named
 from parties.alignment.reading import check_before, check_unchanged, open_for, read_ids
 from parties.services.service import Service
-from vfl.alignment import MOST_IDS, IdsGreeting, alignment_name
+from vfl.crypto import identifiers, psi
+from vfl.crypto.alignment import MOST_IDS, IdsGreeting, alignment_name
+from vfl.crypto.identifiers import alignment_hash, in_order
 from vfl.errors import DataError, FederationError, OutputError
-from vfl.messages.joining import BeginAligning, Conclude, Done, Multiply, ReadIds, SendSet
-from vfl.security import identifiers, psi
-from vfl.security.identifiers import alignment_hash, in_order
+from vfl.network.messages import BeginAligning, Conclude, Done, Multiply, ReadIds, SendSet
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from parties.alignment.reading import ReadIds as Reader
     from parties.services.service import Sent
-    from vfl.alignment import Indexed, Keeping
+    from vfl.crypto.alignment import Indexed, Keeping
+    from vfl.crypto.identifiers import IdKind
+    from vfl.crypto.psi import Points
     from vfl.job.job import PartyTask
-    from vfl.security.identifiers import IdKind
-    from vfl.security.psi import Points
 
 
 COPIES = 3

@@ -13,8 +13,8 @@ from parties.loading import Divided, divided
 from parties.prediction import NewRows, task_of
 from parties.services.service import Service
 from vfl.errors import DataError, FederationError
-from vfl.messages.joining import AddUp, Applied, Apply, Done, Measure, Multiply, ReadIds, SendMargins, TakeMargins
-from vfl.shards import Each, Here
+from vfl.network.messages import AddUp, Applied, Apply, Done, Measure, Multiply, ReadIds, SendMargins, TakeMargins
+from vfl.network.shards import Each, Here
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from parties.prediction import ModelPart, Permission
     from parties.services.aligning import AlignmentService
     from parties.services.service import Sent
-    from vfl.shards import Group
-    from vfl.types import Integers
+    from vfl.base.types import Integers
+    from vfl.network.shards import Group
 
 
 class PredictionService(Service):

@@ -22,8 +22,8 @@ class Service:
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
         """Return the reply to a message, with its vectors.
 
-        message : of a registered kind (vfl.kinds); for a query, the tuple (query, key of its release). vectors : arrays by
-            name.
+        message : of a registered kind (vfl.network.kinds); for a query, the tuple (query, key of its release). vectors :
+            arrays by name.
         """
         del vectors
         raise self.undue(message)

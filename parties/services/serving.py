@@ -37,8 +37,10 @@ from parties.sources.base import Origin, Sparing
 from parties.sources.databases import Lookup, is_database
 from parties.sources.stores import is_stored
 from parties.storage.cells import contents_of
+from vfl.base.writing import append_lines, create_file
+from vfl.crypto.identifiers import cut, joined, normal_forms
 from vfl.errors import ConsentRefused, DataError, FederationError, VflError
-from vfl.messages.joining import (
+from vfl.network.messages import (
     ABSENT,
     ANSWERED,
     AWAY,
@@ -52,8 +54,6 @@ from vfl.messages.joining import (
     Score,
     Scored,
 )
-from vfl.security.identifiers import cut, joined, normal_forms
-from vfl.writing import append_lines, create_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from parties.consent import Policy, Predicting
     from parties.services.service import Sent
     from parties.sources.base import Source
+    from vfl.base.types import Vector
     from vfl.job.job import PartyTask
-    from vfl.types import Vector
 
 
 log = logging.getLogger("vfl.parties")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from parties.services.service import Service
 from vfl.errors import PartyLost
-from vfl.messages import Notice, Records
-from vfl.messages.joining import Done, Load, Multiply, SendLabels
+from vfl.network.messages import Done, Load, Multiply, Notice, SendLabels
+from vfl.network.shards import Each
+from vfl.queries import Records
 from vfl.secure.requests import Request, given_parcels, named_parcels
-from vfl.shards import Each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from parties.sources.base import Content, Origin
-    from vfl.csv import Csv
+    from vfl.base.csv import Csv
     from vfl.errors import DataError
 
 

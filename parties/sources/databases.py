@@ -124,7 +124,7 @@ class Lookup:
     Guarantee. Ids are a parameter of one prepared SELECT and never part of its text. The statement runs in a read-only
     transaction of Postgres, or on a DuckDB file that is opened read-only.
 
-    The database compares the ids, so text in it must have normal form (vfl.security.identifiers). The column of ids should have
+    The database compares the ids, so text in it must have normal form (vfl.crypto.identifiers). The column of ids should have
     an index. The connection stays open. While a DuckDB file is open, no process can write to it. If another file replaces it,
     the new file is opened.
 

@@ -14,7 +14,7 @@ from parties.sources.base import Origin, Seekable
 from parties.sources.csv import CsvSource, header
 from parties.sources.sparse import open_sparse_file
 from parties.sources.tables import open_array, open_table
-from vfl.csv import ARROW, CSV, NPY, NPZ, PARQUET, Csv, plain_csv
+from vfl.base.csv import ARROW, CSV, NPY, NPZ, PARQUET, Csv, plain_csv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -17,14 +17,14 @@ from parties.sources.base import Origin
 from parties.sources.blocks import Blocks, BlockSource, is_dataset
 from parties.sources.csv import Scanned
 from parties.sources.sparse import SparseSource
-from vfl.csv import Csv
+from vfl.base.csv import Csv
 from vfl.errors import PartitionError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from parties.sources.base import Content, Source
-    from vfl.partition import FeaturePartition
+    from vfl.base.partition import FeaturePartition
 
 
 def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source:

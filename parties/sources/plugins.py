@@ -16,7 +16,7 @@ import importlib.metadata
 import logging
 from typing import TYPE_CHECKING, Any
 
-from vfl.csv import Csv
+from vfl.base.csv import Csv
 from vfl.errors import VflError, nearest
 
 if TYPE_CHECKING:

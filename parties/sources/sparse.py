@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from parties.sources.base import Content, Origin
     from parties.sources.tables import ArraySource
-    from vfl.types import Integers
+    from vfl.base.types import Integers
 
 PIECE = 1 << 20
 """Number of ids yielded at once."""

@@ -18,7 +18,7 @@ from parties.sources import plugins
 from parties.sources.csv import CsvSource
 from parties.sources.files import DAMAGED, ParquetSource
 from parties.sources.tables import open_table
-from vfl.csv import ARROW, CSV, PARQUET, Csv, plain_csv
+from vfl.base.csv import ARROW, CSV, PARQUET, Csv, plain_csv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from parties.sources.base import NO_DATE, Seekable
-from vfl.columns import canonical_category, nearest_double
+from vfl.base.columns import canonical_category, nearest_double
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:

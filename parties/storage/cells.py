@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from parties.sources.base import is_number
 from parties.sources.tables import TRUTHS
-from vfl.columns import canonical_category
+from vfl.base.columns import canonical_category
+from vfl.base.schema import BinaryLabel, ClassLabel
 from vfl.errors import entry
-from vfl.schema import BinaryLabel, ClassLabel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from parties.sources.base import Content, Origin
-    from vfl.columns import Category
-    from vfl.schema import Factor, Label, Schema
-    from vfl.types import Integers, Vector
+    from vfl.base.columns import Category
+    from vfl.base.schema import Factor, Label, Schema
+    from vfl.base.types import Integers, Vector
 
 MISSING = -1
 UNKNOWN = -2

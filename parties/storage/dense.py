@@ -16,12 +16,12 @@ import numpy as np
 from parties.storage.cells import infinite, toward_zero
 from parties.storage.labels import TargetReader
 from parties.storage.made import made, reader_of
+from vfl.base.features import Crossed, Curve, DateParts, Feature, curves_in, placed
+from vfl.base.features.curve import edges_of, histogram
+from vfl.base.features.products import ranges_of
+from vfl.base.problem import INTERCEPT
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.features import Crossed, Curve, DateParts, Feature, curves_in, placed
-from vfl.features.curve import edges_of, histogram
-from vfl.features.products import ranges_of
 from vfl.kernels import dense as kernels
-from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from parties.sources.base import Origin, Source
     from parties.storage.labels import GroupReader
-    from vfl.schema import Factor, Label, Scaling, Schema
-    from vfl.types import Integers, Matrix, Vector
+    from vfl.base.schema import Factor, Label, Scaling, Schema
+    from vfl.base.types import Integers, Matrix, Vector
 
     Key = tuple[str, Any]
     """A column of the data, and the declaration that says how to read its cells."""

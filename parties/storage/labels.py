@@ -19,8 +19,8 @@ from parties.storage.cells import (
     text_of,
 )
 from parties.storage.made import values_of
-from vfl.columns import Boolean, Categorical, canonical_category
-from vfl.schema import BinaryLabel, ClassLabel, RealLabel
+from vfl.base.columns import Boolean, Categorical, canonical_category
+from vfl.base.schema import BinaryLabel, ClassLabel, RealLabel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from parties.sources.base import Origin
-    from vfl.schema import Factor, Label, Schema
-    from vfl.types import Integers, Vector
+    from vfl.base.schema import Factor, Label, Schema
+    from vfl.base.types import Integers, Vector
 
 
 log = logging.getLogger("vfl.parties")

@@ -1,4 +1,4 @@
-"""Coordinates that the owner computes from its columns, one record at a time (vfl.features)."""
+"""Coordinates that the owner computes from its columns, one record at a time (vfl.base.features)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from parties.storage.cells import (
     text_of,
     truths,
 )
-from vfl.columns import Boolean, Categorical, canonical_category
-from vfl.features import Crossed, DateParts, Hashed, OfCells, Ordinal
+from vfl.base.columns import Boolean, Categorical, canonical_category
+from vfl.base.features import Crossed, DateParts, Hashed, OfCells, Ordinal
 
 log = logging.getLogger("vfl.parties")
 MANY = 20
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from parties.sources.base import Origin
-    from vfl.types import Vector
+    from vfl.base.types import Vector
 
     Reader = Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]
     """Function from the cells of a source to two arrays, (m,) each: values, and True for each missing cell."""

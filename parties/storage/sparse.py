@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from parties.storage.cells import infinite, missing, toward_zero
 from parties.storage.labels import TargetReader
-from vfl.columns import Boolean, Categorical
-from vfl.features import Feature
+from vfl.base.columns import Boolean, Categorical
+from vfl.base.features import Feature
+from vfl.base.problem import INTERCEPT
 from vfl.kernels import sparse as kernels
 from vfl.kernels.sparse import SparseBlock
-from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from parties.sources.base import Origin
     from parties.sources.sparse import SparseSource
-    from vfl.schema import Factor, Label, Scaling, Schema
-    from vfl.types import Integers, Vector
+    from vfl.base.schema import Factor, Label, Scaling, Schema
+    from vfl.base.types import Integers, Vector
 
 PIECE = 1 << 20
 """Number of entries that are scaled at once."""

@@ -9,10 +9,10 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from vfl.auditing.bounds import Claim, needed, runs_for, shown
+from vfl.apps.auditing.bounds import Claim, needed, runs_for, shown
+from vfl.base.types import Adjacency
 from vfl.privacy.events import BoundedRange, Gaussian, PoissonSubsampledGaussian
 from vfl.privacy.gaussian_dp import delta_of, epsilon_of
-from vfl.types import Adjacency
 
 ONE = Adjacency.REPLACE_ONE
 

@@ -8,10 +8,10 @@ import pytest
 import vfl
 from tests.auditing.test_audit import job
 from tests.auditing.test_solvers import KINDS
-from vfl.auditing.bounds import Claim
-from vfl.auditing.canaries import candidates, group_size, meeting, tables
+from vfl.apps.auditing.bounds import Claim
+from vfl.apps.auditing.canaries import candidates, group_size, meeting, tables
+from vfl.base.types import Adjacency
 from vfl.privacy.events import BoundedRange, Gaussian, PoissonSubsampledGaussian
-from vfl.types import Adjacency
 
 ONE = Adjacency.REPLACE_ONE
 

@@ -17,11 +17,11 @@ from parties.party import Party
 from parties.record_cap import OwnCap
 from parties.rows import Rows
 from tests.auditing.test_audit import job
-from vfl.messages import Fold, Moments, Sample, moments
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.keystream import Keystream
 from vfl.privacy.noise import CryptographicNoise
+from vfl.queries import Fold, Moments, Sample, moments
 from vfl.solvers.blocks import shares
 from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.releases.smoothness import moments_event

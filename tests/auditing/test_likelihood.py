@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from vfl.auditing.bounds import CERTAIN, allowed, log_ratio, moved
-from vfl.auditing.rehearsal import Release
+from vfl.apps.auditing.bounds import CERTAIN, allowed, log_ratio, moved
+from vfl.apps.auditing.rehearsal import Release
+from vfl.base.types import Adjacency
 from vfl.errors import UnknownEvent
 from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian
-from vfl.types import Adjacency
 
 ONE = Adjacency.REPLACE_ONE
 S0, S1, U, ABSENT = (np.array(v) for v in ([1.0, 2.0], [1.5, 0.0], [1.2, 0.9], [0.5, 0.5]))

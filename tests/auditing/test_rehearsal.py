@@ -10,8 +10,8 @@ import pytest
 import parties.party
 from coordinator import executor
 from tests.auditing.test_solvers import JOBS
-from vfl.auditing.canaries import candidates, tables
-from vfl.auditing.rehearsal import Rehearsal, world_of
+from vfl.apps.auditing.canaries import candidates, tables
+from vfl.apps.auditing.rehearsal import Rehearsal, world_of
 from vfl.planning import plan
 from vfl.solvers import output_perturbation
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vfl.auditing.rehearsal import Release, Transcript
-from vfl.auditing.residuals import Check, checks_of
+from vfl.apps.auditing.rehearsal import Release, Transcript
+from vfl.apps.auditing.residuals import Check, checks_of
+from vfl.base.types import Adjacency
 from vfl.privacy.events import BoundedRange, Gaussian, PoissonSubsampledGaussian
-from vfl.types import Adjacency
 
 ONE = Adjacency.REPLACE_ONE
 EVENT = Gaussian(ONE, 1.0, 2.0, 3)

@@ -8,7 +8,7 @@ import pytest
 
 import vfl
 from tests.auditing.test_audit import BOUNDS, SURE, job
-from vfl.losses import SmoothedHinge
+from vfl.base.losses import SmoothedHinge
 from vfl.solvers import SOLVERS
 
 LABELLED = {"bounds": BOUNDS | {"y": (-2.0, 2.0)}, "loss": "squared"}

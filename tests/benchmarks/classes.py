@@ -26,7 +26,7 @@ import vfl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vfl.types import Vector
+    from vfl.base.types import Vector
 
 EPSILON, PENALTY = 1.0, 1e-3
 

@@ -41,10 +41,10 @@ from parties.joined import serve
 from parties.loading import load
 from tests.benchmarks.shards import descendants
 from tests.coordinator.organisations import federation
-from vfl.federation.file import identity_for, read_federation
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
+from vfl.network.federation.file import identity_for, read_federation
 from vfl.planning import plan
 from vfl.planning.cost import FEDERATION, INPROCESS, RAY, Machine, cost_of
 from vfl.planning.run_plan import sizes_of

@@ -28,10 +28,10 @@ from scipy.optimize import minimize
 
 import vfl
 from tests.benchmarks.problems import adult, credit
-from vfl.evaluation.distance import ERROR, OF_DISTANCE, lipschitz
-from vfl.evaluation.gaps import Notion, Table, gap, shift
-from vfl.evaluation.statistics import GRID, GroupCells, is_near
+from vfl.measures.distance import ERROR, OF_DISTANCE, lipschitz
+from vfl.measures.fairness import Notion, Table, gap, shift
 from vfl.planning import plan as make_plan
+from vfl.queries.statistics import GRID, GroupCells, is_near
 
 NOTION = Notion("opportunity", 1, correct=True)
 EPSILONS = (0.3, 1.0, 3.0, 10.0)

@@ -63,10 +63,10 @@ def visit_of(X: np.ndarray, block: int):
     import vfl
     from vfl.kernels.dense import record_norms
     from vfl.kernels.geometry import record_limits
-    from vfl.messages import Descend, Records
-    from vfl.messages.passes import Paid
     from vfl.planning import plan
     from vfl.privacy.events import ReleaseKey
+    from vfl.queries import Descend, Records
+    from vfl.queries.passes import Paid
 
     n, names = len(X), [f"x{j}" for j in range(X.shape[1])]
     job = vfl.Job(

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vfl.base.types import Adjacency
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import DatasetBook, SqliteLedger
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -37,13 +37,14 @@ from tests.benchmarks import relay as relaying
 from tests.benchmarks.rounds import resident
 from tests.coordinator.organisations import federation
 from tests.ports import free_address
-from vfl.federation.file import identity_for, read_federation
-from vfl.kinds import from_plain
-from vfl.messages import Block, Forward, Greeting, Query, Records, Reply
-from vfl.messages.joining import Load
+from vfl.base.problem import Block
+from vfl.network.federation.file import identity_for, read_federation
+from vfl.network.kinds import from_plain
+from vfl.network.messages import Greeting, Load
+from vfl.network.wire.frames import Limits, as_vector
 from vfl.privacy.events import ReleaseKey
+from vfl.queries import Forward, Query, Records, Reply
 from vfl.version import __version__
-from vfl.wire.frames import Limits, as_vector
 
 
 class Echo:

@@ -45,14 +45,14 @@ from tests.benchmarks import problems, report
 from tests.benchmarks.command import alone
 from tests.benchmarks.oracle import SEEDS
 from tests.benchmarks.results import Result, Settings, Task
-from vfl.messages.moments import moments_sensitivity
 from vfl.planning import plan, problem_of
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
+from vfl.queries.moments import moments_sensitivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from vfl.problem import Problem
+    from vfl.base.problem import Problem
 
 EPSILONS = (0.1, 1.0, 10.0)
 MOMENTS_SHARE, LABELS_SHARE = 0.1, 0.02

@@ -45,8 +45,8 @@ from tests.benchmarks import problems
 from tests.benchmarks.command import alone
 from tests.benchmarks.results import Absent, Result, Settings, Task, here
 from tests.benchmarks.sweep import PENALTY
+from vfl.base.problem import INTERCEPT
 from vfl.planning import problem_of
-from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from tests.ports import free_port
 from tests.serving.setting import TOKEN, Setting, train
-from vfl.wire.streams import import_grpc
+from vfl.network.wire.streams import import_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -99,7 +99,7 @@ def unblinded() -> None:
     """Let this process hide points by an exclusive or with a hash of the secret. Each worker of the benchmark calls it."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    from vfl.security import psi
+    from vfl.crypto import psi
 
     def products(key: Any, data: bytes) -> bytes:
         own = hashlib.sha256(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())).digest()

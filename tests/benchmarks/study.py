@@ -44,7 +44,7 @@ from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan
-from vfl.solvers.blocks.skgd_options import ONCE_A_PASS
+from vfl.solvers.skgd import ONCE_A_PASS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -25,9 +25,9 @@ from vfl.kernels.geometry import capped, record_limits
 from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
-    from vfl.problem import Problem
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
     from vfl.solvers import SkGD
-    from vfl.types import Vector
 
 QUANTILE = 0.99
 

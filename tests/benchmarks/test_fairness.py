@@ -10,7 +10,7 @@ import pytest
 
 import vfl
 from tests.benchmarks import fairness, problems
-from vfl.evaluation.distance import ERROR
+from vfl.measures.distance import ERROR
 from vfl.planning import plan as make_plan
 
 

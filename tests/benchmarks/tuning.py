@@ -20,7 +20,7 @@ import numpy as np
 
 import vfl
 from tests.benchmarks import problems
-from vfl.losses import loss_of
+from vfl.base.losses import loss_of
 
 SYNTHETIC = {
     "logistic 5,000 × 10": lambda name: problems.synthetic(name, 1.0, loss="logistic", n=5_000, p=10),

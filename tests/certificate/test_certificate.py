@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 import vfl
 from parties.party import Party
-from vfl.certificate import FORMAT, SCHEMA, Certificate, verify
-from vfl.certificate.document import OPTIONAL
+from vfl.base.types import Adjacency
+from vfl.crypto.signatures import SigningKey
 from vfl.errors import OutputError
-from vfl.messages import RecordNorms
 from vfl.planning import plan as make_plan
+from vfl.planning.certificate import FORMAT, SCHEMA, Certificate, verify
+from vfl.planning.certificate.document import OPTIONAL
 from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian, Selection
 from vfl.privacy.gaussian_dp import epsilon_of
-from vfl.security.signatures import SigningKey
-from vfl.types import Adjacency
+from vfl.queries import RecordNorms
 
 if TYPE_CHECKING:
     from pathlib import Path

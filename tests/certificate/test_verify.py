@@ -18,20 +18,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import vfl
 from tests.coordinator import shares
-from vfl import cli
+from vfl.apps import cli
+from vfl.crypto.signatures import SigningKey
 from vfl.errors import OutputError, SpecificationError
-from vfl.federation.file import read_federation, write_federation
-from vfl.federation.identity import new_identity
 from vfl.job.plain import digest_of
 from vfl.launch.run.verification import verify_run
 from vfl.launch.train import resume
+from vfl.network.federation.file import read_federation, write_federation
+from vfl.network.federation.identity import new_identity
 from vfl.privacy.ledger import Accounting, SqliteLedger
-from vfl.security.signatures import SigningKey
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vfl.certificate import Certificate
+    from vfl.planning.certificate import Certificate
 
 N = 60
 
@@ -180,7 +180,7 @@ def test_omitted_releases_are_found(copy: Path) -> None:
     (event, count), *others = certificate(copy).events
     kept = tuple(others)
     fewer = dataclasses.replace(certificate(copy), events=kept)
-    from vfl.certificate.verification import recomputed
+    from vfl.planning.certificate.verification import recomputed
 
     resigned(
         copy, events=kept, releases=fewer.releases - count, epsilon=recomputed("gdp", kept, certificate(copy).delta)
@@ -245,7 +245,7 @@ class TestSigner:
         assert verify_run(copy).ok
 
     def test_a_key_file_readable_by_others_is_refused(self, tmp_path: Path) -> None:
-        from vfl.security.signatures import default_file, signing_key
+        from vfl.crypto.signatures import default_file, signing_key
 
         signing_key()
         loose = tmp_path / "loose.pem"

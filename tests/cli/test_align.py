@@ -304,7 +304,7 @@ def test_problems_known_before_an_alignment_are_reported_before_it(
     def blind(*given: object, **options: object) -> None:
         raise AssertionError("the alignment began")
 
-    monkeypatch.setattr("vfl.security.psi.Blinder", blind)
+    monkeypatch.setattr("vfl.crypto.psi.Blinder", blind)
     path = f"{party}.{'parquet' if party == 'bank' else 'csv'}"
     frame = pd.read_parquet(path) if party == "bank" else pd.read_csv(path)
     for column, value in change.items():

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 import vfl
-from vfl.cli import vfl as command
+from vfl.apps.cli import vfl as command
 from vfl.errors import FederationError, JobFileError, PlacementError
 from vfl.job import file as jobfile
 from vfl.launch.engines import submission

@@ -19,7 +19,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import vfl
-from vfl import cli, examples
+from vfl import examples
+from vfl.apps import cli
 from vfl.errors import OutputError, PartyLost
 from vfl.job import file as jobfile
 from vfl.launch.run.result import Result
@@ -562,7 +563,7 @@ class TestDoctor:
         assert vfl.__version__ in findings["version"]["finding"]
 
     def test_a_defect_is_named(self, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
-        from vfl.cli.administration import doctor
+        from vfl.apps.cli.administration import doctor
 
         def broken() -> str:
             raise RuntimeError("a compiled kernel gives a wrong answer")
@@ -576,7 +577,7 @@ class TestDoctor:
     def test_a_machine_is_measured_and_kept_for_plans(
         self, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        from vfl.cli.administration import doctor
+        from vfl.apps.cli.administration import doctor
         from vfl.launch import measuring
         from vfl.planning.cost import Machine
 
@@ -598,7 +599,7 @@ class TestDoctor:
         assert found["placement"]
 
     def test_repeated_noise_is_detected(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from vfl.cli.administration import doctor
+        from vfl.apps.cli.administration import doctor
         from vfl.privacy import noise
 
         monkeypatch.setattr(noise, "CryptographicNoise", lambda: noise.SeededNoise(0))
@@ -607,7 +608,7 @@ class TestDoctor:
 
 
 class TestHelp:
-    CODE = "import sys; from vfl.cli import main; sys.argv = ['vfl', *sys.argv[1:]]; main()"
+    CODE = "import sys; from vfl.apps.cli import main; sys.argv = ['vfl', *sys.argv[1:]]; main()"
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-c", self.CODE, *arguments], capture_output=True, text=True, check=True)
@@ -641,7 +642,7 @@ class TestHelp:
     def test_it_imports_nothing_heavy(self) -> None:
         code = (
             "import sys\n"
-            "from vfl.cli import main\n"
+            "from vfl.apps.cli import main\n"
             "sys.argv = ['vfl', '--help']\n"
             "try:\n    main()\nexcept SystemExit:\n    pass\n"
             "print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from vfl.cli.options.site import LINKS, Where, watched
+from vfl.apps.cli.options.site import LINKS, Where, watched
 from vfl.errors import OutputError, SpecificationError
-from vfl.federation.file import write_federation
-from vfl.federation.identity import new_identity
+from vfl.network.federation.file import write_federation
+from vfl.network.federation.identity import new_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable

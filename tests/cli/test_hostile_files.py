@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import vfl
-from vfl.cli.terminal.streams import shown
-from vfl.cli.training.run import unused
+from vfl.apps.cli.terminal.streams import shown
+from vfl.apps.cli.training.run import unused
 from vfl.errors import SpecificationError
-from vfl.federation.file import read_federation
-from vfl.federation.identity import read_public
 from vfl.job import file as jobfile
+from vfl.network.federation.file import read_federation
+from vfl.network.federation.identity import read_public
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +129,7 @@ def test_a_model_with_a_key_twice_does_not_verify(run: Path, call: Any) -> None:
 END = "=== the end of a command ===\n"
 EACH = f"""
 import json, sys
-from vfl import cli
+from vfl.apps import cli
 for words in json.loads(sys.argv[1]):
     sys.argv = ["vfl", *words]
     try:

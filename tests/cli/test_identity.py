@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from vfl.federation.file import read_federation
+from vfl.network.federation.file import read_federation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

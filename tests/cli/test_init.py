@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import vfl
-from vfl.cli.training import init
+from vfl.apps.cli.training import init
 from vfl.errors import BudgetExceeded, LedgerError
 from vfl.job import file as jobfile
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.ports import free_port
-from vfl.cli.administration.join import COUNTERS, GAUGES, Screen
+from vfl.apps.cli.administration.join import COUNTERS, GAUGES, Screen
 from vfl.errors import SpecificationError
-from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested
-from vfl.federation.file import write_federation
-from vfl.federation.identity import load_identity, new_identity
 from vfl.launch.join import prepare
 from vfl.launch.metrics import Metrics
+from vfl.network.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested
+from vfl.network.federation.file import write_federation
+from vfl.network.federation.identity import load_identity, new_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 POLICY = 'format = 1\njobs = ["*"]\ntrust = ["trusted"]\ntotal = { epsilon = 4.0, delta = 1e-6 }\n'
 RUN = "0123456789abcdef" * 2
 JOIN = ("join", "credit.toml", "--as", "bank", "--data", "bank.csv", "--policy", "policy.toml")
-MAIN = "from vfl.cli import main; main()"
+MAIN = "from vfl.apps.cli import main; main()"
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ class TestScreen:
     ) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"), as_json=as_json)
         now = [0.0]
-        monkeypatch.setattr("vfl.cli.administration.join.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("vfl.apps.cli.administration.join.time.monotonic", lambda: now[0])
         printed = []
         for second, reserved in ((0, 1.0), (1, 1.0), (59, 1.0), (60, 1.0), (61, 2.0), (62, 2.0), (121, 2.0)):
             now[0] = float(second)

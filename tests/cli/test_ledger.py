@@ -15,14 +15,14 @@ from click.testing import CliRunner
 
 import vfl
 from coordinator.rounds import Round
-from vfl import cli
+from vfl.apps import cli
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetError, LedgerError, OutputError, SpecificationError, VflError
 from vfl.launch.train import resume
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.ledger import DatasetBook, SqliteLedger
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from pathlib import Path

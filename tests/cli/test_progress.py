@@ -22,10 +22,10 @@ from click.testing import CliRunner
 
 import vfl
 from coordinator.rounds import Round
-from vfl import cli
-from vfl.cli.administration.ledger import STOPPED_EARLY
-from vfl.cli.terminal.progress import LINES, Progress, Steps, is_live
-from vfl.cli.terminal.streams import outliving
+from vfl.apps import cli
+from vfl.apps.cli.administration.ledger import STOPPED_EARLY
+from vfl.apps.cli.terminal.progress import LINES, Progress, Steps, is_live
+from vfl.apps.cli.terminal.streams import outliving
 from vfl.job import file as jobfile
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import charged_before
@@ -264,7 +264,7 @@ class TestClosedPipe:
             file.write('\n[simulation]\ntable = "all.csv"\n')
         reader, writer = os.pipe()
         os.close(reader)
-        code = "import sys; from vfl.cli import main; sys.argv = ['vfl', *sys.argv[1:]]; main()"
+        code = "import sys; from vfl.apps.cli import main; sys.argv = ['vfl', *sys.argv[1:]]; main()"
         arguments = ("run", "job.toml", "--engine", "inprocess", "--output", "out")
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments],
@@ -281,7 +281,7 @@ class TestClosedPipe:
     def test_the_exit_code_still_states_the_cause(self) -> None:
         reader, writer = os.pipe()
         os.close(reader)
-        code = "import sys; from vfl.cli import main; sys.argv = ['vfl', 'plan', 'none.toml']; main()"
+        code = "import sys; from vfl.apps.cli import main; sys.argv = ['vfl', 'plan', 'none.toml']; main()"
         done = subprocess.run(
             [sys.executable, "-c", code], stdout=writer, stderr=writer, env=os.environ | {"PYTHONPATH": str(ROOT)}
         )
@@ -291,7 +291,7 @@ class TestClosedPipe:
     def test_a_full_disk_is_not_mistaken_for_a_closed_pipe(self) -> None:
         if not Path("/dev/full").exists():
             pytest.skip("there is no /dev/full here")
-        code = "import sys; from vfl.cli import main; sys.argv = ['vfl', '--help']; main()"
+        code = "import sys; from vfl.apps.cli import main; sys.argv = ['vfl', '--help']; main()"
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(
                 [sys.executable, "-c", code],

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import vfl
 from tests.tuning.setting import job, table
-from vfl.cli import vfl as command_line
+from vfl.apps.cli import vfl as command_line
 from vfl.errors import BudgetExceeded, JobFileError, SpecificationError
 from vfl.job import file as jobfile
 

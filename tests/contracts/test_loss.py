@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import mean_tweedie_deviance
 
-from vfl import losses
-from vfl.errors import SpecificationError
-from vfl.losses import (
+from vfl.base import losses
+from vfl.base.losses import (
     LOSSES,
     ClassWeighted,
     Gamma,
@@ -32,6 +31,7 @@ from vfl.losses import (
     Tweedie,
     loss_of,
 )
+from vfl.errors import SpecificationError
 
 WITH_OPTIONS = (
     Huber(0.3),
@@ -199,7 +199,7 @@ def test_losses_are_found_by_name(loss):
 def test_a_loss_is_in_reports_and_in_the_tables_of_the_docs(name):
     docs = Path(__file__).parents[2] / "docs"
     assert LOSSES[name].words, f"{name}: plans and reports need `words`"
-    assert f"| {name} |" in losses.__doc__, f"add {name} to the table of vfl/losses/__init__.py"
+    assert f"| {name} |" in losses.__doc__, f"add {name} to the table of vfl/base/losses.py"
     assert f"`{name}`" in (docs / "choosing.md").read_text(encoding="utf-8"), f"docs/choosing.md does not name {name}"
     row = next(
         (row for row in (docs / "mathematics.md").read_text(encoding="utf-8").splitlines() if _is_row(row, name)), ""

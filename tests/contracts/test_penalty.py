@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vfl.base.penalties import L1, L2, PENALTIES, Box, ElasticNet, GroupLasso, NoPenalty
 from vfl.errors import SpecificationError
-from vfl.penalties import L1, L2, PENALTIES, Box, ElasticNet, GroupLasso, NoPenalty
 
 INSTANCES = [
     NoPenalty(),

@@ -11,9 +11,19 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from vfl.base.problem import Block
 from vfl.errors import SpecificationError
-from vfl.messages import Block
-from vfl.samplers import SAMPLERS, Cyclic, Full, Importance, Nice, Shuffled, Uniform, grouped_by_owner, sampler_of
+from vfl.queries.samplers import (
+    SAMPLERS,
+    Cyclic,
+    Full,
+    Importance,
+    Nice,
+    Shuffled,
+    Uniform,
+    grouped_by_owner,
+    sampler_of,
+)
 
 OWNERS = ("bank", "bank", "telco", "hospital", "bank")
 SIZES = (2, 1, 3, 2, 1)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from parties.joined import serve
 from tests.ports import free_address
-from vfl.federation.file import write_federation
-from vfl.federation.identity import new_identity
 from vfl.job.site import Faults
 from vfl.launch.engines.place import Organisations
+from vfl.network.federation.file import write_federation
+from vfl.network.federation.identity import new_identity
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from vfl.secure.roles import DEALER
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vfl.messages import Greeting
+    from vfl.network.messages import Greeting
 
 N = 300
 CUT_OFF = b"lost"
@@ -105,7 +105,7 @@ class Watched(InProcessTransport):
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Load a lost participant anew."""
-        from vfl.messages import Greeting
+        from vfl.network.messages import Greeting
         from vfl.version import __version__
 
         if party == DEALER:

@@ -14,10 +14,10 @@ from coordinator.federation.transport import FederationTransport
 from coordinator.transport import Traffic
 from tests.coordinator.organisations import federation
 from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
+from vfl.apps.monitor import count
 from vfl.errors import ConsentRefused, PartyLost, SpecificationError
-from vfl.federation import events
-from vfl.launch.monitor import count
 from vfl.launch.sources import sources_of
+from vfl.network.federation import events
 
 N = 700
 

@@ -30,21 +30,22 @@ from parties.joined import NotAccepted, serve
 from tests.coordinator.organisations import Joined, federation
 from tests.faults.proxy import Proxy
 from tests.ports import free_address
+from vfl.base.losses import Logistic
+from vfl.base.problem import Block
 from vfl.errors import FederationError, PartyLost, PlacementError, SpecificationError
-from vfl.federation.file import Federation
-from vfl.federation.identity import Identity, new_identity
-from vfl.kinds import FORMAT, to_plain
-from vfl.losses import Logistic
-from vfl.messages import Backward, Block, Forward, Greeting, Records, Reply, Select
-from vfl.messages.joining import Applied, Done
+from vfl.network.federation.file import Federation
+from vfl.network.federation.identity import Identity, new_identity
+from vfl.network.kinds import FORMAT, to_plain
+from vfl.network.messages import Applied, Done, Greeting
+from vfl.network.wire.federation_pb2 import FromParty, Head, Hello, Piece, Progress, ToParty, Vector
+from vfl.network.wire.frames import PROTOCOL, frames, parsed
+from vfl.network.wire.streams import Dialled, Peer, StreamBroken, der_of
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.selection import NoisyScore
-from vfl.solvers.protocol import Derivative
+from vfl.queries import Backward, Forward, Records, Reply, Select
+from vfl.queries.protocol import Derivative
 from vfl.version import __version__
-from vfl.wire.federation_pb2 import FromParty, Head, Hello, Piece, Progress, ToParty, Vector
-from vfl.wire.frames import PROTOCOL, frames, parsed
-from vfl.wire.streams import Dialled, Peer, StreamBroken, der_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,8 +60,8 @@ def joined(tmp_path) -> Iterator[Joined]:
 LISTENING = """
 import sys
 from coordinator.federation.gathering import Gathering
-from vfl.federation.file import read_federation
-from vfl.federation.identity import load_identity
+from vfl.network.federation.file import read_federation
+from vfl.network.federation.identity import load_identity
 with Gathering(read_federation(sys.argv[1]), load_identity(sys.argv[2])) as gathering:
     print(gathering.port, flush=True)
     sys.stdin.read()
@@ -396,7 +397,7 @@ def test_replies_that_do_not_fit_are_refused(joined, case: str) -> None:
 
 
 def test_a_selection_outside_the_block_is_refused(joined) -> None:
-    from vfl.penalties import L2
+    from vfl.base.penalties import L2
     from vfl.solvers.gcd import MoveScore
 
     score = MoveScore(np.ones(2), np.ones(2), np.ones(2), L2(0.1), 1.0)

@@ -16,8 +16,8 @@ import pytest
 
 from tests.coordinator.organisations import Joined, federation
 from tests.coordinator.test_federation_abuse import open_to, raw
-from vfl.wire.gate import PER_ADDRESS, Gate
-from vfl.wire.streams import Dialled, StreamBroken
+from vfl.network.wire.gate import PER_ADDRESS, Gate
+from vfl.network.wire.streams import Dialled, StreamBroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LISTENING = """
 import resource, sys
 from coordinator.federation.gathering import Gathering
-from vfl.federation.file import read_federation
-from vfl.federation.identity import load_identity
+from vfl.network.federation.file import read_federation
+from vfl.network.federation.identity import load_identity
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 160))
 with Gathering(read_federation(sys.argv[1]), load_identity(sys.argv[2])) as gathering:
     print(gathering.port, flush=True)
@@ -145,7 +145,7 @@ def test_many_addresses_push_out_those_of_the_fullest(gate) -> None:
 
 
 def test_a_connection_with_a_stream_stays_and_one_without_ends(gate, server, monkeypatch) -> None:
-    monkeypatch.setattr("vfl.wire.gate.WAIT_SECONDS", 1.0)
+    monkeypatch.setattr("vfl.network.wire.gate.WAIT_SECONDS", 1.0)
     with contextlib.ExitStack() as stack:
         held = idle(stack, gate.port, said=b"x")
         stack.enter_context(server.accept()[0])  # the gate has forwarded it

@@ -15,11 +15,11 @@ from parties.joined import serving
 from tests.coordinator.organisations import Joined, federation
 from tests.coordinator.test_federation_abuse import Raw, open_to, raw
 from vfl.errors import PartyLost
-from vfl.kinds import to_plain
-from vfl.messages.joining import Done, Introduce, Multiply
-from vfl.wire.federation_pb2 import FromParty, Head, Piece, Progress, ToParty
-from vfl.wire.frames import PIECE, SLOWEST, frames
-from vfl.wire.streams import StreamBroken
+from vfl.network.kinds import to_plain
+from vfl.network.messages import Done, Introduce, Multiply
+from vfl.network.wire.federation_pb2 import FromParty, Head, Piece, Progress, ToParty
+from vfl.network.wire.frames import PIECE, SLOWEST, frames
+from vfl.network.wire.streams import StreamBroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

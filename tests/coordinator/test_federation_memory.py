@@ -15,11 +15,11 @@ from tests.coordinator.organisations import POLICY, federation
 from tests.coordinator.shares import job, table
 from vfl.errors import FederationError
 from vfl.launch.sources import sources_of
-from vfl.messages import Forward, Notice, Phase
-from vfl.messages.joining import ALIGN, TRAIN, Done, Introduce, Load, Offer
+from vfl.network.messages import ALIGN, TRAIN, Done, Introduce, Load, Notice, Offer, Phase
+from vfl.network.wire.frames import Constant
 from vfl.privacy.events import ReleaseKey
+from vfl.queries import Forward
 from vfl.secure.requests import StateRecords, parcel_names
-from vfl.wire.frames import Constant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.federation.transport import FederationTransport
 from vfl.errors import PartyLost
-from vfl.messages import Greeting
+from vfl.network.messages import Greeting
 
 
 class Stream:

@@ -12,10 +12,10 @@ import vfl
 from parties import loading
 from tests.coordinator.organisations import POLICY, federation
 from vfl.errors import ConsentRefused, DataError
-from vfl.federation import events
+from vfl.network.federation import events
 
 if TYPE_CHECKING:
-    from vfl.alignment import Aligning
+    from vfl.crypto.alignment import Aligning
     from vfl.job.job import PartyTask
 
 PARTIES = ("bank", "shop", "telco")

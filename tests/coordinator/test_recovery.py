@@ -16,10 +16,12 @@ from vfl.errors import PartyLost
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Greeting, Query
+from vfl.network.messages import Greeting
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from vfl.queries import Query
 
 
 class OneProcess:

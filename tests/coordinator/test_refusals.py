@@ -44,23 +44,27 @@ from tests.parties.test_refusals import (
     step,
     wider,
 )
+from vfl.base.holdout import Side
+from vfl.base.losses import Logistic
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, FederationError, PartyLost, PrivacyError
-from vfl.evaluation.statistics import Scores
-from vfl.holdout import Side
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.losses import Logistic
-from vfl.messages import (
+from vfl.network.messages import Notice, Phase
+from vfl.planning import Plan
+from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.privacy.geometry import Clip
+from vfl.privacy.ledger import SqliteLedger
+from vfl.privacy.selection import NoisyScore
+from vfl.queries import (
     Backward,
     Descend,
     Fold,
     Forward,
     Gram,
     Moments,
-    Notice,
     Paid,
-    Phase,
     Piece,
     Ranges,
     RecordNorms,
@@ -70,21 +74,16 @@ from vfl.messages import (
     Tally,
     Unnoised,
 )
-from vfl.planning import Plan
-from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.geometry import Clip
-from vfl.privacy.ledger import SqliteLedger
-from vfl.privacy.selection import NoisyScore
+from vfl.queries.protocol import Derivative
+from vfl.queries.statistics import Scores
 from vfl.secure.requests import Contribution
-from vfl.solvers.protocol import Derivative
 from vfl.solvers.releases.labels import ClassCounts
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from vfl.messages import Query
+    from vfl.queries import Query
 
 WAIT = Faults(on_party_lost="wait", wait_seconds=1.0)
 GIVEN = {

@@ -19,13 +19,13 @@ from tests.coordinator.shares import Watched
 from tests.coordinator.shares import job as on_shares
 from tests.coordinator.shares import table as of_shares
 from tests.parties.test_refusals import capped, event, field, longer, sampled
+from vfl.base.losses import Squared
 from vfl.errors import FederationError, PrivacyError
-from vfl.losses import Squared
-from vfl.messages import Fold
+from vfl.queries import Fold
+from vfl.queries.protocol import Derivative
 from vfl.secure import requests
 from vfl.secure.roles import DEALER
 from vfl.secure.sigmoid import SERIES
-from vfl.solvers.protocol import Derivative
 from vfl.solvers.releases.products import ProductClip
 
 if TYPE_CHECKING:

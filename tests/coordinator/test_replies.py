@@ -24,9 +24,9 @@ from tests.coordinator.shares import table as of_shares
 from tests.neighbours import setting
 from tests.parties.test_claims import lies
 from vfl.errors import VflError
-from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
+from vfl.network.kinds import from_plain, to_plain
 from vfl.privacy.ledger import SqliteLedger
 from vfl.secure.requests import Request
 

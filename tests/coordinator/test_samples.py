@@ -16,19 +16,20 @@ from coordinator.rounds import LOSSES_A_QUERY, Lost, Round
 from coordinator.states.margins import Margins
 from parties.loading import load
 from tests.solvers import setting
+from vfl.base.losses import Squared
+from vfl.base.problem import Block
+from vfl.base.types import Adjacency
 from vfl.errors import PartyLost, PrivacyError
-from vfl.evaluation.statistics import LabelMean
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.losses import Squared
-from vfl.messages import Backward, Block, Descend, Fold, Moments, Need, Query, Sample, Step, Tally
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import CryptographicNoise, SeededNoise
-from vfl.solvers.blocks.prox import ProxStep
-from vfl.solvers.protocol import Derivative
-from vfl.types import Adjacency
+from vfl.queries import Backward, Descend, Fold, Moments, Need, Query, Sample, Step, Tally
+from vfl.queries.protocol import Derivative
+from vfl.queries.rules import ProxStep
+from vfl.queries.statistics import LabelMean
 
 WAIT = Faults(on_party_lost="wait", wait_seconds=1.0)
 

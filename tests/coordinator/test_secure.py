@@ -16,9 +16,9 @@ from parties.record_cap import admit
 from tests.coordinator.shares import N, Watched, job, outcome, received, table
 from vfl.errors import PrivacyError
 from vfl.launch.run import checkpoint
-from vfl.messages import Forward, Records, Reply, Select
 from vfl.planning import plan
 from vfl.privacy.events import ReleaseKey
+from vfl.queries import Forward, Records, Reply, Select
 from vfl.secure import requests
 from vfl.secure.noise import drawn
 from vfl.secure.requests import openings
@@ -165,7 +165,7 @@ class TestProducts:
                     raise Killed
 
         opened: list[np.ndarray] = []
-        monkeypatch.setattr("vfl.messages.gram.MOST_HELD_BYTES", 1)  # a piece per column of the first party
+        monkeypatch.setattr("vfl.queries.gram.MOST_HELD_BYTES", 1)  # a piece per column of the first party
         spec = _squared(2)
         spec = replace(spec, privacy=vfl.Privacy(epsilon=8.0)) if private else spec
         with pytest.raises(Killed):
@@ -185,7 +185,7 @@ class TestProducts:
         assert len(pieces) == len(of) - at // 2
         if not private:
             monkeypatch.undo()
-            monkeypatch.setattr("vfl.messages.gram.MOST_HELD_BYTES", 1)
+            monkeypatch.setattr("vfl.queries.gram.MOST_HELD_BYTES", 1)
             assert (again.w == outcome(Watched(spec, REGRESSION))[0].w).all()
 
     def test_a_resumed_run_without_the_products_cannot_pay_for_them_again(

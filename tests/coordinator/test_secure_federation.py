@@ -15,9 +15,9 @@ from tests.coordinator.organisations import POLICY, federation
 from tests.coordinator.shares import N, job, table
 from tests.faults.at_requests import AFTER, BEFORE, at_requests
 from vfl.errors import ConsentRefused, FederationError, SpecificationError
-from vfl.federation.events import Allowed, Ended, Released, Requested
 from vfl.launch.engines import federation as engine
 from vfl.launch.sources import sources_of
+from vfl.network.federation.events import Allowed, Ended, Released, Requested
 from vfl.secure.requests import Request
 from vfl.secure.roles import DEALER
 

@@ -21,15 +21,16 @@ from parties.loading import load
 from parties.rows import Rows
 from parties.storage.dense import Columns
 from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
+from vfl.base.losses import Logistic
+from vfl.base.problem import Block
 from vfl.errors import DataError, PartyLost, PrivacyError, SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.losses import Logistic
-from vfl.messages import Block, Descend, Forward, Records, Reply, Step
+from vfl.network.shards import Each, Here, cut
+from vfl.network.shards.serving import Served
 from vfl.privacy.geometry import Clip
-from vfl.shards import Each, Here, cut
-from vfl.shards.serving import Served
-from vfl.solvers.protocol import Derivative
+from vfl.queries import Descend, Forward, Records, Reply, Step
+from vfl.queries.protocol import Derivative
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coordinator.transport import Traffic
-from vfl.messages import Records, Reply
+from vfl.queries import Records, Reply
 
 N = 50
 

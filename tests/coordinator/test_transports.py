@@ -23,7 +23,7 @@ from vfl.launch.engines import ray as cluster
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.engines.place import usable_cores
 from vfl.launch.sources import sources_of
-from vfl.messages import Greeting
+from vfl.network.messages import Greeting
 from vfl.planning import Plan
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class TestFailures:
         assert raised.value.party == "telco"
 
     def test_a_party_that_does_not_answer_in_time(self, local_ray: Any) -> None:
-        from vfl.shards.ray_transport import answer_of
+        from vfl.network.shards.ray_transport import answer_of
 
         @local_ray.remote
         def sleep() -> None:

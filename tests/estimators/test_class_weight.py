@@ -10,8 +10,8 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 import vfl
+from vfl.base.losses import ClassWeighted
 from vfl.errors import SpecificationError
-from vfl.losses import ClassWeighted
 
 N = 200
 RNG = np.random.default_rng(0)

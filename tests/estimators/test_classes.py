@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import vfl
+from vfl.crypto.signatures import signing_key
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.job.flags import NOT_PRIVATE
 from vfl.privacy.ledger import SqliteLedger
-from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
     from pathlib import Path

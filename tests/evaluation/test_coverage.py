@@ -15,20 +15,20 @@ import numpy as np
 import pytest
 
 import vfl
-from vfl.evaluation.classes import HeldOutClasses
-from vfl.evaluation.confusion import points
-from vfl.evaluation.inquiries import HeldOut
-from vfl.evaluation.score import Score
-from vfl.evaluation.thresholds import ALL
-from vfl.losses import loss_of
-from vfl.messages import Tally
+from vfl.base.losses import loss_of
+from vfl.measures.classes import HeldOutClasses
+from vfl.measures.confusion import points
+from vfl.measures.estimates import ALL
+from vfl.measures.inquiries import HeldOut
+from vfl.measures.score import Score
 from vfl.planning import problem_of
 from vfl.privacy.gaussian_dp import mu_of
+from vfl.queries import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from vfl.evaluation import Estimate, Findings
+    from vfl.measures import Estimate, Findings
 
 W = np.array([2.0, -1.0, 1.5, 0.5])
 """The model. Its margins have the standard deviation 1.55 for columns that are uniform within ±1."""
@@ -169,7 +169,7 @@ def clamped(population: Population, v: np.ndarray, y: np.ndarray) -> dict[str, f
     found = {"mae": e.mean(), "mse": (e**2).mean(), "rmse": math.sqrt((e**2).mean())}
     found["r2"] = 1.0 - (e**2).mean() / (u**2).mean()
     if population.loss in ("poisson", "gamma"):
-        from vfl.losses.counts import unit_deviance
+        from vfl.base.losses import unit_deviance
 
         each = [np.minimum(unit_deviance(y, at, loss.power), whole.deviance_cap()) for at in (mean, np.full(y.size, k))]
         found |= {"deviance": each[0].mean(), "d2": 1.0 - each[0].mean() / each[1].mean()}

@@ -10,10 +10,9 @@ import pytest
 from scipy.special import expit, logit
 from sklearn.metrics import confusion_matrix, precision_score
 
-from vfl.evaluation.confusion import calibration, points
-from vfl.evaluation.estimates import Estimate, Findings
-from vfl.evaluation.statistics import GRID, Scores
-from vfl.evaluation.thresholds import Histogram
+from vfl.measures.confusion import calibration, points
+from vfl.measures.estimates import Estimate, Findings, Histogram
+from vfl.queries.statistics import GRID, Scores
 
 
 def scored(n: int = 20_000, share: float = 0.0) -> tuple[np.ndarray, np.ndarray]:

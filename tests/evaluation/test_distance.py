@@ -10,8 +10,8 @@ import pytest
 from scipy.special import chdtri
 
 import vfl
-from vfl.evaluation.distance import BoundedDerivative, Distance, longest, subgradient, why_none
-from vfl.losses import loss_of
+from vfl.base.losses import loss_of
+from vfl.measures.distance import BoundedDerivative, Distance, longest, subgradient, why_none
 from vfl.planning import problem_of
 
 PARTITION = vfl.FeaturePartition({"a": ["x0", "x1"], "b": ["x2"]}, label=("b", "y"))

@@ -29,26 +29,26 @@ from coordinator.executor import Executor
 from coordinator.rounds import Log, Round
 from coordinator.states.margins import Margins
 from parties.loading import load
+from vfl.base.holdout import Side
+from vfl.base.losses import loss_of
+from vfl.base.problem import Targets
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, ConsentRefused, PrivacyError, SpecificationError, VflError
-from vfl.evaluation import estimates
-from vfl.evaluation.confusion import loss_of_outcomes, of_outcomes
-from vfl.evaluation.inquiries import EDGES, HeldOut
-from vfl.evaluation.statistics import GRID, LabelRate, Losses, Outcomes, Positives, Residuals, Scores
-from vfl.holdout import Side
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import resume
-from vfl.losses import loss_of
-from vfl.messages import HELD_OUT, Forward, Tally, Unnoised
+from vfl.measures import estimates
+from vfl.measures.confusion import loss_of_outcomes, of_outcomes
+from vfl.measures.inquiries import EDGES, HeldOut
 from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import GaussianAccountant
 from vfl.privacy.events import Gaussian, OnPart
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import SeededNoise
+from vfl.queries import HELD_OUT, Forward, Tally, Unnoised
+from vfl.queries.statistics import GRID, LabelRate, Losses, Outcomes, Positives, Residuals, Scores, on_simplex
 from vfl.solvers import SOLVERS
 from vfl.solvers.releases.labels import ClassCounts
-from vfl.targets import Targets
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -387,7 +387,7 @@ class TestEstimates:
 
     @pytest.mark.parametrize("noisy", [[3.0, -9.0, 1.0], [0.0, 0.0, 0.0], [-5.0, -6.0, -7.0], [1e9, 0.0, -1e9]])
     def test_the_nearest_counts(self, noisy: list[float]) -> None:
-        found = estimates.on_simplex(np.array(noisy), 10.0)
+        found = on_simplex(np.array(noisy), 10.0)
         assert found.sum() == pytest.approx(10.0)
         assert (found >= 0).all()
         rng = np.random.default_rng(0)

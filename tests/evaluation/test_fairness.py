@@ -17,22 +17,21 @@ from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from parties.loading import load
 from tests.neighbours.harness import compare
+from vfl.base.losses import loss_of
 from vfl.errors import ConsentRefused, DataError, PartitionError, PartyLost, PrivacyError, SpecificationError
-from vfl.evaluation.distance import Distance
-from vfl.evaluation.fairness import GroupFairness
-from vfl.evaluation.gaps import notions_of
-from vfl.evaluation.specification import NOTIONS
 from vfl.job import file as jobfile
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import resume
-from vfl.losses import loss_of
-from vfl.messages import Groups
+from vfl.measures.distance import Distance
+from vfl.measures.fairness import GroupFairness, notions_of
+from vfl.measures.specification import NOTIONS
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
 from vfl.privacy.events import OnPart, ReleaseKey
 from vfl.privacy.noise import SeededNoise
+from vfl.queries import Groups
 from vfl.solvers import SOLVERS
 
 if TYPE_CHECKING:
@@ -641,7 +640,7 @@ class TestNeighbours:
 
 def test_the_guessed_start_bounds_the_model_without_noise() -> None:
     """‖h*‖ ≤ √(2F(0)/λ), which the plan compares the expected distance with."""
-    from vfl.evaluation.distance import largest_distance
+    from vfl.measures.distance import largest_distance
 
     for strength in (0.01, 0.3, 3.0):
         spec = job(penalty=vfl.L2(strength))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from vfl.evaluation.distance import ERROR
-from vfl.evaluation.gaps import Notion, Table, gap, noiseless, notions_of, shift
-from vfl.evaluation.specification import NOTIONS
+from vfl.measures.distance import ERROR
+from vfl.measures.fairness import Notion, Table, gap, noiseless, notions_of, shift
+from vfl.measures.specification import NOTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vfl.base.types import Adjacency
 from vfl.errors import PrivacyError
-from vfl.evaluation.statistics import GRID, GroupCells, GroupScores, codes_of, is_near, strides
-from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_POSITIONS, Groups, Tally
 from vfl.privacy.events import Gaussian
-from vfl.types import Adjacency
+from vfl.queries import HELD_GROUPS, HELD_NORMS, HELD_POSITIONS, Groups, Tally
+from vfl.queries.statistics import GRID, GroupCells, GroupScores, codes_of, is_near, strides
 
 MARGINS = (-math.inf, -2.0, -0.5, 0.0, 0.3, 2.0, math.inf, math.nan)
 LABELS = (-1.0, 1.0)

@@ -9,11 +9,11 @@ import pytest
 from sklearn.metrics import mean_tweedie_deviance
 
 import vfl
+from vfl.base.losses import loss_of
 from vfl.errors import SpecificationError
-from vfl.evaluation.statistics import GRID, Lost, weight
-from vfl.losses import loss_of
 from vfl.planning import plan
 from vfl.privacy.events import bare
+from vfl.queries.statistics import GRID, Lost, weight
 
 MARGINS = np.array([-1e300, -5.0, -0.3, 0.0, 0.3, 5.0, 1e300, math.nan, math.inf])
 

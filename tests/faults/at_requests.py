@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.federation.transport import FederationTransport
-from vfl.messages.joining import SealingKey
+from vfl.crypto.sealing import SealingKey
 from vfl.secure.requests import Request
 
 if TYPE_CHECKING:

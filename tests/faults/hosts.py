@@ -54,7 +54,7 @@ class Hosts:
         (self.scratch / "site").mkdir()
         (self.scratch / "ray").mkdir()
         (self.scratch / "bin").mkdir()
-        for name, before in (("vfl", "-c 'from vfl.cli import main; main()' "), ("python", "")):
+        for name, before in (("vfl", "-c 'from vfl.apps.cli import main; main()' "), ("python", "")):
             program = self.scratch / "bin" / name  # a link to Python would not find its packages
             program.write_text(f'#!/bin/sh\nexec {sys.executable} {before}"$@"\n')
             program.chmod(0o755)

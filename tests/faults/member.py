@@ -19,10 +19,10 @@ from pathlib import Path
 import vfl
 from parties.joined import serve
 from tests.faults.at_requests import at_requests
-from vfl.federation.file import identity_for, read_federation
 from vfl.job import file as jobfile
 from vfl.job.site import Faults
 from vfl.launch.train import resume
+from vfl.network.federation.file import identity_for, read_federation
 
 FAULTS = Faults(wait_seconds=120.0, answer_seconds=120.0)  # a first answer may compile loops
 

@@ -30,7 +30,7 @@ def note_draws(path: str) -> None:
 
 def run(order: dict) -> None:
     """Run `vfl ARGV` in this process."""
-    from vfl.cli import main
+    from vfl.apps.cli import main
 
     os.setsid()
     os.chdir(order["cwd"])
@@ -55,8 +55,8 @@ def main() -> None:
     """Serve requests until the input ends."""
     import numpy as np
 
-    import vfl.cli.administration.ledger
-    import vfl.cli.training.run
+    import vfl.apps.cli.administration.ledger
+    import vfl.apps.cli.training.run
     import vfl.launch.engines.inprocess
     import vfl.launch.run.result  # noqa: F401
     from vfl.kernels import dense as kernels

@@ -29,8 +29,9 @@ from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import Settings, Witness
 from vfl.launch.run.intervals import inference_from
 from vfl.launch.sources import sources_of
-from vfl.messages import Descend, Phase
+from vfl.network.messages import Phase
 from vfl.privacy.ledger import SqliteLedger
+from vfl.queries import Descend
 from vfl.solvers.rules import intervals
 
 if TYPE_CHECKING:
@@ -641,9 +642,9 @@ def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
     """It loads the aligned rows that the run kept, and refuses if none were kept."""
     from coordinator.alignment import align
     from parties.actor import PartyActor
-    from vfl.alignment import Keeping
-    from vfl.kinds import to_plain
-    from vfl.messages.joining import Load
+    from vfl.crypto.alignment import Keeping
+    from vfl.network.kinds import to_plain
+    from vfl.network.messages import Load
 
     spec = dataclasses.replace(job(), id="who")
     rng = np.random.default_rng(1)

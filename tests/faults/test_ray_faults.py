@@ -182,7 +182,7 @@ def test_a_killed_driver_leaves_a_run_to_resume(tmp_path: Path) -> None:
     np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=names, comments="", fmt="%.17g")
     spec = job(passes=400)
     (tmp_path / "job.toml").write_text(spec.to_toml() + '[simulation]\ntable = "all.csv"\n')
-    vfl_command = [sys.executable, "-c", "from vfl.cli import main; main()"]
+    vfl_command = [sys.executable, "-c", "from vfl.apps.cli import main; main()"]
     root = str(Path(__file__).parents[2])
     options: dict[str, Any] = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": root}, "text": True}
     driver = subprocess.Popen(
@@ -210,7 +210,16 @@ def test_json_output_is_not_mixed_with_messages_of_ray(tmp_path: Path) -> None:
     names = ",".join((*PARTITION.features, "y"))
     np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=names, comments="", fmt="%.17g")
     (tmp_path / "job.toml").write_text(job(passes=400).to_toml() + '[simulation]\ntable = "all.csv"\n')
-    command = [sys.executable, "-c", "from vfl.cli import main; main()", "run", "job.toml", "--output", "run", "--json"]
+    command = [
+        sys.executable,
+        "-c",
+        "from vfl.apps.cli import main; main()",
+        "run",
+        "job.toml",
+        "--output",
+        "run",
+        "--json",
+    ]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as driver:
         log, until = tmp_path / "run" / "rounds.log", time.monotonic() + 120

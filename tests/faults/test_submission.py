@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-VFL = [sys.executable, "-c", "from vfl.cli import main; main()"]
+VFL = [sys.executable, "-c", "from vfl.apps.cli import main; main()"]
 WIDE = 4000
 
 

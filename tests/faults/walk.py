@@ -58,7 +58,7 @@ class Folders:
         self._scratch, self.port = scratch, port
         vfl = scratch / "bin" / "vfl"
         vfl.parent.mkdir()
-        vfl.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from vfl.cli import main; main()' \"$@\"\n")
+        vfl.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from vfl.apps.cli import main; main()' \"$@\"\n")
         vfl.chmod(0o755)
         for name in NAMES:
             self.folder(name).mkdir()

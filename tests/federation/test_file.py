@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tests.federation.test_identity import DAY, NOW, certificate
 from vfl.errors import OutputError, SpecificationError
-from vfl.federation.file import Federation, identity_for, read_federation, write_federation
-from vfl.federation.identity import Identity, load_identity, new_identity
+from vfl.network.federation.file import Federation, identity_for, read_federation, write_federation
+from vfl.network.federation.identity import Identity, load_identity, new_identity
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from vfl.errors import OutputError, SpecificationError
-from vfl.federation.identity import Identity, load_identity, new_identity
+from vfl.network.federation.identity import Identity, load_identity, new_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ import pytest
 import vfl
 from tests.benchmarks.coverage import fitted
 from tests.inference.setting import NAMES, SLOPES, N, job, table
-from vfl.inference.covariance import Noisy, iterate_covariance, noise_bias, noise_covariance
-from vfl.losses import loss_of
+from vfl.base.losses import loss_of
+from vfl.measures.covariance import Noisy, iterate_covariance, noise_bias, noise_covariance
 from vfl.solvers.releases.products import Products, Update
 
 

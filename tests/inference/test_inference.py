@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.inference import Inference
+from vfl.measures import Inference
 from vfl.privacy.specification import INFERENCE_SHARE, Privacy
 
 

@@ -13,9 +13,9 @@ from tests.inference.setting import job, table
 from vfl.errors import SpecificationError
 from vfl.launch.run.checkpoint import LEDGER
 from vfl.launch.train import resume
-from vfl.messages import gram
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.ledger.dataset import DatasetReservation
+from vfl.queries import gram
 
 PIECES = 4
 """Queries per matrix: a column and a piece for each of the first party's two columns."""

@@ -19,15 +19,16 @@ from parties.party import Party
 from parties.rows import Rows
 from parties.storage.dense import Columns
 from tests.inference.setting import NAMES, N, job, table
-from vfl import messages
+from vfl import queries
+from vfl.base.losses import loss_of
+from vfl.base.problem import Block
 from vfl.errors import ConsentRefused, PrivacyError
 from vfl.kernels.geometry import capped, record_limits
-from vfl.losses import loss_of
-from vfl.messages import Backward, Block, Paid, RecordCap, RecordNorms, Records, gram
 from vfl.planning import plan
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import SqliteLedger
+from vfl.queries import Backward, Paid, RecordCap, RecordNorms, Records, gram
 from vfl.solvers import noisy_gram
 from vfl.solvers.releases import products
 from vfl.solvers.releases.products import ProductClip, Products
@@ -56,7 +57,7 @@ def contribution(x, centre, scale, margin, label, weighting, split=0, most=1 << 
     with mock.patch.object(gram, "MOST_HELD_BYTES", most):
         pieces = noisy_gram.pieces(rows, 2, lambda _: weighting, geometry, None)
     for query in noisy_gram.asked(pieces, rows):
-        if isinstance(query, messages.Columns):
+        if isinstance(query, queries.Columns):
             ((party, share),) = query.shares().items()
             kept["columns"] = held[party].vector(share, Records())
             continue

@@ -83,7 +83,7 @@ def test_the_cap_has_a_floor_and_keeps_the_other_releases():
 def test_the_command_asks_for_intervals():
     from click.testing import CliRunner
 
-    from vfl.cli import vfl as command
+    from vfl.apps.cli import vfl as command
 
     refused = CliRunner().invoke(command, ["run", "diabetes", "--intervals"])
     assert refused.exit_code

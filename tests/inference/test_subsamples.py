@@ -15,16 +15,16 @@ from parties.party import Party
 from tests.inference.setting import NAMES, PARTITION, SLOPES, job, table
 from tests.neighbours import setting
 from tests.neighbours.harness import compare
+from vfl.base.holdout import COUNT, Subsamples, part_of
 from vfl.errors import BudgetError, ConsentRefused, PrivacyError, SpecificationError
-from vfl.holdout import COUNT, Subsamples, part_of
-from vfl.inference import Inference
 from vfl.launch.run.checkpoint import read
 from vfl.launch.train import resume
-from vfl.messages import Descend, RecordNorms
+from vfl.measures import Inference
 from vfl.planning import plan
 from vfl.privacy.events import OnPart
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.ledger.dataset import DatasetReservation
+from vfl.queries import Descend, RecordNorms
 
 N = 1203
 DELTA = 1e-6

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from scipy.stats import chi2, norm
 
 import vfl
-from vfl import cli
+from vfl.apps import cli
+from vfl.apps.report import write_card, write_run
+from vfl.base.losses import LOSSES, Huber
 from vfl.errors import OutputError, SpecificationError
-from vfl.inference import Inference
-from vfl.losses import LOSSES, Huber
-from vfl.report import write_card, write_run
+from vfl.measures import Inference
 
 if TYPE_CHECKING:
     from pathlib import Path

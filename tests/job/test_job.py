@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import reprlib
 import subprocess
 import sys
 import tomllib
@@ -305,7 +306,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         for option, value, said in (
             ("penalty", "l2", "penalty must be a penalty such as vfl.L2(0.1), not 'l2'"),
             ("penalty", 0.1, "penalty must be a penalty such as vfl.L2(0.1), not 0.1"),
-            ("penalty", vfl.L2, f"penalty must be a penalty such as vfl.L2(0.1), not {vfl.L2!r}"),
+            ("penalty", vfl.L2, f"penalty must be a penalty such as vfl.L2(0.1), not {reprlib.repr(vfl.L2)}"),
             ("solver", "SGD", "solver must be a solver such as vfl.SkGD(), not 'SGD'"),
             ("privacy", 1.0, "privacy must be vfl.Privacy(epsilon=...), or None to train without, not 1.0"),
             (
@@ -537,10 +538,10 @@ def test_bounds_per_party_and_for_all() -> None:
     assert {column: spec.schema[column].limits for column in features} == expected
     assert spec.schema[own[1]].fill == 1.0
     assert spec.schema[features[-1]].fill == 5.0
-    assert spec.schema[spec.partition.label_column].limits == vfl.schema.UNBOUNDED  # the label is named
+    assert spec.schema[spec.partition.label_column].limits == vfl.base.schema.UNBOUNDED  # the label is named
     again = jobfile.decode(tomllib.loads(spec.to_toml()))
     assert (again, again.digest, again.schema) == (spec, spec.digest, spec.schema)
-    flags = job(bounds={"*": (0, 9)}, columns={own[0]: vfl.columns.Boolean()})
+    flags = job(bounds={"*": (0, 9)}, columns={own[0]: vfl.base.columns.Boolean()})
     assert flags.schema[own[0]].limits == (0.0, 1.0)
     star = vfl.FeaturePartition({"bank": ["*", "income"]}, label=("bank", "default"))
     assert vfl.Job(partition=star, privacy=None, bounds={"*": (0, 1), "bank.*": (0, 2)}).schema["*"].limits == (

@@ -9,10 +9,10 @@ import pytest
 
 import vfl
 from tests.coordinator.shares import job
+from vfl.base.losses import LOSSES, ClassWeighted
 from vfl.errors import PlacementError, PrivacyError, SpecificationError
 from vfl.job.file import decode
 from vfl.job.start import Start
-from vfl.losses import LOSSES, ClassWeighted
 from vfl.planning import plan
 from vfl.solvers import SOLVERS
 

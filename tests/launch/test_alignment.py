@@ -22,7 +22,9 @@ from parties.alignment.index import Index, digest_of, place
 from parties.loading import load
 from parties.services.aligning import AlignmentService
 from parties.session import Credentials
-from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed, Keeping, alignment_name, reveals
+from vfl.crypto import psi
+from vfl.crypto.alignment import Aligned, Aligning, IdsGreeting, Indexed, Keeping, alignment_name, reveals
+from vfl.crypto.identifiers import alignment_hash, in_order
 from vfl.errors import (
     BudgetExceeded,
     ConsentRefused,
@@ -37,11 +39,8 @@ from vfl.errors import (
 from vfl.job import file as jobfile
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.train import resume
-from vfl.messages import Greeting
-from vfl.messages.joining import BeginAligning, Conclude, ReadIds
+from vfl.network.messages import BeginAligning, Conclude, Greeting, ReadIds
 from vfl.privacy.ledger import SqliteLedger
-from vfl.security import psi
-from vfl.security.identifiers import alignment_hash, in_order
 from vfl.version import __version__
 
 if TYPE_CHECKING:

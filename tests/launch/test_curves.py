@@ -19,19 +19,20 @@ from coordinator.rounds import Round
 from parties.loading import load
 from parties.party import Party
 from tests.coordinator.organisations import federation
+from vfl.base.features.curve import edges_of, histogram
+from vfl.base.problem import Block
+from vfl.base.types import Adjacency
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.features.curve import edges_of, histogram
 from vfl.launch.run import checkpoint
 from vfl.launch.run.verification import verify_run
 from vfl.launch.sources import sources_of
 from vfl.launch.train import resume, stream
-from vfl.messages import Block, Ranges, RecordNorms, Records
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.spending import rho
 from vfl.privacy.zcdp import rho_of
+from vfl.queries import Ranges, RecordNorms, Records
 from vfl.secure.requests import Begin
 from vfl.solvers.releases.knots import LINE, Knots, event_for
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 import vfl
+from vfl.apps.drafting.draft import MANY, Found, Question, draft, range_of
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.drafted import MARK, left_in
 from vfl.job.flags import flags_of
-from vfl.launch.drafting.draft import MANY, Found, Question, draft, range_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 import vfl
+from vfl.apps.report import comparison
+from vfl.apps.report.card import write_card
+from vfl.apps.report.run import write_run
 from vfl.errors import SpecificationError
 from vfl.launch.run.effects import DOT_NOTE
-from vfl.report import comparison
-from vfl.report.card import write_card
-from vfl.report.run import write_run
 
 COLUMNS = {
     "age": vfl.Curve(knots=(30, 50), missing="indicator"),

@@ -15,10 +15,10 @@ from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
 
 import vfl
 from parties.prediction import NewRows
+from vfl.base.losses import Poisson
 from vfl.errors import DataError, PartitionError, PrivacyError, SpecificationError
-from vfl.evaluation.statistics import GroupCells, LabelRate, Residuals
-from vfl.losses import Poisson
 from vfl.planning import plan
+from vfl.queries.statistics import GroupCells, LabelRate, Residuals
 
 N = 400
 LOSS = Poisson(margin=1.5)

@@ -15,9 +15,8 @@ import pandas as pd
 import pytest
 
 import vfl
-from vfl.columns import Boolean, Categorical, Numeric
-from vfl.errors import DataError, SpecificationError
-from vfl.features import (
+from vfl.base.columns import Boolean, Categorical, Numeric
+from vfl.base.features import (
     FEATURES,
     PARTS,
     Binned,
@@ -32,6 +31,7 @@ from vfl.features import (
     Scaled,
     Spline,
 )
+from vfl.errors import DataError, SpecificationError
 
 if TYPE_CHECKING:
     from vfl.launch.run.result import Result

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import vfl
+from vfl.apps.report import write_card, write_run
 from vfl.errors import OutputError, SpecificationError
-from vfl.report import write_card, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path

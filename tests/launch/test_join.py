@@ -15,12 +15,12 @@ from coordinator.federation.gathering import Gathering
 from parties.joined import serving
 from tests.ports import free_address
 from vfl.errors import SpecificationError
-from vfl.federation.events import Connected, Disconnected
-from vfl.federation.file import read_federation
-from vfl.federation.identity import load_identity
 from vfl.launch import join as joining
 from vfl.launch.engines import federation as federation_engine
 from vfl.launch.join import check_coordinator, check_links
+from vfl.network.federation.events import Connected, Disconnected
+from vfl.network.federation.file import read_federation
+from vfl.network.federation.identity import load_identity
 from vfl.version import __version__
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from tests.coordinator.organisations import federation
 from tests.neighbours.harness import compare as compare_runs
 from tests.neighbours.setting import job as neighbours_job
 from tests.neighbours.setting import replaced, table
-from vfl.columns import Boolean, Categorical, Numeric
+from vfl.apps.monitor import MISSING, Counted, compare, count, count_own
+from vfl.apps.monitor import drift as drift_of
+from vfl.base.columns import Boolean, Categorical, Numeric
+from vfl.base.features import Hashed, Log
 from vfl.errors import BudgetExceeded, OutputError, SpecificationError
-from vfl.evaluation.confusion import calibration
-from vfl.features import Hashed, Log
-from vfl.federation import events
 from vfl.job.flags import flags_of, voids
-from vfl.launch.monitor import MISSING, Counted, compare, count, count_own
-from vfl.launch.monitor import drift as drift_of
+from vfl.measures.confusion import calibration
+from vfl.network.federation import events
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import SeededNoise
 
@@ -139,7 +139,7 @@ def test_a_policy_refuses_to_count_scores_of_a_model_without_a_guarantee(
         offered.append(replace(job, solver=solver, privacy=vfl.Privacy(epsilon=1.0)))
         raise LookupError
 
-    monkeypatch.setattr("vfl.launch.monitor.paid_release", release)
+    monkeypatch.setattr("vfl.apps.monitor.paid_release", release)
     partition = vfl.FeaturePartition(OWNED, ("telco", "y"))
     model = vfl.train(
         vfl.Job(partition=partition, columns=COLUMNS, privacy=privacy), records(1), at=vfl.InProcess(cores=1)

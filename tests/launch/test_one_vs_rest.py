@@ -10,7 +10,7 @@ import sklearn.linear_model as peers
 from sklearn.datasets import load_iris
 
 import vfl
-from vfl.alignment import Aligned
+from vfl.crypto.alignment import Aligned
 from vfl.errors import BudgetExceeded, DataError, SpecificationError
 from vfl.launch.one_vs_rest import jobs_of, united
 from vfl.planning import plan

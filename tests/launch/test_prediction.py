@@ -22,16 +22,16 @@ from parties.loading import load_range
 from parties.prediction import ModelPart, NewRows, permitted
 from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
-from vfl.alignment import Keeping
-from vfl.columns import Boolean, Categorical, Numeric
+from vfl.base.columns import Boolean, Categorical, Numeric
+from vfl.base.losses import Logistic, loss_of
+from vfl.crypto.alignment import Keeping
+from vfl.crypto.psi import new_salt
 from vfl.errors import ConsentRefused, DataError, FederationError, OutputError, SpecificationError, VflError
-from vfl.evaluation import Findings
-from vfl.evaluation.statistics import Outcomes
-from vfl.evaluation.thresholds import ALL, margin_of
-from vfl.losses import Logistic, loss_of
-from vfl.messages.joining import AddUp, Applied, Apply, BeginAligning, Conclude, Measure, Multiply, ReadIds, TakeMargins
-from vfl.security.psi import new_salt
-from vfl.shards import Here
+from vfl.measures import Findings
+from vfl.measures.estimates import ALL, margin_of
+from vfl.network.messages import AddUp, Applied, Apply, BeginAligning, Conclude, Measure, Multiply, ReadIds, TakeMargins
+from vfl.network.shards import Here
+from vfl.queries.statistics import Outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

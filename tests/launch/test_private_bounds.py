@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import vfl
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.privacy import magnitudes
 from vfl.privacy.events import Gaussian
 from vfl.privacy.ledger import SqliteLedger
-from vfl.solvers.releases.ranges import ColumnRanges
-from vfl.types import Adjacency
+from vfl.solvers.releases.bins import ColumnRanges
 
 if TYPE_CHECKING:
     from pathlib import Path

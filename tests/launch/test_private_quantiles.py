@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import vfl
+from vfl.base.features.curve import edges_of, histogram
 from vfl.errors import BudgetExceeded, SpecificationError
-from vfl.features.curve import edges_of, histogram
 from vfl.privacy.ledger import SqliteLedger
 from vfl.solvers.releases.knots import CELLS, quantiles_of, shortened
 

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import vfl
-from vfl.csv import MISSING
+from vfl.apps.drafting.draft import Question, draft
+from vfl.apps.drafting.recognition import recognise
+from vfl.base.csv import MISSING
 from vfl.errors import SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.drafted import MARK
-from vfl.launch.drafting.draft import Question, draft
-from vfl.launch.drafting.recognition import recognise
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,13 +16,13 @@ import pytest
 from sklearn.base import clone
 
 import vfl
+from vfl.apps.tuning import run as tuning
 from vfl.errors import PlacementError, SpecificationError
 from vfl.job.site import Faults, plain_site, site_of_log
 from vfl.launch import stream
 from vfl.launch.engines import inprocess
 from vfl.launch.engines.bundles import layout_of
 from vfl.launch.engines.place import located
-from vfl.tuning import run as tuning
 
 PARTIES = ("bank", "telco")
 TABLE = {"a": np.linspace(-1, 1, 60), "b": np.cos(np.arange(60.0)), "y": np.arange(60) % 2}

@@ -16,11 +16,11 @@ import vfl
 from parties.loading import load
 from parties.storage.sparse import SparseColumns
 from tests.parties.alone import party_over
-from vfl.messages import Moments, Records
-from vfl.messages.moments import PAIR
 from vfl.planning import problem_of
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import GRID_BITS
+from vfl.queries import Moments, Records
+from vfl.queries.moments import PAIR
 from vfl.solvers.releases.smoothness import moments_event
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import sklearn.linear_model as peers
 
 import vfl
 from coordinator.rounds import Round
-from vfl.messages import Descend
 from vfl.planning import Plan, problem_of
 from vfl.planning import plan as make_plan
+from vfl.queries import Descend
 from vfl.solvers.releases import smoothness
 from vfl.solvers.releases.curvature import Curvature
 

@@ -14,17 +14,17 @@ import pytest
 from click.testing import CliRunner
 
 import vfl
-from vfl import cli
-from vfl.certificate import Certificate
+from vfl.apps import cli
+from vfl.apps.monitor import count
 from vfl.errors import OutputError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.flags import flags_of, voids
 from vfl.job.start import Start
-from vfl.launch.monitor import count
 from vfl.launch.run.result import Result
 from vfl.launch.run.verification import verify_run
 from vfl.launch.train import starting_from
 from vfl.planning import plan as make_plan
+from vfl.planning.certificate import Certificate
 from vfl.privacy import gaussian_dp
 from vfl.privacy.events import bare
 from vfl.privacy.ledger import SqliteLedger

@@ -14,16 +14,16 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRe
 import vfl
 from coordinator.states.margins import Margins
 from tests.coordinator.test_transports import in_process
+from vfl.base.losses import Huber, Poisson, loss_of
+from vfl.base.problem import Block, Targets
 from vfl.errors import DataError, PartitionError, SpecificationError
 from vfl.kernels.geometry import record_limits
-from vfl.losses import Huber, Poisson, loss_of
-from vfl.messages import Backward, Block, RecordCap
 from vfl.planning.public_problem import problem_of
 from vfl.privacy.geometry import Clip
+from vfl.queries import Backward, RecordCap
+from vfl.queries.protocol import Derivative
 from vfl.solvers import SOLVERS
-from vfl.solvers.protocol import Derivative
 from vfl.solvers.rules.recommend import recommendation
-from vfl.targets import Targets
 
 N = 300
 HIGH = 4.0

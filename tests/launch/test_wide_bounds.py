@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 import vfl
-from vfl import cli
+from vfl.apps import cli
+from vfl.apps.report import write_run
 from vfl.launch.run.wide_bounds import wide_bounds
-from vfl.report import write_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,15 +14,15 @@ import vfl
 from parties.rows import Rows
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.launch.paid_releases.woe import evidence
-from vfl.messages import Counts, Records
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import CryptographicNoise
+from vfl.queries import Counts, Records
 from vfl.solvers.releases.bins import LabelledCounts, Ones
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from pathlib import Path

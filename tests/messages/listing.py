@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import vfl.kinds  # noqa: F401  # registers all kinds
-from vfl.messages.kinds import registered
+import vfl.network.kinds  # noqa: F401  # registers all kinds
+from vfl.queries.kinds import registered
 
 PATH = Path(__file__).parents[2] / "docs" / "kinds.tsv"
 FAMILIES = ("message", "rule", "weighting", "score", "clip", "penalty", "loss", "statistic", "event", "batch")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import vfl.kinds  # noqa: F401  # registers all kinds
+import vfl.network.kinds  # noqa: F401  # registers all kinds
 from tests.parties.test_claims import JOBS, asked
-from vfl.messages.kinds import registered
+from vfl.queries.kinds import registered
 
 TESTS = Path(__file__).parents[1]
 QUERY = "parties/test_claims.py::test_a_lie_about_any_value_of_a_query_is_refused_or_costs_what_the_book_says"

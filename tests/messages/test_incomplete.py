@@ -12,13 +12,13 @@ import pytest
 
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
+from vfl.base.types import Adjacency
 from vfl.errors import PrivacyError
-from vfl.messages import QUERIES, Ranges, Records
-from vfl.messages.query import Sum
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.magnitudes import CELLS
 from vfl.privacy.noise import SeededNoise
-from vfl.types import Adjacency
+from vfl.queries import QUERIES, Ranges, Records
+from vfl.queries.query import Sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,20 +15,21 @@ from hypothesis import strategies as st
 import vfl
 from tests.messages import listing
 from tests.solvers import setting
+from vfl.base.losses import LOSSES, Huber, Logistic
+from vfl.base.penalties import L1, PENALTIES, Box, ElasticNet
+from vfl.base.problem import Block
 from vfl.errors import PrivacyError
-from vfl.kinds import FORMAT, from_plain, to_plain
-from vfl.losses import LOSSES, Huber, Logistic
-from vfl.messages import Block, Descend, Query, RecordNorms, Step, kinds
-from vfl.messages.kinds import decode, encode, register, registered
-from vfl.penalties import L1, PENALTIES, Box, ElasticNet
+from vfl.network.kinds import FORMAT, from_plain, to_plain
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
+from vfl.queries import Descend, Query, RecordNorms, Step, kinds
+from vfl.queries.kinds import decode, encode, register, registered
+from vfl.queries.protocol import Derivative, Solver
+from vfl.queries.rules import ProxStep
 from vfl.solvers import joint
-from vfl.solvers.blocks.prox import ProxStep
-from vfl.solvers.protocol import Derivative, Solver
 
 if TYPE_CHECKING:
-    from vfl.types import Vector
+    from vfl.base.types import Vector
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -22,21 +22,23 @@ from coordinator.states.margins import Margins
 from parties.loading import load
 from tests.parties.alone import party_over
 from tests.solvers import setting
+from vfl.base.problem import Block
 from vfl.errors import FederationError, PrivacyError
-from vfl.kinds import FORMAT, from_plain, register, to_plain
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import (
+from vfl.network.kinds import FORMAT, from_plain, register, to_plain
+from vfl.network.messages import BookHeads, Greeting, Notice, Phase
+from vfl.privacy.events import BoundedRange, ReleaseKey
+from vfl.privacy.geometry import Clip
+from vfl.privacy.ledger import Head
+from vfl.privacy.noise import SeededNoise
+from vfl.privacy.selection import NoisyScore
+from vfl.queries import (
     Backward,
-    Block,
-    BookHeads,
     Descend,
     Fold,
     Gram,
-    Greeting,
-    Notice,
     Paid,
-    Phase,
     Piece,
     Query,
     RecordCap,
@@ -46,13 +48,8 @@ from vfl.messages import (
     Select,
     Tally,
 )
-from vfl.privacy.events import BoundedRange, ReleaseKey
-from vfl.privacy.geometry import Clip
-from vfl.privacy.ledger import Head
-from vfl.privacy.noise import SeededNoise
-from vfl.privacy.selection import NoisyScore
+from vfl.queries.protocol import Derivative
 from vfl.solvers.noisy_gram import GramClip, Row
-from vfl.solvers.protocol import Derivative
 from vfl.solvers.releases.labels import ClassCounts
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from vfl.launch.engines.inprocess import InProcessTransport
 
 if TYPE_CHECKING:
     from tests.neighbours.tape import Tape
-    from vfl.messages import Greeting
+    from vfl.network.messages import Greeting
     from vfl.privacy.events import ReleaseKey
 
 

@@ -30,17 +30,17 @@ from vfl.job import Job
 from vfl.job.flags import unnoised
 from vfl.launch.engines import inprocess
 from vfl.launch.run import warnings as running
-from vfl.messages import Unnoised
 from vfl.privacy import mechanisms, selection
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey, bare
 from vfl.privacy.noise import SeededNoise
+from vfl.queries import Unnoised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from vfl.messages import Query
     from vfl.privacy.events import BoundedRange, Event
     from vfl.privacy.keystream import Keystream
+    from vfl.queries import Query
 
 OURS = ("vfl", "coordinator", "parties")
 LEFT_OUT = {"ray", "actor", "cli", "engines", "examples", "main"}

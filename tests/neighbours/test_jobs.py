@@ -17,8 +17,8 @@ from tests.neighbours.forms import UNTYPED, each, lists
 from tests.neighbours.harness import compare, read
 from tests.neighbours.setting import CLASSES, ENDS, PARTITION, N, job, mirrored, replaced, table, turned
 from tests.neighbours.test_solvers import TRIED, how, loss_for
+from vfl.base.penalties import Box, ElasticNet, NoPenalty
 from vfl.errors import VflError
-from vfl.penalties import Box, ElasticNet, NoPenalty
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from parties.party import Party
 from parties.rows import Rows
-from vfl.shards import Here
+from vfl.network.shards import Here
 
 if TYPE_CHECKING:
     from parties.storage.classes import Storage
-    from vfl.messages import Query
     from vfl.privacy.noise import NoiseSource
+    from vfl.queries import Query
 
 
 def party_over(

@@ -17,8 +17,8 @@ from parties.sources.opening import open_source
 from parties.sources.ranges import content_of
 from tests.coordinator.test_transports import job, table
 from vfl.errors import DataError
-from vfl.shards import cut
-from vfl.shards.lending import Stored
+from vfl.network.shards import cut
+from vfl.network.shards.lending import Stored
 
 
 @pytest.fixture

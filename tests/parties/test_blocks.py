@@ -18,7 +18,7 @@ from parties.sources.opening import open_source
 from parties.sources.ranges import rows_of
 from tests.coordinator.test_transports import PARTITION, job, table
 from vfl.errors import DataError
-from vfl.shards import cut
+from vfl.network.shards import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,13 +21,13 @@ from coordinator.rounds import Log, Round
 from parties.book import OTHERS, PartyBook, account_of
 from parties.consent import Policy
 from parties.loading import load
+from vfl.base.problem import Block
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
-from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines import inprocess
 from vfl.launch.engines.place import Arrangement
 from vfl.launch.train import resume
-from vfl.messages import Backward, Block, Descend, Fold, Forward, Notice, Paid, Phase, Query, RecordCap, Records
-from vfl.messages.kinds import encode
+from vfl.network.kinds import from_plain, to_plain
+from vfl.network.messages import Notice, Phase
 from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import GaussianAccountant
 from vfl.privacy.events import PoissonSubsampledGaussian, ReleaseKey
@@ -35,6 +35,8 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import Head, SqliteLedger
 from vfl.privacy.ledger.dataset import DatasetReservation
 from vfl.privacy.noise import CryptographicNoise
+from vfl.queries import Backward, Descend, Fold, Forward, Paid, Query, RecordCap, Records
+from vfl.queries.kinds import encode
 from vfl.solvers.gcd import GCD
 
 if TYPE_CHECKING:

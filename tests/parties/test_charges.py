@@ -13,9 +13,9 @@ from coordinator.rounds import Lost
 from parties.book import RunCount
 from tests.coordinator.shares import N, Watched, job, outcome, table
 from vfl.errors import ConsentRefused, PrivacyError
-from vfl.messages import Moments, Records
 from vfl.planning import plan
 from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.queries import Moments, Records
 from vfl.secure import requests
 
 PRIVACY = vfl.Privacy(epsilon=8.0)

@@ -24,18 +24,19 @@ from parties.loading import load
 from parties.services.training import PartyService
 from tests.coordinator.organisations import federation
 from tests.neighbours import setting
+from vfl.base.losses import Logistic
+from vfl.base.types import Adjacency
 from vfl.errors import PrivacyError, VflError
-from vfl.federation import events
-from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.losses import Logistic
-from vfl.messages import Counts, Gram, Notice, Phase, Query, Records, Select
+from vfl.network.federation import events
+from vfl.network.kinds import from_plain, to_plain
+from vfl.network.messages import Notice, Phase
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.gaussian_dp import epsilon_of
 from vfl.privacy.magnitudes import sensitivity
-from vfl.solvers.protocol import Derivative
-from vfl.types import Adjacency
+from vfl.queries import Counts, Gram, Query, Records, Select
+from vfl.queries.protocol import Derivative
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

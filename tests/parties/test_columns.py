@@ -9,10 +9,10 @@ import vfl
 from parties.sources.opening import open_source, read_table
 from parties.storage.cells import contents_of
 from parties.storage.dense import read_columns
-from vfl.columns import Boolean, Categorical, Numeric
-from vfl.csv import Csv
+from vfl.base.columns import Boolean, Categorical, Numeric
+from vfl.base.csv import Csv
+from vfl.base.schema import BinaryLabel, RealLabel, Scaling, Schema
 from vfl.errors import DataError
-from vfl.schema import BinaryLabel, RealLabel, Scaling, Schema
 
 NAN, INF = np.nan, np.inf
 

@@ -12,9 +12,9 @@ from parties.sources import csv as scanning
 from parties.sources.csv import keeps_lines
 from parties.sources.opening import open_source
 from parties.sources.ranges import count_records, rows_of
-from vfl.csv import Csv
+from vfl.base.csv import Csv
 from vfl.errors import DataError
-from vfl.shards import cut
+from vfl.network.shards import cut
 
 if TYPE_CHECKING:
     from pathlib import Path

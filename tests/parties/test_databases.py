@@ -31,8 +31,8 @@ from parties.loading import Unchanged
 from parties.sources.base import Origin
 from parties.sources.databases import LOOKUP_SECONDS, Lookup
 from parties.sources.opening import open_source
+from vfl.apps.drafting.draft import draft
 from vfl.errors import DataError
-from vfl.launch.drafting.draft import draft
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,16 +20,16 @@ from parties.alignment.index import Index
 from parties.alignment.reading import open_for, read_ids
 from parties.loading import ids_of_shards
 from tests.coordinator.test_transports import PARTITION, job, table
-from vfl.alignment import Keeping
+from vfl.crypto import psi
+from vfl.crypto.alignment import Keeping
+from vfl.crypto.identifiers import alignment_hash, in_order
 from vfl.errors import DataError, PartyLost
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.security import psi
-from vfl.security.identifiers import alignment_hash, in_order
-from vfl.shards import Here
+from vfl.network.shards import Here
 
 if TYPE_CHECKING:
+    from vfl.base.types import Integers
     from vfl.job.job import PartyTask
-    from vfl.types import Integers
 
 N = 61
 SALT = bytes(range(32))
@@ -41,7 +41,7 @@ IDS = [f"customer {k * k % 997}" + "ü" * (k % 3) for k in range(N)]
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(divided, "PIECE", 16)
-    monkeypatch.setattr("vfl.security.identifiers.PIECE", 16)
+    monkeypatch.setattr("vfl.crypto.identifiers.PIECE", 16)
     monkeypatch.setattr(psi, "ROWS", 16)
 
 

@@ -14,8 +14,8 @@ from parties.loading import load
 from parties.sources.opening import open_source
 from parties.storage.cells import contents_of
 from parties.storage.labels import GroupReader
+from vfl.base.schema import Schema
 from vfl.errors import DataError
-from vfl.schema import Schema
 
 SEX = vfl.Categorical(("f", "m"))
 

@@ -13,14 +13,14 @@ from parties.dealing import Dealing
 from tests.coordinator.shares import N, Watched, job, outcome, table
 from vfl.errors import FederationError, PartyLost, PrivacyError, VflError
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.messages.joining import Done
+from vfl.network.messages import Done
 from vfl.secure import requests
 from vfl.secure.requests import openings
 from vfl.secure.roles import DEALER
 from vfl.secure.sigmoid import SERIES
 
 if TYPE_CHECKING:
-    from vfl.messages import Backward
+    from vfl.queries import Backward
 
 PRIVACY = vfl.Privacy(epsilon=8.0)
 

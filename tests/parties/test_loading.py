@@ -14,9 +14,9 @@ from parties.loading import Divided
 from parties.sources.blocks import Blocks
 from tests.coordinator.test_transports import PARTITION, job, table
 from vfl.errors import DataError
-from vfl.kinds import to_plain
-from vfl.messages import Moments, Records
-from vfl.shards import Here
+from vfl.network.kinds import to_plain
+from vfl.network.shards import Here
+from vfl.queries import Moments, Records
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -247,11 +247,15 @@ def test_the_common_scale_of_decimals_changes_no_other_record(frame, declared, c
 
 def test_a_category_is_identified_by_its_value():
     alike = [1, 1.0, True * 1, np.int8(1), np.float32(1), Decimal("1.00"), Fraction(2, 2), "1"]
-    assert {vfl.columns.canonical_category(value) for value in alike} == {"1"}
-    assert vfl.columns.canonical_category("01") == "01"
-    assert vfl.columns.canonical_category("1.0") == "1.0"
-    assert vfl.columns.canonical_category(2**53 + 1) == vfl.columns.canonical_category(float(2**53))
-    assert vfl.columns.canonical_category(Decimal("1E+1000000")) == vfl.columns.canonical_category(10**5000) == "inf"
+    assert {vfl.base.columns.canonical_category(value) for value in alike} == {"1"}
+    assert vfl.base.columns.canonical_category("01") == "01"
+    assert vfl.base.columns.canonical_category("1.0") == "1.0"
+    assert vfl.base.columns.canonical_category(2**53 + 1) == vfl.base.columns.canonical_category(float(2**53))
+    assert (
+        vfl.base.columns.canonical_category(Decimal("1E+1000000"))
+        == vfl.base.columns.canonical_category(10**5000)
+        == "inf"
+    )
 
 
 @settings(deadline=None, max_examples=60)

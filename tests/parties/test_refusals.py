@@ -16,11 +16,15 @@ import vfl
 from parties.loading import load
 from tests.neighbours import setting
 from tests.parties.test_claims import JOBS, N, asked, job, noted
+from vfl.base.holdout import COUNT, Side
+from vfl.base.losses import Logistic
 from vfl.errors import ConsentRefused, PrivacyError
-from vfl.holdout import COUNT, Side
 from vfl.launch.sources import sources_of
-from vfl.losses import Logistic
-from vfl.messages import (
+from vfl.network.messages import Notice, Phase
+from vfl.privacy.events import BoundedRange, Gaussian, PoissonSubsampledGaussian, ReleaseKey
+from vfl.privacy.geometry import Clip
+from vfl.privacy.noise import CryptographicNoise
+from vfl.queries import (
     Backward,
     Columns,
     Counts,
@@ -30,8 +34,6 @@ from vfl.messages import (
     Gram,
     Groups,
     Moments,
-    Notice,
-    Phase,
     Piece,
     Ranges,
     RecordCap,
@@ -43,12 +45,9 @@ from vfl.messages import (
     Select,
     Tally,
 )
-from vfl.privacy.events import BoundedRange, Gaussian, PoissonSubsampledGaussian, ReleaseKey
-from vfl.privacy.geometry import Clip
-from vfl.privacy.noise import CryptographicNoise
+from vfl.queries.protocol import Derivative
 from vfl.secure import requests
 from vfl.solvers.noisy_gram import GramClip, NoisyGram
-from vfl.solvers.protocol import Derivative
 from vfl.solvers.releases.labels import ClassCounts
 from vfl.solvers.releases.products import ProductClip
 

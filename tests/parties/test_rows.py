@@ -14,13 +14,14 @@ import vfl
 from parties.record_cap import OwnBounds
 from parties.rows import Rows
 from parties.storage.dense import Columns
+from vfl.base.losses import Logistic, Squared
+from vfl.base.problem import Block
 from vfl.kernels import dense, geometry
 from vfl.kernels.dense import LOGISTIC
-from vfl.losses import Logistic, Squared
-from vfl.messages import Backward, Block, Descend, Fold, RecordCap, Records, Step
 from vfl.privacy.geometry import Clip
-from vfl.solvers.blocks.prox import ProxStep
-from vfl.solvers.protocol import Derivative
+from vfl.queries import Backward, Descend, Fold, RecordCap, Records, Step
+from vfl.queries.protocol import Derivative
+from vfl.queries.rules import ProxStep
 
 N = 3 * geometry.PIECE + 5
 

@@ -12,14 +12,13 @@ import pytest
 import vfl
 from parties.session import Credentials, Session
 from tests.coordinator.shares import Watched, job, outcome, table
+from vfl.crypto.sealing import PIECE, SealingKey
 from vfl.errors import FederationError, PrivacyError
-from vfl.federation.identity import new_identity
-from vfl.messages.joining import SealingKey
+from vfl.network.federation.identity import new_identity
 from vfl.privacy.noise import CryptographicNoise
 from vfl.secure import requests
 from vfl.secure.roles import DEALER
 from vfl.secure.sigmoid import SERIES
-from vfl.security.sealing import PIECE
 
 
 def pair() -> tuple[Session, Session]:

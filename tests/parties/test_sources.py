@@ -17,8 +17,8 @@ from parties.alignment.index import file_of
 from parties.sources.files import column_names, open_file
 from parties.sources.opening import open_source, read_table, split_table
 from vfl import FeaturePartition
-from vfl import csv as endings
-from vfl.csv import Csv
+from vfl.base import csv as endings
+from vfl.base.csv import Csv
 from vfl.errors import DataError, PartitionError, SpecificationError
 
 WANTED = ["b", "a"]

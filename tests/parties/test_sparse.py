@@ -16,9 +16,9 @@ from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import read_columns
 from parties.storage.sparse import read_sparse
-from vfl.columns import Boolean, Categorical
+from vfl.base.columns import Boolean, Categorical
+from vfl.base.schema import BinaryLabel, Scaling, Schema
 from vfl.errors import DataError, SpecificationError
-from vfl.schema import BinaryLabel, Scaling, Schema
 
 NAN, INF = np.nan, np.inf
 DENSE = np.array([[0.0, 2.0, 0.0], [1.5, 0.0, 0.0], [0.0, -3.0, 0.0]])

@@ -23,6 +23,7 @@ from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.measuring import Echo, measure
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
+from vfl.network.shards.lending import Borrower, Lender
 from vfl.planning import cheapest, plan
 from vfl.planning.cost import (
     CLUSTER,
@@ -42,7 +43,6 @@ from vfl.planning.cost import (
 )
 from vfl.planning.run_plan import sizes_of
 from vfl.privacy.ledger.composition import accounting_for, plan_cost
-from vfl.shards.lending import Borrower, Lender
 from vfl.solvers import SOLVERS
 
 if TYPE_CHECKING:

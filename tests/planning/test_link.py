@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 import vfl
-from vfl.kinds import to_plain, to_plain_call
 from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.network.kinds import to_plain, to_plain_call
+from vfl.network.wire.values import serialise
 from vfl.planning.cost import JOINING, Link, Transfer
-from vfl.wire.values import serialise
 
 N = 4000
 JOBS: dict[str, dict[str, Any]] = {

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
+from vfl.base.types import Adjacency
 from vfl.errors import PrivacyError, UnknownEvent
 from vfl.privacy.accountants import GaussianAccountant
 from vfl.privacy.events import Event, Gaussian
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable

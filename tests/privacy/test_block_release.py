@@ -25,25 +25,26 @@ from coordinator.rounds import rounds
 from coordinator.states.margins import Margins
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
+from vfl.base.losses import Logistic, Squared
+from vfl.base.problem import Block
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError
 from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.losses import Logistic, Squared
-from vfl.messages import Backward, Block, Descend, Moments, Query, Records, Step
-from vfl.messages.moments import PAIR, moments_sensitivity
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.geometry import GRID_BITS, Clip
 from vfl.privacy.ledger import FitBook
 from vfl.privacy.noise import SeededNoise
-from vfl.solvers.protocol import Derivative
-from vfl.types import Adjacency
+from vfl.queries import Backward, Descend, Moments, Query, Records, Step
+from vfl.queries.moments import PAIR, moments_sensitivity
+from vfl.queries.protocol import Derivative
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from parties.party import Party
-    from vfl.messages import Reply
+    from vfl.queries import Reply
 
 KEY = ReleaseKey(0)
 N = 5

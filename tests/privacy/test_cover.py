@@ -27,20 +27,20 @@ from parties.charges import Charges
 from parties.record_cap import OwnCap
 from tests.privacy.test_record_cap import ROWS, P, cap_of, visit
 from tests.solvers import setting
+from vfl.base.losses import loss_of
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, ConsentRefused, PrivacyError
-from vfl.losses import loss_of
-from vfl.messages import Backward, Fold, Sample
 from vfl.privacy.cover import Answer, Cover, Frame
 from vfl.privacy.events import PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import CryptographicNoise, SeededNoise
-from vfl.solvers.protocol import Derivative
-from vfl.types import Adjacency
+from vfl.queries import Backward, Fold, Sample
+from vfl.queries.protocol import Derivative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from vfl.messages import Query, RecordCap
+    from vfl.queries import Query, RecordCap
 
 RUNS = 150
 """Random sequences per test."""

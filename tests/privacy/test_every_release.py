@@ -20,10 +20,10 @@ import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from parties.loading import load
+from vfl.base.penalties import Box, ElasticNet, GroupLasso, NoPenalty
 from vfl.errors import SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.penalties import Box, ElasticNet, GroupLasso, NoPenalty
 
 N = 12
 PARTIES = {"bank": ("a", "b"), "telco": ("c",)}

@@ -13,9 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 import vfl
-from vfl import cli, file_systems
+from vfl.apps import cli
+from vfl.base import writing
+from vfl.base.writing import network_file_system
 from vfl.errors import LedgerError
-from vfl.file_systems import network_file_system
 from vfl.job import file as jobfile
 from vfl.privacy.ledger import SqliteLedger
 
@@ -30,7 +31,7 @@ LINE = "{number} 28 0:{number} / {at} rw,relatime shared:{number} - {kind} sourc
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Fake the list of mounts: a local root, then the given mounts under `tmp_path`, in this order."""
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(file_systems, "MOUNTINFO", tmp_path / "mountinfo")
+    monkeypatch.setattr(writing, "MOUNTINFO", tmp_path / "mountinfo")
 
     def mount(*mounts: tuple[str, str]) -> Path:
         lines = [LINE.format(number=1, at="/", kind="ext4")]

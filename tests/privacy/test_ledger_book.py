@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetError, BudgetExceeded, LedgerError, PrivacyError, SpecificationError, UnknownEvent
 from vfl.privacy import gaussian_dp, zcdp
 from vfl.privacy.accountants import GaussianAccountant, ZCdpAccountant
@@ -21,7 +22,6 @@ from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSu
 from vfl.privacy.ledger import Accounting, Book, DatasetBook, FitBook, Reservation, SqliteLedger
 from vfl.privacy.ledger.codec import decode, encode
 from vfl.privacy.ledger.composition import cost, epsilon_of
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable

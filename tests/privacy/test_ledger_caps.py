@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.privacy.test_ledger_damage import forge
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetError, LedgerError
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import DatasetBook, SqliteLedger
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vfl.base.types import Adjacency
 from vfl.errors import LedgerError
 from vfl.privacy.events import BoundedRange, Gaussian, ReleaseKey
 from vfl.privacy.ledger import DatasetBook, Head, SqliteLedger
 from vfl.privacy.ledger.codec import Entry, genesis, link
 from vfl.privacy.ledger.sqlite import SqliteStore
-from vfl.types import Adjacency
 
 EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-3, 1.0, 2)
 

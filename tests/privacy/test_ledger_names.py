@@ -12,10 +12,10 @@ import pytest
 
 from parties.daily_count import DailyCount
 from parties.joined.work import Answered
+from vfl.base.types import Adjacency
 from vfl.errors import ConsentRefused, LedgerError
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import DatasetBook, SqliteLedger
-from vfl.types import Adjacency
 
 EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-3, 1.0, 2)
 WHOLE = Gaussian(Adjacency.REPLACE_ONE, 1.0, 6.0, 1)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetError, BudgetExceeded, LedgerError
 from vfl.privacy import gaussian_dp
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import DatasetBook, SqliteLedger
 from vfl.privacy.ledger.sqlite import SqliteStore
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from vfl import holdout
+from vfl.base import holdout
+from vfl.base.holdout import Split
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, LedgerError, PrivacyError
-from vfl.holdout import Split
 from vfl.privacy import accountants
 from vfl.privacy.events import BoundedRange, Event, Gaussian, OnPart, PoissonSubsampledGaussian, ReleaseKey, on_part
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
@@ -20,7 +21,6 @@ from vfl.privacy.ledger import Accounting, DatasetBook, FitBook, SqliteLedger
 from vfl.privacy.ledger.codec import decode, encode
 from vfl.privacy.ledger.composition import plan_cost
 from vfl.privacy.spending import UNIT_BITS, views
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from pathlib import Path

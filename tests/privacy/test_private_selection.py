@@ -10,6 +10,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import betabinom
 
+from vfl.base.types import Adjacency
 from vfl.errors import LedgerError, PrivacyError, UnknownEvent
 from vfl.privacy import gaussian_dp, private_selection
 from vfl.privacy.accountants import (
@@ -25,7 +26,6 @@ from vfl.privacy.ledger.codec import decode, encode
 from vfl.privacy.ledger.composition import accounting_for, cost
 from vfl.privacy.private_selection import delta_of, dominating_mu, epsilon_of, mu_of
 from vfl.privacy.spending import UNIT_BITS
-from vfl.types import Adjacency
 
 REPLACE = Adjacency.REPLACE_ONE
 SETTINGS = [(2, 1), (2, 9), (4, 4), (8, 4), (8, 9), (16, 1), (16, 4), (64, 4)]

@@ -23,22 +23,23 @@ from parties.storage.dense import Columns
 from tests.faults import test_lost_parties as faults
 from tests.faults.test_lost_parties import SKIP, WAIT, Lossy, charged, drive, policies
 from tests.parties.alone import party_over
-from vfl.certificate.verification import events_of
+from vfl.base.losses import loss_of
+from vfl.base.problem import Block
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.kernels import dense
 from vfl.kernels.dense import LOGISTIC, SQUARED, WEIGHTS
 from vfl.kernels.geometry import Geometry, capped, record_limits
 from vfl.launch.run import checkpoint
-from vfl.losses import loss_of
-from vfl.messages import Backward, Block, Descend, Paid, Query, RecordCap, RecordNorms, Records, Step
 from vfl.planning import plan as make_plan
+from vfl.planning.certificate.verification import events_of
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import CryptographicNoise, SeededNoise
-from vfl.solvers.blocks.prox import ProxStep
-from vfl.solvers.protocol import Derivative
-from vfl.types import Adjacency
+from vfl.queries import Backward, Descend, Paid, Query, RecordCap, RecordNorms, Records, Step
+from vfl.queries.protocol import Derivative
+from vfl.queries.rules import ProxStep
 
 if TYPE_CHECKING:
     from parties.party import Party

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
+from vfl.base.types import Adjacency
 from vfl.errors import PrivacyError
 from vfl.privacy import selection as module
 from vfl.privacy.events import BoundedRange, ReleaseKey
 from vfl.privacy.noise import CryptographicNoise, SeededNoise
 from vfl.privacy.selection import FRACTION_BITS, SLACK, SMALLEST_EPSILON, TOLERANCE, NoisyScore, noisy_best
-from vfl.types import Adjacency
 
 KEY = ReleaseKey(round=3, part=1)
 LOWEST = -np.finfo(np.float64).max

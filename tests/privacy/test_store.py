@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from parties.joined.work import Answered
+from vfl.base.store import Store
 from vfl.errors import LedgerError, PrivacyError
 from vfl.privacy.events import ReleaseKey
-from vfl.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

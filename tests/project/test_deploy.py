@@ -184,7 +184,7 @@ def test_the_image_of_a_participant() -> None:
 
 def told(line: str) -> dict[str, Any]:
     """Return the parameters that `vfl join` reads from a command line; it refuses options that it does not know."""
-    from vfl.cli.administration.join import join_command
+    from vfl.apps.cli.administration.join import join_command
 
     words = shlex.split(line)
     assert words[0] == "join"
@@ -239,7 +239,7 @@ def test_the_service(tmp_path: Path) -> None:
 
 
 def test_a_scoring_service_and_the_party_that_it_asks(tmp_path: Path) -> None:
-    from vfl.cli.administration.join import serve_command
+    from vfl.apps.cli.administration.join import serve_command
 
     compose = yaml.safe_load((DEPLOY / "organisations" / "serve.compose.yaml").read_text(encoding="utf-8"))
     bank, telco = (compose["services"][name]["command"] for name in ("bank", "telco"))

@@ -39,15 +39,15 @@ from click.testing import CliRunner
 
 import vfl
 from parties.consent import Policy
-from vfl.cli import COMMANDS
-from vfl.cli import vfl as command_line
+from vfl.apps.cli import COMMANDS
+from vfl.apps.cli import vfl as command_line
+from vfl.apps.tuning.candidates import read_candidates
+from vfl.base.losses import LOSSES
+from vfl.base.penalties import PENALTIES
 from vfl.job import file as jobfile
 from vfl.launch.run import warnings as running
-from vfl.losses import LOSSES
-from vfl.penalties import PENALTIES
-from vfl.samplers import SAMPLERS
+from vfl.queries.samplers import SAMPLERS
 from vfl.solvers import SOLVERS
-from vfl.tuning.candidates import read_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -320,7 +320,7 @@ def test_help_fits_one_screen():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_offered(shell):
     environment = os.environ | {"_VFL_COMPLETE": f"{shell}_source", "PYTHONPATH": str(ROOT)}
-    program = "import sys; from vfl.cli import main; sys.argv = ['vfl']; main()"
+    program = "import sys; from vfl.apps.cli import main; sys.argv = ['vfl']; main()"
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     if shell == "bash" and "Bash version" in done.stderr:
         pytest.skip("this bash is too old for click")

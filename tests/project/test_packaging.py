@@ -58,7 +58,7 @@ def test_the_installed_distribution_is_this_one():
     installed = importlib.metadata.distribution("vfl")
     assert installed.version == __version__
     assert [(e.name, e.value) for e in installed.entry_points if e.group == "console_scripts"] == [
-        ("vfl", "vfl.cli:main")
+        ("vfl", "vfl.apps.cli:main")
     ]
 
 
@@ -118,7 +118,7 @@ def test_every_third_party_import_is_declared(pyproject):
         + optional["onnx"]
         + optional["serve"]
         + optional["track"]
-    } | {"grpcio-tools"}  # regenerates the code of vfl.wire, in a checkout
+    } | {"grpcio-tools"}  # regenerates the code of vfl.network.wire, in a checkout
     shipped_as = {
         "sklearn": "scikit-learn",
         "dp_accounting": "dp-accounting",

@@ -18,9 +18,9 @@ NEITHER = (
     "grpc",
     "sklearn",
     "matplotlib",
-    "vfl.certificate",
+    "vfl.planning.certificate",
     "vfl.launch",
-    "vfl.report",
+    "vfl.apps.report",
     "cryptography.x509",
     "scipy.special",
 )
@@ -98,7 +98,7 @@ def test_the_first_example_imports_no_heavy_modules() -> None:
 
 def test_plans_are_made_without_kernels() -> None:
     """Only a process that holds columns needs kernels; the driver of a run on Ray and `vfl verify` start like `vfl plan`."""
-    imported = _imported("from vfl.cli import vfl; vfl(['plan', 'adult'], standalone_mode=False)")
+    imported = _imported("from vfl.apps.cli import vfl; vfl(['plan', 'adult'], standalone_mode=False)")
     assert "vfl.planning" in imported
     assert "vfl.launch.run.result" in imported
     assert imported.isdisjoint({"sklearn", "pandas", "numba", "ray"})

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 import vfl
 from tests.report.test_report import EVIL, Page, data, job, trained
-from vfl import cli
+from vfl.apps import cli
+from vfl.apps.report import write_card, write_run
 from vfl.errors import OutputError, SpecificationError
-from vfl.evaluation.estimates import Findings
-from vfl.report import write_card, write_run
+from vfl.measures.estimates import Findings
 
 if TYPE_CHECKING:
     from pathlib import Path

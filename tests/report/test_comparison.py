@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 import vfl
 from tests.report.test_report import EVIL, Page, data, job, trained
-from vfl import cli
+from vfl.apps import cli
+from vfl.apps.report.comparison import Compared, as_text, compare, notes_of, write_comparison
 from vfl.errors import OutputError, SpecificationError
-from vfl.evaluation import Estimate, Findings
-from vfl.report.comparison import Compared, as_text, compare, notes_of, write_comparison
+from vfl.measures import Estimate, Findings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vfl.evaluation.thresholds import Histogram
-from vfl.report.curves import calibration_chart
+from vfl.apps.report.curves import calibration_chart
+from vfl.measures.estimates import Histogram
 
 
 def test_the_axes_of_a_rare_class_end_near_its_bins() -> None:

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 import vfl
 from tests.evaluation.test_fairness import N, job, table
-from vfl import cli
+from vfl.apps import cli
+from vfl.apps.report import charts, write_run
 from vfl.job import file as jobfile
 from vfl.launch.run.result import Result
-from vfl.report import charts, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,13 @@ from click.testing import CliRunner
 import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
-from vfl import cli
+from vfl.apps import cli
+from vfl.apps.report import charts, write_plan, write_run
+from vfl.apps.report.facts import gathered
+from vfl.apps.report.guarantee import epsilon_by_round
+from vfl.apps.report.markup import element, text
+from vfl.apps.report.run import CHANCE, noise_reach, size
+from vfl.base.problem import Block
 from vfl.errors import OutputError, PartyLost, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.site import Faults
@@ -30,13 +36,7 @@ from vfl.launch.run.folder import TIMING, read_timing
 from vfl.launch.run.history import Gradient, history
 from vfl.launch.run.result import Result
 from vfl.launch.train import resume
-from vfl.messages import Block
 from vfl.planning import plan as make_plan
-from vfl.report import charts, write_plan, write_run
-from vfl.report.facts import gathered
-from vfl.report.guarantee import epsilon_by_round
-from vfl.report.markup import element, text
-from vfl.report.run import CHANCE, noise_reach, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -527,7 +527,7 @@ class TestPlot:
 
     @pytest.mark.parametrize("name", [name for name in SOLVERS if name != "plain"])
     def test_the_point_at_the_jobs_epsilon_is_its_plan(self, name: str) -> None:
-        from vfl.report.plan import points
+        from vfl.apps.report.plan import points
 
         planned = make_plan(SOLVERS[name], N)
         drawn = points(planned)

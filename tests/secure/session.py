@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from vfl.crypto.sealing import Sealer
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.noise import SeededNoise
 from vfl.secure import noise, ring, sigmoid
@@ -15,7 +16,6 @@ from vfl.secure.member import Dealer, Member
 from vfl.secure.requests import Opening, Version, digest_of, opened
 from vfl.secure.roles import DEALER, Roles
 from vfl.secure.streams import Streams
-from vfl.security.sealing import Sealer
 
 COORDINATOR = "coordinator"
 

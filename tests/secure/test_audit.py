@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from tests.secure.session import Session, model, session
-from vfl.auditing.bounds import shown
+from vfl.apps.auditing.bounds import shown
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.noise import SeededNoise
 from vfl.secure import noise

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vfl.security import psi
-from vfl.security.identifiers import normalised
+from vfl.crypto import psi
+from vfl.crypto.identifiers import normalised
 
 
 class Blinder(psi.Blinder):

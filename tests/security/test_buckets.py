@@ -13,11 +13,11 @@ import pytest
 from coordinator import alignment
 from tests.launch import test_alignment as jobs
 from tests.security.blinding import Blinder
+from vfl.crypto import buckets, psi
+from vfl.crypto.identifiers import IdKind, Ids, normalised, repeated
 from vfl.errors import DataError, FederationError, OutputError
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.messages.joining import SendSet
-from vfl.security import buckets, psi
-from vfl.security.identifiers import IdKind, Ids, normalised, repeated
+from vfl.network.messages import SendSet
 
 if TYPE_CHECKING:
     from pathlib import Path

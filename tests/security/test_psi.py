@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.security.blinding import Blinder, normalise
+from vfl.crypto import psi
+from vfl.crypto.identifiers import IdKind, alignment_hash, check_kinds, normalised
 from vfl.errors import DataError, FederationError, OutputError, SpecificationError
-from vfl.security import psi
-from vfl.security.identifiers import IdKind, alignment_hash, check_kinds, normalised
 
 SALT = bytes(range(32))
 P = 2**255 - 19
@@ -128,7 +128,7 @@ def test_several_cores_and_both_multiplications_give_the_same(monkeypatch, tmp_p
 def test_large_pieces_are_multiplied_abreast_and_small_ones_load_no_compiler():
     code = """
 import sys
-from vfl.security import psi
+from vfl.crypto import psi
 small = psi._Multiplier(bytes(32), 1)
 list(small.map([(9).to_bytes(32, "little") * 10]))
 assert "numba" not in sys.modules

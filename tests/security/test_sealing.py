@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
+from vfl.crypto import sealing
+from vfl.crypto.sealing import Sealer, sealed_size
 from vfl.errors import FederationError
-from vfl.federation.identity import new_identity
-from vfl.security import sealing
-from vfl.security.sealing import Sealer, sealed_size
+from vfl.network.federation.identity import new_identity
 
 CONTEXT = ("federation", "run", "align")
 

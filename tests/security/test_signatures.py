@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from vfl.crypto import signatures
+from vfl.crypto.signatures import SigningKey, default_file, is_signed, own_public_key, public_key, signing_key
 from vfl.errors import OutputError, SpecificationError
-from vfl.security import signatures
-from vfl.security.signatures import SigningKey, default_file, is_signed, own_public_key, public_key, signing_key
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,10 +15,10 @@ import pandas as pd
 import vfl
 from parties.joined import serve
 from tests.ports import free_address
-from vfl.federation.file import read_federation, write_federation
-from vfl.federation.identity import load_identity, new_identity
-from vfl.serving.callers import hash_of
-from vfl.serving.run import Service
+from vfl.apps.serving.callers import hash_of
+from vfl.apps.serving.run import Service
+from vfl.network.federation.file import read_federation, write_federation
+from vfl.network.federation.identity import load_identity, new_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

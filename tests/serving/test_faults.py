@@ -19,9 +19,9 @@ import pytest
 from parties.services import serving
 from parties.services.serving import AnswerLog, ServingService
 from tests.serving.setting import OTHER, N, Setting, code, table, train
-from vfl.documents import read_json
+from vfl.base.documents import read_json
 from vfl.errors import ConsentRefused
-from vfl.messages.joining import Asked
+from vfl.network.messages import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -281,7 +281,7 @@ def test_a_request_that_ends_while_its_answer_is_logged_leaves_the_others(
 
 
 def test_a_certificate_identifies_a_caller_over_https(setting: Setting) -> None:
-    from vfl.federation.identity import new_identity
+    from vfl.network.federation.identity import new_identity
 
     for name in ("desk", "other"):
         new_identity(name, setting.folder)
@@ -306,7 +306,7 @@ def test_a_certificate_identifies_a_caller_over_https(setting: Setting) -> None:
 
 def test_renewed_certificates_of_callers_and_of_the_service_hold_after_a_reload(setting: Setting) -> None:
     """A first caller's certificate, its renewal under the same name, and the service's own, without a restart."""
-    from vfl.federation.identity import new_identity
+    from vfl.network.federation.identity import new_identity
 
     folders = {name: setting.folder / name for name in ("old", "new")}
     for folder in folders.values():

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from vfl.apps.serving.file import read_service
 from vfl.errors import SpecificationError
-from vfl.serving.file import read_service
 
 TEXT = f"""
 format = 1

@@ -19,7 +19,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from tests.serving.setting import OTHER, TOKEN, Setting, code, train
-from vfl.serving import application, run, scoring
+from vfl.apps.serving import application, run, scoring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ from parties.services import serving
 from parties.services.serving import ServingService
 from tests.serving.setting import POLICY, Setting, table, train
 from vfl.errors import SpecificationError
-from vfl.federation.events import Warned
-from vfl.messages.joining import Asked
+from vfl.network.federation.events import Warned
+from vfl.network.messages import Asked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,7 @@ def test_unreadable_data_are_told_to_the_owner_in_readiness_and_in_metrics(
 ) -> None:
     monkeypatch.setattr(serving, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(serving, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr("vfl.serving.scoring.CHECK_SECONDS", 0.1)
+    monkeypatch.setattr("vfl.apps.serving.scoring.CHECK_SECONDS", 0.1)
 
     def status() -> Any:
         return httpx.get(f"{setting.url}/readyz").json()["status"]

@@ -17,7 +17,7 @@ import pytest
 import vfl
 from parties.prediction import ModelPart
 from tests.serving.setting import OTHER, TOKEN, Setting, code, table, train
-from vfl.serving.scoring import LONGEST_PURPOSE
+from vfl.apps.serving.scoring import LONGEST_PURPOSE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

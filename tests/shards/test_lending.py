@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vfl.shards.lending import HEAD, Borrower, Lender, Lenders, Lent, this_machine
+from vfl.network.shards.lending import HEAD, Borrower, Lender, Lenders, Lent, this_machine
 
 OTHER = """
 import sys
-from vfl.shards.lending import Borrower, Lent
+from vfl.network.shards.lending import Borrower, Lent
 machine, process, descriptor, token, length = sys.argv[1:]
 view = Borrower().borrow(Lent(machine, int(process), int(descriptor), bytes.fromhex(token), int(length)))
 print(view.tobytes().hex(), view.flags.writeable)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from vfl.shards.serving import Address, Ended, Pipes, answering
+from vfl.network.shards.serving import Address, Ended, Pipes, answering
 
 OTHER = """
 import sys
-from vfl.shards.serving import Address, answering
+from vfl.network.shards.serving import Address, answering
 with answering(Address(*map(int, sys.argv[1:]))) as pipes:
     pipes.write(b"ready")
     while True:

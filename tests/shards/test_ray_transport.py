@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vfl.shards import ray_transport
-from vfl.shards.lending import Lender, Lent, Stored, no_room
-from vfl.shards.ray_transport import INLINE_BYTES, room_to_send, sent
+from vfl.network.shards import ray_transport
+from vfl.network.shards.lending import Lender, Lent, Stored, no_room
+from vfl.network.shards.ray_transport import INLINE_BYTES, room_to_send, sent
 
 SMALL, LARGE = INLINE_BYTES // 8, INLINE_BYTES // 8 + 1
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from vfl.errors import PartyLost, PrivacyError
-from vfl.shards import Each, serving
-from vfl.shards.serving import KNOWN, Served, Serving
+from vfl.network.shards import Each, serving
+from vfl.network.shards.serving import KNOWN, Served, Serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,10 +27,10 @@ from tests.parties.alone import party_over
 from tests.solvers.setting import PARTITION
 from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.messages import Sample
 from vfl.privacy.accountants import PldAccountant
 from vfl.privacy.events import PoissonSubsampledGaussian
 from vfl.privacy.noise import SeededNoise
+from vfl.queries import Sample
 from vfl.solvers import output_perturbation
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from vfl.launch.sources import sources_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vfl.types import Vector
+    from vfl.base.types import Vector
 
 RECORDED = Path(__file__).with_name("seeded.json")
 N = 600

@@ -13,9 +13,9 @@ import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Log, Round
 from parties.loading import load
+from vfl.base.losses import loss_of
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.losses import loss_of
 from vfl.privacy.noise import SeededNoise
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 import vfl
 from tests.solvers import setting
 from tests.solvers.test_start import FEATURES, N, job, table
+from vfl.base.losses import Huber
 from vfl.errors import SpecificationError
-from vfl.losses import Huber
 from vfl.planning import plan, problem_of
 
 KINDS: dict[str, tuple[Any, Any]] = {

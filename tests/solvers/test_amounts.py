@@ -10,9 +10,8 @@ import pytest
 from sklearn.linear_model import GammaRegressor, TweedieRegressor
 
 import vfl
+from vfl.base.losses import REACH, Gamma, Poisson, Tweedie
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.losses import Gamma, Poisson, Tweedie
-from vfl.losses.base import REACH
 from vfl.planning import plan
 from vfl.solvers.releases.counts import BINS, STEPS, CountHistogram, spread_of
 

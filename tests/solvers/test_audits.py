@@ -16,7 +16,7 @@ from scipy.stats import binom
 import vfl
 from tests.solvers import setting
 from tests.solvers.audits import Scene, World, least_rate, wrong_guesses
-from vfl.losses import SmoothedHinge
+from vfl.base.losses import SmoothedHinge
 from vfl.planning import plan
 from vfl.solvers import SOLVERS
 

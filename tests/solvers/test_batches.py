@@ -20,10 +20,10 @@ from coordinator.states.margins import Margins
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
 from tests.solvers import setting
+from vfl.base.types import Adjacency
 from vfl.errors import JobFileError, PrivacyError, SpecificationError
 from vfl.job.file import decode
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.messages import Fold, Piece, Query, Records, Sample, kinds
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
 from vfl.privacy.accountants import PldAccountant
@@ -31,8 +31,8 @@ from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import CryptographicNoise, SeededNoise
+from vfl.queries import Fold, Piece, Query, Records, Sample, kinds
 from vfl.solvers import joint
-from vfl.types import Adjacency
 
 SOLVERS = {"SGD": vfl.SGD, "SVRG": vfl.SVRG, "SCD": vfl.SCD}
 BY_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)

@@ -126,7 +126,7 @@ class TestLosses:
     def test_the_optimum(self, loss: str) -> None:
         from scipy.optimize import minimize
 
-        from vfl.losses import ClassWeighted, Huber, Poisson, SmoothedHinge
+        from vfl.base.losses import ClassWeighted, Huber, Poisson, SmoothedHinge
 
         kind = {
             "huber": Huber(0.4),
@@ -171,8 +171,8 @@ class TestLosses:
             plan(spec, N)
 
     def test_a_loss_with_options_survives_a_job_file(self) -> None:
+        from vfl.base.losses import ClassWeighted, Huber
         from vfl.job.file import decode
-        from vfl.losses import ClassWeighted, Huber
 
         for loss in (Huber(2.0), ClassWeighted("hinge", positive=2.0)):
             spec = vfl.Job(partition=PARTITION, privacy=None, bounds=BOUNDS, loss=loss)

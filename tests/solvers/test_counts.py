@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import vfl
-from vfl.losses import Poisson
-from vfl.losses.base import REACH
-from vfl.messages import Descend, Tally
+from vfl.base.losses import REACH, Poisson
 from vfl.planning import plan
+from vfl.queries import Descend, Tally
 from vfl.solvers.releases.counts import BINS, CountHistogram, spread_of
 
 N, P = 5_000, 6

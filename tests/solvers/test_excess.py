@@ -21,14 +21,14 @@ from tests.faults import test_lost_parties as faults
 from tests.faults.test_lost_parties import SKIP, WAIT, Lossy, charged, drive
 from tests.privacy.test_record_cap import job as lossy_job
 from tests.solvers.test_defaults import job, problem
+from vfl.base.losses import Logistic, Squared
 from vfl.errors import SpecificationError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.losses import Logistic, Squared
-from vfl.messages import Backward
 from vfl.planning import plan
 from vfl.privacy.spending import mu_squared
+from vfl.queries import Backward
 from vfl.solvers.releases.excess import FACTORS, Excess, chosen, clip_of, excess_events
 from vfl.solvers.rules import record_defaults
 

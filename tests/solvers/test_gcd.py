@@ -18,12 +18,12 @@ import vfl
 from coordinator.rounds import Round
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.launch.train import resume
-from vfl.messages import Descend, Select
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
 from vfl.privacy.ledger import FitBook
 from vfl.privacy.spending import rho
 from vfl.privacy.zcdp import rho_of
+from vfl.queries import Descend, Select
 from vfl.solvers.gcd import RULES
 from vfl.solvers.releases.curvature import Curvature
 

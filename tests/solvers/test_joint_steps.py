@@ -14,19 +14,20 @@ from coordinator.coordinator import Coordinator
 from parties.charges import Charges
 from parties.loading import load
 from tests.solvers import setting
-from vfl.certificate.issue import planned
+from vfl.base.problem import Block
+from vfl.base.types import Adjacency
 from vfl.errors import ConsentRefused, PartyLost, SpecificationError
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Block, Step, gram
 from vfl.planning import plan, problem_of
+from vfl.planning.certificate.issue import planned
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
-from vfl.solvers.blocks.prox import ProxStep
+from vfl.queries import Step, gram
+from vfl.queries.rules import ProxStep
 from vfl.solvers.iterates.quadratic import JointSteps
 from vfl.solvers.releases import correlations, products
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

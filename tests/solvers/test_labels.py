@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vfl
+from vfl.base.losses import SmoothedHinge, majority
 from vfl.errors import SpecificationError
-from vfl.evaluation.statistics import LabelMean
-from vfl.losses import SmoothedHinge
-from vfl.losses.classes import majority
-from vfl.messages import Tally
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian
+from vfl.queries import Tally
+from vfl.queries.statistics import LabelMean
 from vfl.solvers.releases.labels import BINS, LabelCounts, shrunk, spread_of
 from vfl.solvers.rules import defaults
 

@@ -26,9 +26,10 @@ from parties.storage.sparse import SparseColumns
 from tests.coordinator.test_transports import in_process
 from tests.parties.alone import party_over
 from tests.privacy.test_record_cap import anything
+from vfl.apps.report import write_card, write_run
+from vfl.base.losses import Multinomial
+from vfl.base.problem import Block
 from vfl.errors import OutputError, PrivacyError, SpecificationError
-from vfl.evaluation.classes import ClassOutcomes
-from vfl.evaluation.statistics import weight
 from vfl.kernels import dense
 from vfl.kernels.class_loops import class_residuals
 from vfl.kernels.classes import ClassKernels
@@ -36,19 +37,19 @@ from vfl.kernels.dense import MULTINOMIAL, WEIGHTS, bounds_of
 from vfl.kernels.geometry import Geometry, capped, record_limits
 from vfl.kernels.sparse import SparseBlock
 from vfl.launch.run.result import Result
-from vfl.losses import Multinomial
-from vfl.messages import Block, Descend, Query, RecordCap, Records, Step
+from vfl.measures.classes import ClassOutcomes
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import SeededNoise
-from vfl.report import write_card, write_run
-from vfl.solvers.blocks.prox import ClassesStep
+from vfl.queries import Descend, Query, RecordCap, Records, Step
+from vfl.queries.rules import ClassesStep
+from vfl.queries.statistics import weight
 
 if TYPE_CHECKING:
     from tests.coordinator.shared_parties import SharedParties
-from vfl.solvers.protocol import Derivative
+from vfl.base.problem import beside, weighed
+from vfl.queries.protocol import Derivative
 from vfl.solvers.releases.labels import ClassCounts, class_margins
-from vfl.targets import beside, weighed
 
 IRIS, SPECIES = load_iris(return_X_y=True)
 NAMES = ("sepal_length", "sepal_width", "petal_length", "petal_width")

@@ -22,13 +22,15 @@ from parties.loading import load
 from parties.rows import Rows
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
+from vfl.base.problem import Block
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.messages import Block, Fold, Gram, Notice, Phase, Piece, Records, gram
+from vfl.network.messages import Notice, Phase
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.noise import SeededNoise
+from vfl.queries import Fold, Gram, Piece, Records, gram
 from vfl.solvers import noisy_gram
 from vfl.solvers.iterates.quadratic import least_squares
 from vfl.solvers.joint import unscaled
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.coordinator.shared_parties import SharedParties
-    from vfl.solvers.protocol import Solver
+    from vfl.queries.protocol import Solver
 
 N = 300
 COLUMNS = ("a0", "a1", "b0", "b1")

@@ -8,11 +8,11 @@ import pytest
 import vfl
 from tests.solvers import setting
 from vfl.errors import BudgetExceeded, JobFileError, SpecificationError
-from vfl.evaluation.statistics import Positives
 from vfl.job.file import read, write
-from vfl.messages import Descend, Query, Tally
 from vfl.planning import plan
 from vfl.privacy.calibration import noise_multiplier
+from vfl.queries import Descend, Query, Tally
+from vfl.queries.statistics import Positives
 from vfl.solvers.blocks import shares
 from vfl.solvers.releases.labels import noised
 from vfl.solvers.releases.once import OneTime, Phase

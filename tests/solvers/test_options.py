@@ -10,8 +10,8 @@ import pytest
 
 import vfl
 from tests.solvers import setting
-from vfl.losses import LOSSES
-from vfl.penalties import PENALTIES
+from vfl.base.losses import LOSSES
+from vfl.base.penalties import PENALTIES
 from vfl.solvers import SOLVERS
 from vfl.solvers.blocks.options import Shares
 

@@ -15,9 +15,9 @@ from scipy.stats import beta
 
 import vfl
 from coordinator.rounds import Round
+from vfl.base.losses import Huber
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.launch.run.verification import verify_run
-from vfl.losses import Huber
 from vfl.planning import plan, problem_of
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.geometry import Clip

@@ -9,8 +9,8 @@ import pytest
 from sklearn.linear_model import TweedieRegressor
 
 import vfl
+from vfl.base.losses import Gamma
 from vfl.launch.run.warnings import ConvergenceWarning
-from vfl.losses import Gamma
 from vfl.solvers.releases.labels import Magnitudes
 
 N = 3_000

@@ -13,8 +13,8 @@ from sklearn.svm import LinearSVC
 import vfl
 from coordinator.states.margins import Margins
 from tests.solvers import setting
+from vfl.base.losses import Hinge, Logistic, Squared
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.losses import Hinge, Logistic, Squared
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
 from vfl.privacy.events import ReleaseKey

@@ -20,17 +20,18 @@ from coordinator.charging.budget import Budget
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from parties.loading import load
+from vfl.base.penalties import L1, Box, GroupLasso
+from vfl.base.problem import Block
 from vfl.errors import BudgetExceeded, PartitionError, PrivacyError, SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Block, Descend, Forward, Moments
-from vfl.penalties import L1, Box, GroupLasso
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
 from vfl.privacy import mechanisms
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.spending import mu_squared
-from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
+from vfl.queries import Descend, Forward, Moments
+from vfl.queries.samplers import grouped_by_owner, in_parallel, sampler_of
 from vfl.solvers.blocks import visits
 from vfl.solvers.releases.curvature import Curvature
 

@@ -9,13 +9,13 @@ import pytest
 
 import vfl
 from tests.tuning.setting import CANDIDATES, job
+from vfl.apps.tuning.candidates import Tuning, tuning_of
 from vfl.errors import JobFileError, PrivacyError, SpecificationError
 from vfl.planning import plan
 from vfl.privacy import gaussian_dp
 from vfl.privacy.events import OnPart, Selection, bare
 from vfl.privacy.private_selection import epsilon_of, mu_of
 from vfl.privacy.spending import UNIT_BITS, mu_squared, units
-from vfl.tuning.candidates import Tuning, tuning_of
 
 
 def test_changes_are_applied_to_the_job():

@@ -13,8 +13,8 @@ import pytest
 
 import vfl
 from tests.tuning.setting import table
+from vfl.apps.tuning.run import resume
 from vfl.launch.run.verification import verify_run
-from vfl.tuning.run import resume
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,7 @@ TUNES = """
 import json, os, signal, sys
 from tests.tuning.setting import CANDIDATES, job, table
 from coordinator.executor import Executor
-from vfl.tuning import run, sealed
+from vfl.apps.tuning import run, sealed
 
 def tune(folder=None):
     run.tune(job(), CANDIDATES, table(), at="inprocess", output=folder, watch=lambda event: None)
@@ -127,7 +127,7 @@ def test_a_killed_tune_is_charged_once_and_released_once(step, when, times, tune
         def drawn(*_):
             raise AssertionError("drawn twice")
 
-        monkeypatch.setattr("vfl.tuning.run.chosen", drawn)
+        monkeypatch.setattr("vfl.apps.tuning.run.chosen", drawn)
     found = resume(folder, table(), at="inprocess", watch=lambda event: None)
     assert len(entries(folder, "charge")) == 2
     assert len(entries(folder, "reserve")) == 1

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from vfl.tuning.sealed import chosen
+from vfl.apps.tuning.sealed import chosen
 
 
 def draws(losses, concentration, n, seed=0):

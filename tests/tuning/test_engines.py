@@ -11,10 +11,10 @@ import pytest
 import vfl
 from tests.coordinator.organisations import federation
 from tests.tuning.setting import CANDIDATES, job, table
+from vfl.apps.tuning.run import Begun, tune
 from vfl.launch.run.verification import verify_run
 from vfl.launch.sources import sources_of
 from vfl.privacy.ledger import SqliteLedger
-from vfl.tuning.run import Begun, tune
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,8 +90,8 @@ DUMP = """
 import gc, sys
 import numpy as np
 from tests.tuning.setting import CANDIDATES, job, table
-from vfl.tuning import run, sealed
-from vfl.tuning.sealed import Sealed
+from vfl.apps.tuning import run, sealed
+from vfl.apps.tuning.sealed import Sealed
 
 masked, coins = [], []
 keep, uniform = Sealed.keep, sealed.os.urandom

@@ -14,6 +14,11 @@ import vfl
 from coordinator.executor import Executor
 from coordinator.rounds import Round
 from tests.tuning.setting import CANDIDATES, job, table
+from vfl.apps.tuning import run as tuning_run
+from vfl.apps.tuning.candidates import tuning_of
+from vfl.apps.tuning.forecast import TunePlan
+from vfl.apps.tuning.run import Begun, resume, tune
+from vfl.apps.tuning.sealed import Sealed
 from vfl.errors import (
     BudgetExceeded,
     ConsentRefused,
@@ -33,11 +38,6 @@ from vfl.privacy.events import Selection, bare
 from vfl.privacy.ledger.composition import Accounting, plan_cost
 from vfl.privacy.private_selection import epsilon_of
 from vfl.privacy.spending import UNIT_BITS
-from vfl.tuning import run as tuning_run
-from vfl.tuning.candidates import tuning_of
-from vfl.tuning.forecast import TunePlan
-from vfl.tuning.run import Begun, resume, tune
-from vfl.tuning.sealed import Sealed
 
 
 def quiet(event):

@@ -23,11 +23,11 @@ import pytest
 
 import vfl
 from coordinator.rounds import Round
+from vfl.apps.report.markup import text
+from vfl.apps.ui import Server, pages
+from vfl.apps.ui.folder import Watched, find
 from vfl.errors import OutputError
 from vfl.job import file as jobfile
-from vfl.report.markup import text
-from vfl.ui import Server, pages
-from vfl.ui.folder import Watched, find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -446,7 +446,7 @@ def test_an_item_that_never_ends_holds_up_no_other(root: Path, tmp_path: Path, m
         return progress(self, *arguments)
 
     monkeypatch.setattr(Watched, "progress", stuck)
-    monkeypatch.setattr("vfl.ui.server.PATIENCE", 5.0)
+    monkeypatch.setattr("vfl.apps.ui.server.PATIENCE", 5.0)
     with served(tmp_path) as server:
         try:
             asked = threading.Thread(target=page, args=(server, "run/stuck"))

@@ -1,4 +1,4 @@
-"""Generate the Python code of vfl/wire/federation.proto: python -m tests.wire.generate
+"""Generate the Python code of vfl/network/wire/federation.proto: python -m tests.wire.generate
 
 Needs grpcio-tools. `differing` ignores the lines of the generated code that name the version of the compiler and the oldest
 supported runtime.
@@ -11,18 +11,18 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
-from vfl import wire
+from vfl.network import wire
 
 FOLDER = Path(wire.__file__).resolve().parent
-PROTO = "vfl/wire/federation.proto"
+PROTO = "vfl/network/wire/federation.proto"
 GENERATED = ("federation_pb2.py", "federation_pb2.pyi")
 
 
 def generate(root: Path) -> None:
-    """Write the generated files to the package vfl.wire under `root`. Raises SystemExit if the compiler fails."""
+    """Write the generated files to the package vfl.network.wire under `root`. Raises SystemExit if the compiler fails."""
     from grpc_tools import protoc
 
-    sources = FOLDER.parents[1]
+    sources = FOLDER.parents[2]
     include = str(resources.files("grpc_tools") / "_proto")
     given = ["protoc", f"-I{sources}", f"-I{include}", f"--python_out={root}", f"--pyi_out={root}", PROTO]
     if protoc.main(given):
@@ -33,7 +33,7 @@ def differing() -> list[str]:
     """Return the generated files that differ from those that the compiler generates now."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
-        fresh = Path(folder) / "vfl" / "wire"
+        fresh = Path(folder) / "vfl" / "network" / "wire"
         return [name for name in GENERATED if unversioned(fresh / name) != unversioned(FOLDER / name)]
 
 
@@ -44,4 +44,4 @@ def unversioned(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    generate(FOLDER.parents[1])
+    generate(FOLDER.parents[2])

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vfl.wire import frames as module
-from vfl.wire.federation_pb2 import FromParty, Head, Piece, ToParty, Vector
-from vfl.wire.frames import LARGEST_FRAME, PIECE, Constant, Incoming, Limits, as_vector, frames, parsed
-from vfl.wire.values import WireError
+from vfl.network.wire import frames as module
+from vfl.network.wire.federation_pb2 import FromParty, Head, Piece, ToParty, Vector
+from vfl.network.wire.frames import LARGEST_FRAME, PIECE, Constant, Incoming, Limits, as_vector, frames, parsed
+from vfl.network.wire.values import WireError
 
 LIMITS = Limits(1 << 20, dict.fromkeys(("a", "b", "labels", "limits"), 1 << 26))
 

@@ -10,11 +10,11 @@ import pytest
 from coordinator.federation import gathering, transport
 from coordinator.transport import MOST_RECORDS
 from parties.joined import desk, serving, work
-from vfl.alignment import MOST_IDS
-from vfl.messages import joining
-from vfl.messages.kinds import name_of
-from vfl.wire import frames, gate, streams, values
-from vfl.wire.federation_pb2 import FromParty, ToParty
+from vfl.crypto.alignment import MOST_IDS
+from vfl.network import messages
+from vfl.network.wire import frames, gate, streams, values
+from vfl.network.wire.federation_pb2 import FromParty, ToParty
+from vfl.queries.kinds import name_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text(encoding="utf-8")
 MIB = 1 << 20
@@ -28,8 +28,10 @@ def rows(heading: str) -> list[list[str]]:
 
 def test_every_call_is_listed() -> None:
     named = {name for row in rows("Calls") for name in re.findall(r"`(\w+)`", row[0] + row[2])}
-    calls = {cls for cls in vars(joining).values() if isinstance(cls, type) and cls.__module__ == joining.__name__}
-    assert {name_of("message", cls) for cls in calls - {joining.Failure, joining.Asked, joining.Outcome}} <= named
+    calls = {cls for cls in vars(messages).values() if isinstance(cls, type) and cls.__module__ == messages.__name__}
+    assert {
+        name_of("message", cls) for cls in calls - {messages.Failure, messages.Asked, messages.Outcome, messages.Phase}
+    } <= named
 
 
 def test_every_frame_is_listed() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vfl.wire.federation_pb2 import Value, Values
-from vfl.wire.values import DEEPEST, MOST_VALUES, WireError, parse, serialise, varint
+from vfl.network.wire.federation_pb2 import Value, Values
+from vfl.network.wire.values import DEEPEST, MOST_VALUES, WireError, parse, serialise, varint
 
 SCALARS = st.one_of(
     st.none(),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vfl.documents import parse_json, parse_toml
+from vfl.base.documents import parse_json, parse_toml
 
 MARK = "read off the records: NOT PRIVATE unless publicly known"
 _LEFT = re.compile(rf"""# (?P<key>[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*") = .*{re.escape(MARK)}""")

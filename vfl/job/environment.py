@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vfl.arguments import require
-from vfl.csv import Csv
+from vfl.base.arguments import require
+from vfl.base.csv import Csv
 from vfl.errors import JobFileError
 from vfl.job.site import Ray
 

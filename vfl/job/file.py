@@ -40,26 +40,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfl.csv import Csv, formatted
-from vfl.documents import is_format, parse_toml
+from vfl.base.csv import Csv, formatted
+from vfl.base.documents import FORMS, built, check_types, is_format, parse_toml, read_toml
+from vfl.base.losses import LOSSES
+from vfl.base.partition import FeaturePartition
+from vfl.base.penalties import PENALTIES
+from vfl.base.schema import declarations
+from vfl.base.writing import write_whole
 from vfl.errors import JobFileError, SpecificationError, nearest
-from vfl.evaluation.specification import Evaluation, Fairness
 from vfl.job.environment import Environment, Ledger, path_of
 from vfl.job.job import Job
 from vfl.job.plain import FORMAT
 from vfl.job.site import RAY_KEYS, Faults, Ray
 from vfl.job.start import Start
-from vfl.losses import LOSSES
-from vfl.partition import FeaturePartition
-from vfl.penalties import PENALTIES
+from vfl.measures.specification import Evaluation, Fairness
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
-from vfl.schema import declarations
 from vfl.secure.roles import DEALER, Secure
 from vfl.solvers import SOLVERS, SkGD
 from vfl.solvers.blocks.options import Shares
-from vfl.tables import FORMS, built, check_types, read_toml
-from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -288,7 +287,10 @@ def _placed(source: str | Csv, folder: Path) -> str | Csv:
 
 
 def read(path: str | Path, assignments: Iterable[str] = (), *, follow: bool = True) -> tuple[Job, Environment]:
-    """Read a job file. Relative paths in [data] and [simulation] start at the file's folder. follow : as for vfl.documents."""
+    """Read a job file. Relative paths in [data] and [simulation] start at the file's folder.
+
+    follow : as for vfl.base.documents.
+    """
     path = Path(path)
     plain = read_toml(path, "job file", error=JobFileError, follow=follow, shows=True)
     override(plain, assignments)

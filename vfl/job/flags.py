@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vfl.messages import Backward, Moments, Query, Unnoised
+from vfl.queries import Backward, Moments, Query, Unnoised
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

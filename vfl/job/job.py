@@ -11,39 +11,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vfl import markup
-from vfl.arguments import provides, require, require_number
-from vfl.columns import Dropped, canonical_category, categories_of
+from vfl.base import markup
+from vfl.base.arguments import provides, require, require_number
+from vfl.base.columns import Dropped, canonical_category, categories_of
+from vfl.base.features import Curve, curves_in
+from vfl.base.holdout import Split, Subsamples
+from vfl.base.losses import Loss, loss_of
+from vfl.base.partition import FeaturePartition
+from vfl.base.penalties import NoPenalty
+from vfl.base.problem import INTERCEPT, Targets, coordinates_of
+from vfl.base.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
+from vfl.crypto.identifiers import IdKind
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
-from vfl.evaluation.specification import Evaluation, Fairness, scores_of
-from vfl.evaluation.thresholds import margin_of
-from vfl.features import Curve, curves_in
-from vfl.holdout import Split, Subsamples
 from vfl.job.plain import FORMAT, canonical, digest_of, plain_of
 from vfl.job.start import Start
-from vfl.losses import Loss, loss_of
-from vfl.partition import FeaturePartition
-from vfl.penalties import NoPenalty
+from vfl.measures.estimates import margin_of
+from vfl.measures.specification import Evaluation, Fairness, scores_of
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.specification import Privacy
-from vfl.problem import INTERCEPT, coordinates_of
-from vfl.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
 from vfl.secure.roles import DEALER, Secure
-from vfl.security.identifiers import IdKind
 from vfl.solvers.on_shares import why_not
 from vfl.solvers.skgd import SkGD
-from vfl.targets import Targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from vfl.columns import Category
+    from vfl.base.columns import Category
+    from vfl.base.penalties import Penalty
+    from vfl.base.schema import Declaration, Label
     from vfl.job.environment import Environment
-    from vfl.penalties import Penalty
     from vfl.privacy.noise import NoiseSource
-    from vfl.schema import Declaration, Label
-    from vfl.solvers.protocol import Solver
+    from vfl.queries.protocol import Solver
 
 MOST_GROUPS = 16
 """Largest number of groups between which fairness is checked, per column."""
@@ -61,7 +60,7 @@ class Job:
     """Public specification of a run: the model to train, the owners of the columns, and the privacy guarantee.
 
     partition : owners of the columns and of the label.
-    loss : name of a loss (vfl.losses): 'logistic', 'squared', 'huber', 'poisson', 'gamma', 'tweedie', 'hinge',
+    loss : name of a loss (vfl.base.losses): 'logistic', 'squared', 'huber', 'poisson', 'gamma', 'tweedie', 'hinge',
         'smoothed_hinge'; or a loss with options, vfl.losses.Huber(width=2.0). 'multinomial' is softmax regression over
         `classes`.
     penalty : penalty ψ on the scaled features; the intercept is never penalised.
@@ -89,10 +88,10 @@ class Job:
     dataset : name of the data set in the ledger. With None, the guarantee covers this fit alone.
     id : column by which the parties' records are aligned, one name for all parties or {party: column}. The id is not a feature.
         None means that all parties hold the records in the same order.
-    id_kind : 'integer' or 'text', which decides how ids are compared (vfl.security.identifiers). None takes the type of the id
+    id_kind : 'integer' or 'text', which decides how ids are compared (vfl.crypto.identifiers). None takes the type of the id
         columns, which has to be the same at all parties; columns of text files are text.
     holdout : share of the records that are kept out of training and used to measure the model at the end. A public hash of
-        positions and names chooses these records (vfl.holdout). None trains on all records.
+        positions and names chooses these records (vfl.base.holdout). None trains on all records.
     evaluation : Evaluation(...), which names the measures on the held-out records. With a holdout, None means Evaluation(),
         which spends the full ε on these measures. They add no cost, since no record is both trained on and held out.
     fairness : Fairness(group=...), which compares the model's predictions between groups of held-out records; None skips this.

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfl.arguments import check_options, number, one_of, option, require, require_count, require_positive, that
+from vfl.base.arguments import check_options, number, one_of, option, require, require_count, require_positive, that
 from vfl.errors import JobFileError, PlacementError, SpecificationError, nearest
 
 if TYPE_CHECKING:

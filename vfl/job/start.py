@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vfl.arguments import check_options, number, option, require_number
+from vfl.base.arguments import check_options, number, option, require_number
 from vfl.errors import SpecificationError, nearest
 from vfl.privacy.gaussian_dp import epsilon_of
 

@@ -22,8 +22,8 @@ from vfl.kernels.geometry import WEIGHTS
 from vfl.kernels.records import SUMS, WIDTH, add_to, at_least, cells, entries, fetch, lanes, least, most, put, root
 
 if TYPE_CHECKING:
+    from vfl.base.types import Integers, Matrix, Vector
     from vfl.kernels.geometry import Geometry
-    from vfl.types import Integers, Matrix, Vector
 
 ABOVE = 1.0 + 2.0**-40
 """Safety factor for the rounding of norms, sufficient for up to 100 classes."""

@@ -40,7 +40,7 @@ from vfl.kernels.geometry import Geometry, capped, record_limits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vfl.types import Integers, Matrix, Vector
+    from vfl.base.types import Integers, Matrix, Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)

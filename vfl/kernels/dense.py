@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from vfl.types import Integers, Matrix, Vector
+    from vfl.base.types import Integers, Matrix, Vector
 
 T = TypeVar("T")
 A = TypeVar("A", bound=np.ndarray)

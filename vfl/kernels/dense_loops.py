@@ -60,8 +60,8 @@ from vfl.kernels.records import (
 )
 
 if TYPE_CHECKING:
+    from vfl.base.types import Integers, Matrix, Vector
     from vfl.kernels.geometry import Geometry
-    from vfl.types import Integers, Matrix, Vector
 
 PANEL = 1 << 14
 """Number of rows per partial sum of floats, and per reading of a group of columns. A thread takes whole panels, so the number

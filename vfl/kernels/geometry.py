@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vfl.types import Vector
+    from vfl.base.types import Vector
 
 WEIGHTS, SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2, 3
 CODES = {"squared": SQUARED, "logistic": LOGISTIC, "multinomial": MULTINOMIAL}

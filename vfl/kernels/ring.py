@@ -18,7 +18,7 @@ from vfl.kernels import ring_loops as loops
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from vfl.types import Integers, Vector
+    from vfl.base.types import Integers, Vector
 
     Words = npt.NDArray[np.uint64]
     Shorts = npt.NDArray[np.int16]

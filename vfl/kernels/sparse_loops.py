@@ -18,8 +18,8 @@ from vfl.kernels.dense_loops import capped, clamped, clipped, half_in_steps, squ
 from vfl.kernels.records import add_bits, unbiased
 
 if TYPE_CHECKING:
+    from vfl.base.types import Integers, Matrix, Vector
     from vfl.kernels.geometry import Geometry
-    from vfl.types import Integers, Matrix, Vector
 
 
 class Entries(NamedTuple):

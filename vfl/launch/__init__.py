@@ -1,4 +1,8 @@
-"""Launching of runs: the only package that imports both the coordinator and the parties."""
+"""Launching of runs: the first package that imports both the coordinator and the parties.
+
+`engines` place the participants in this process, on Ray or across organisations; `run` executes a plan and makes the result.
+Begin with `train`.
+"""
 
 from __future__ import annotations
 

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from parties.alignment.index import file_of, label
 from parties.alignment.index import place as folder_of
-from vfl.alignment import Aligned, Aligning
-from vfl.documents import read_json
+from vfl.base.documents import read_json
+from vfl.base.writing import write_whole
+from vfl.crypto.alignment import Aligned, Aligning
 from vfl.errors import OutputError, SpecificationError
 from vfl.job.job import require_job
 from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
 from vfl.launch.sources import ask_owners, named_by_owners, sources_of
-from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from vfl.federation.file import Federation
     from vfl.job import Job
     from vfl.launch.engines.place import At
+    from vfl.network.federation.file import Federation
 
 FORMAT = 1
 

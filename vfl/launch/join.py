@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parties.consent import Policy
-from vfl.arguments import require_count
-from vfl.csv import Csv
+from vfl.base.arguments import require_count
+from vfl.base.csv import Csv
 from vfl.errors import FederationError, SpecificationError
-from vfl.federation.file import identity_for, read_federation
 from vfl.job.file import ADDRESS
 from vfl.launch.engines.place import cores_each
+from vfl.network.federation.file import identity_for, read_federation
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.federation.gathering import Link
-    from vfl.federation.events import Event
-    from vfl.federation.file import Federation
-    from vfl.federation.identity import Identity
+    from vfl.network.federation.events import Event
+    from vfl.network.federation.file import Federation
+    from vfl.network.federation.identity import Identity
 
 UNNAMED = ""
 """Name of the default source."""
@@ -124,7 +124,7 @@ def join(
         records); None takes this user's folder (parties.alignment.index).
     shards : number of row ranges that a prediction or an evaluation reads one after another. The process holds the columns of
         one range at a time. The margins are the same to the bit. Databases and installed sources cannot be read in ranges.
-    watch : function that is called with every event (vfl.federation.events), from another thread.
+    watch : function that is called with every event (vfl.network.federation.events), from another thread.
 
     Returns after a stop. Raises SpecificationError before connecting; FederationError if the coordinator refuses for good.
     """
@@ -226,7 +226,7 @@ def check_coordinator(
 
     Raises FederationError if the coordinator does not answer in time, or shows a key that is not the pinned one.
     """
-    from vfl.wire.streams import obstacle
+    from vfl.network.wire.streams import obstacle
 
     read = read_federation(federation)
     own = identity_for(read, federation, name, identity)
@@ -242,8 +242,8 @@ def check_coordinator(
 
 
 def _report(party: str, link: Link) -> LinkReport:
-    from vfl.messages.joining import Ping
-    from vfl.wire.frames import Limits
+    from vfl.network.messages import Ping
+    from vfl.network.wire.frames import Limits
 
     try:
         trips, skews = [], []

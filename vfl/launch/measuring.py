@@ -12,16 +12,16 @@ import pyarrow as pa
 
 from coordinator.charging.budget import Reserved
 from coordinator.rounds import Round
+from vfl.base.partition import FeaturePartition
 from vfl.job import Job
 from vfl.job.site import InProcess
 from vfl.launch.train import stream
-from vfl.partition import FeaturePartition
+from vfl.network.shards.lending import Borrower, Lender, Lent
 from vfl.planning import plan
 from vfl.planning.cost import FIRST_READING, Machine, memory_here
 from vfl.planning.run_plan import sizes_of
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
-from vfl.shards.lending import Borrower, Lender, Lent
 from vfl.solvers import SkGD
 from vfl.version import __version__
 

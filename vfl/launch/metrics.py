@@ -10,9 +10,9 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from vfl.arguments import package
+from vfl.base.arguments import package
 from vfl.errors import OutputError
-from vfl.federation.file import check_address
+from vfl.network.federation.file import check_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

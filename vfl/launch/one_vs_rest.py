@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl import markup
-from vfl.columns import canonical_category
+from vfl.base import markup
+from vfl.base.columns import canonical_category
+from vfl.crypto.signatures import signing_key
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
 from vfl.job.environment import Ledger
 from vfl.job.job import require_job
@@ -22,19 +23,18 @@ from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.events import of_run
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.privacy.ledger import DatasetBook, SqliteLedger
-from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from vfl.columns import Category
+    from vfl.base.columns import Category
+    from vfl.base.types import Vector
     from vfl.job import Job
     from vfl.launch.engines.place import Arrangement, At
     from vfl.launch.run.execution import Watch
     from vfl.launch.run.result import Result
     from vfl.privacy.events import Event
-    from vfl.types import Vector
 
 SMALLER = (0.0, *(10.0**k for k in range(-14, 0)), *(k / 10 for k in range(2, 10)))
 """Fractions by which μ of every class is lowered, tried in order until the plans of all classes fit the budget together."""

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 from coordinator.prediction import Predicted
 from parties.alignment.reading import holds_ids, raw_ids
 from parties.prediction import all_permitted
-from vfl.alignment import Aligned, Aligning
-from vfl.arguments import package, require
+from vfl.base.arguments import package, require
+from vfl.base.losses import loss_of
+from vfl.base.problem import coordinates_of
+from vfl.crypto.alignment import Aligned, Aligning
 from vfl.errors import SpecificationError
-from vfl.evaluation import Findings
-from vfl.evaluation.thresholds import margin_of, threshold_of
 from vfl.job.site import InProcess
 from vfl.launch.engines.place import Application, Organisations, engine_of, located
 from vfl.launch.run.model import labels_of, probabilities_of
 from vfl.launch.run.result import Result, margins_of, require_result
 from vfl.launch.run.warnings import warn
 from vfl.launch.sources import in_memory, is_by_party, named_by_owners, named_for, sources_of
-from vfl.losses import loss_of
-from vfl.problem import coordinates_of
+from vfl.measures import Findings
+from vfl.measures.estimates import margin_of, threshold_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from parties.prediction import ModelPart
+    from vfl.base.types import Vector
     from vfl.job import Job
     from vfl.launch.engines.place import At
-    from vfl.types import Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

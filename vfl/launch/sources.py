@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl import examples
-from vfl.arguments import require
-from vfl.csv import Csv
+from vfl.base.arguments import require
+from vfl.base.csv import Csv
 from vfl.errors import SpecificationError, nearest
 from vfl.job.environment import Source, path_of
 from vfl.job.file import EXAMPLE
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from parties.prediction import ModelPart, Permission
     from parties.sources.base import Content
+    from vfl.base.partition import FeaturePartition
+    from vfl.base.types import Vector
     from vfl.job import Job
     from vfl.job.environment import Environment
-    from vfl.partition import FeaturePartition
-    from vfl.types import Vector
 
 IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient", "person", "user", "account")
 

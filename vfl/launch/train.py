@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfl.arguments import require
-from vfl.certificate import verify
-from vfl.certificate.issue import cost_behind
+from vfl.base.arguments import require
+from vfl.base.losses import loss_of
+from vfl.crypto.signatures import signing_key
 from vfl.errors import LedgerError, OutputError, PartyLost, PlacementError, SpecificationError, VflError
 from vfl.job import file as jobfile
 from vfl.job.job import require_job
@@ -21,8 +21,8 @@ from vfl.launch.run.execution import Settings, events_of, finish, settings_of
 from vfl.launch.run.folder import MODEL, TUNE, Stopwatch, fresh_folder
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
-from vfl.losses import loss_of
-from vfl.security.signatures import signing_key
+from vfl.planning.certificate import verify
+from vfl.planning.certificate.issue import cost_behind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -75,7 +75,7 @@ def train(
     output : new folder for the model, the certificate and the log from which an interrupted run is resumed. A job without
         a data set keeps its budget there too. None writes nothing to disk.
     key : file of the Ed25519 key that signs the certificate. With an `output`, None signs with this user's own key, which is
-        made on first use (vfl.security.signatures). Without an `output`, None leaves the certificate unsigned.
+        made on first use (vfl.crypto.signatures). Without an `output`, None leaves the certificate unsigned.
     watch : function that is called with each event: the progress and outcome of an alignment, the plan, the reservation, and
         every round. None issues the plan's warnings as vfl.PrivacyWarning.
     warm_start : a result, or the folder of a run, from whose model training starts instead of the constant model
@@ -187,7 +187,7 @@ def resume(
         return Result.load(folder)
     if (folder / TUNE).exists():
         raise OutputError(
-            f"{str(folder)!r} holds a tuning run: continue it with vfl resume, or with vfl.tuning.run.resume"
+            f"{str(folder)!r} holds a tuning run: continue it with vfl resume, or with vfl.apps.tuning.run.resume"
         )
     signer = signing_key(key)
     job, _ = jobfile.read(folder / jobfile.NAME)

@@ -1,4 +1,8 @@
-"""Plan of a run: everything that follows from public facts, decided before any data are read."""
+"""Plan of a run: everything that follows from public facts, decided before any data are read.
+
+`run_plan` decides, `cost` and `forecast` say what to expect, and `certificate` states and verifies what a run has released.
+Begin with `run_plan`.
+"""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from vfl.arguments import require_count
-from vfl.documents import read_json
+from vfl.base.arguments import require_count
+from vfl.base.documents import read_json
+from vfl.base.writing import write_whole
 from vfl.errors import SpecificationError
-from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Machine:
     warmup_seconds : extra processor time of the first queries to a process, which load compiled kernels.
     copy_bytes_a_second : bytes per second of memory traffic, read and written, while two vectors are added.
     trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : bytes of vectors per second in such a round
-        trip, through memory that the processes of one machine share (vfl.shards.lending).
+        trip, through memory that the processes of one machine share (vfl.network.shards.lending).
     link_trip_seconds, link_bytes_a_second : the same time and rate between nodes. One machine alone cannot measure them.
     organisation_trip_seconds, organisation_bytes_a_second : the same time and rate between organisations, over gRPC and TLS,
         measured as processor time of both ends on one machine. A slow network takes longer.

@@ -12,7 +12,7 @@ h̄ is the mean curvature at the margins of the guessed signal, φ the residuals
 multiplier, and T the number of passes over which the run averages. Correlated columns have wider intervals, above all with
 much noise. A mean over m subsamples has 1/m of the variance of one subsample, and a quantile of Student's t replaces the
 normal quantile. The noise in the released matrices H and J also widens intervals: simulated releases, from a public seed,
-pass through the estimator that a run uses (vfl.inference.covariance).
+pass through the estimator that a run uses (vfl.measures.covariance).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl import markup
-from vfl.arguments import require_number
+from vfl.base import markup
+from vfl.base.arguments import require_number
 from vfl.errors import SpecificationError
-from vfl.inference.covariance import Noisy
-from vfl.inference.summary import quantile
+from vfl.measures.covariance import Noisy
+from vfl.measures.inference import quantile
 from vfl.planning.public_problem import problem_of
 from vfl.planning.quality import Facts, Range, margins_of, ranges
 from vfl.planning.quality import missed as missed_of
@@ -40,10 +40,10 @@ from vfl.solvers.rules import record_defaults
 from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
     from vfl.job import Job
-    from vfl.losses import Loss
-    from vfl.problem import Problem
-    from vfl.types import Vector
 
 NORMAL = 1.959963984540054
 CORRELATED = 0.5

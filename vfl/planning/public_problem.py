@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.arguments import require_count
-from vfl.columns import repeated
+from vfl.base.arguments import require_count
+from vfl.base.columns import repeated
+from vfl.base.features import Crossed, Curve, Feature, own_of
+from vfl.base.holdout import COUNT
+from vfl.base.penalties import ColumnTerms
+from vfl.base.problem import INTERCEPT, Layout, Problem, coordinates_of
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.evaluation import distance as distances
-from vfl.features import Crossed, Curve, Feature, own_of
-from vfl.holdout import COUNT
 from vfl.job.job import require_job
-from vfl.penalties import ColumnTerms
+from vfl.measures import distance as distances
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.gaussian_dp import mu_of
-from vfl.problem import INTERCEPT, Layout, Problem, coordinates_of
 from vfl.solvers.releases.knots import SHARE, Knots, event_for
 
 if TYPE_CHECKING:
+    from vfl.base.types import Vector
     from vfl.job import Job
-    from vfl.types import Vector
 
 
 def layout_of(job: Job) -> Layout:

@@ -28,8 +28,8 @@ import numpy as np
 from vfl.solvers.rules.record_defaults import clear, signal_to_noise
 
 if TYPE_CHECKING:
-    from vfl.problem import Problem
-    from vfl.types import Vector
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
 
 
 @dataclass(frozen=True, slots=True)

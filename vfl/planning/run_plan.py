@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from vfl import markup
-from vfl.alignment import reveals
-from vfl.columns import categories_of
+from vfl.base import markup
+from vfl.base.columns import categories_of
+from vfl.base.holdout import Side, part_of
+from vfl.crypto import psi
+from vfl.crypto.alignment import reveals
+from vfl.crypto.psi import SIZE
 from vfl.errors import PartyLost, PrivacyError, SpecificationError
-from vfl.evaluation import distance as distances
-from vfl.evaluation.classes import HeldOutClasses
-from vfl.evaluation.distance import Distance
-from vfl.evaluation.fairness import GroupColumn, GroupFairness
-from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
-from vfl.evaluation.score import Score
-from vfl.holdout import Side, part_of
 from vfl.job.flags import flags_of
 from vfl.job.start import total_of
+from vfl.measures import distance as distances
+from vfl.measures.classes import HeldOutClasses
+from vfl.measures.distance import Distance
+from vfl.measures.fairness import GroupColumn, GroupFairness
+from vfl.measures.inquiries import ClassBalance, Diagnosis, HeldOut
+from vfl.measures.score import Score
 from vfl.planning.cost import HEAD, JOINING, PER_COORDINATE, RAY, Link, Machine, Sizes, Transfer, cost_of
 from vfl.planning.forecast import forecast
 from vfl.planning.public_problem import bounds_fairness, budgets_of, knots_of, problem_of
@@ -39,8 +41,6 @@ from vfl.secure.ring import RESIDUAL_BITS, bits
 from vfl.secure.roles import Roles
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, chosen, error, residual_bound
-from vfl.security import psi
-from vfl.security.psi import SIZE
 from vfl.solvers import on_shares
 from vfl.solvers.on_shares import products_of, rows_of
 from vfl.solvers.output_perturbation import bounding
@@ -50,21 +50,21 @@ from vfl.solvers.rules.record_defaults import standing_still
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from vfl.evaluation.estimates import Findings
-    from vfl.evaluation.inquiries import Inquiry
-    from vfl.holdout import Split, Subsample, Subsamples
+    from vfl.base.holdout import Split, Subsample, Subsamples
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
     from vfl.job import Job
-    from vfl.losses import Loss
-    from vfl.messages import Query
+    from vfl.measures.estimates import Findings
+    from vfl.measures.inquiries import Inquiry
     from vfl.planning.forecast import Forecast
     from vfl.privacy.events import Event
-    from vfl.problem import Problem
+    from vfl.queries import Query
+    from vfl.queries.protocol import Released, Solver, Vectors
     from vfl.secure.ring import Bits
     from vfl.secure.roles import Secure
     from vfl.solvers.on_shares import Products
-    from vfl.solvers.protocol import Released, Solver, Vectors
     from vfl.solvers.releases.knots import Knots, Placed
-    from vfl.types import Vector
 
 SLACK = 1.001
 """Safety factor on the sensitivity 2C of a sum that is clipped at C. The factor covers the rounding of values to a grid."""

@@ -12,20 +12,20 @@ events, a budget book (the privacy account of a run) keeps the sum of μ² or ρ
 the guarantee (vfl.privacy.ledger.composition). If released values decide when a run stops, the ε spent until then is not a
 guarantee.
 
-The parts of a public split are disjoint, so only the most expensive part of each split counts (vfl.holdout).
+The parts of a public split are disjoint, so only the most expensive part of each split counts (vfl.base.holdout).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from vfl.base.types import Adjacency
 from vfl.privacy import gaussian_dp, private_selection, spending, zcdp
 from vfl.privacy.events import Event, Gaussian, Selection, bare
 from vfl.privacy.pld import PldAccountant as PldAccountant
 from vfl.privacy.spending import Accountant as Accountant
 from vfl.privacy.zcdp import epsilon_of_rho as epsilon_of_rho
 from vfl.privacy.zcdp import rho_of as rho_of
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

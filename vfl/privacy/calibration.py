@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TypeAlias
 
-from vfl.arguments import require_fraction
+from vfl.base.arguments import require_fraction
 from vfl.errors import PrivacyError
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
 from vfl.privacy.gaussian_dp import mu_of, require_mu

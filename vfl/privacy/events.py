@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.arguments import check_options, number, option, require_positive, that
+from vfl.base.arguments import check_options, number, option, require_positive, that
 from vfl.errors import PrivacyError
 
 if TYPE_CHECKING:
-    from vfl.types import Adjacency
+    from vfl.base.types import Adjacency
 
 MOST_CANDIDATES = 64
 """Largest number of candidates, and largest concentration, of a `Selection`."""
@@ -114,7 +114,7 @@ class OnPart(Event):
     """Release computed from the records of one part of a public split, and from values released before.
 
     The parts of a split are disjoint, so a split costs the maximum over its parts and not their sum, for a record that is
-    replaced by one with the same id (proof in vfl.holdout).
+    replaced by one with the same id (proof in vfl.base.holdout).
     The costs of different splits add up.
 
     event : event of the release for records of the part. split : name of the split. part : name of the part.

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.arguments import require_fraction
+from vfl.base.arguments import require_fraction
 from vfl.errors import PrivacyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vfl.types import Vector
+    from vfl.base.types import Vector
 
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _SQRT_HALF_PI = math.sqrt(0.5 * math.pi)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from vfl.base.types import Adjacency
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError
 from vfl.privacy.events import Gaussian
-from vfl.types import Adjacency
 
 GRID_BITS = 20
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from vfl.types import Integers, Vector
+    from vfl.base.types import Integers, Vector
 
 LARGEST = 40
 """Exponent of the largest magnitude. A value below 2^−40 counts as zero; a value above 2^40 counts as the largest magnitude."""

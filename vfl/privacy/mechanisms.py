@@ -10,9 +10,9 @@ from vfl.errors import PrivacyError
 from vfl.privacy.rounded_gaussian import rounded_gaussian
 
 if TYPE_CHECKING:
+    from vfl.base.types import Integers, Vector
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.noise import NoiseSource
-    from vfl.types import Integers, Vector
 
 
 def release(

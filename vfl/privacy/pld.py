@@ -51,7 +51,7 @@ from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSu
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from vfl.types import Vector
+    from vfl.base.types import Vector
 
 _VERSION = "0.6."
 _INTERVAL = 1e-4  # largest step of the loss grid; a step of 1/100 of an event's μ changes ε by less than 1e-5

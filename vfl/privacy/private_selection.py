@@ -39,7 +39,7 @@ from vfl.privacy.events import LARGEST_SELECTED_MU, require_selection
 from vfl.privacy.gaussian_dp import require_delta, require_epsilon
 
 if TYPE_CHECKING:
-    from vfl.types import Vector
+    from vfl.base.types import Vector
 
 _SMALLEST_MU = 1e-3
 _SMALLEST_DELTA = 1e-290  # below it, normal tails underflow

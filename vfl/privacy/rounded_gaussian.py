@@ -12,8 +12,8 @@ from flint import arb, ctx, fmpq
 from vfl.errors import PrivacyError
 
 if TYPE_CHECKING:
+    from vfl.base.types import Integers, Vector
     from vfl.privacy.keystream import Keystream
-    from vfl.types import Integers, Vector
 
 # Relative error of scipy.special.ndtri on (0, 1/2]. The largest difference from mpmath is 0.9e-15, near q = exp(-2) where
 # it changes formulas; this bound is four times as large, and tests/privacy/test_noise.py requires scipy to be within half of

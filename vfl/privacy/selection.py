@@ -45,10 +45,10 @@ from flint import arb, ctx, fmpq
 from vfl.errors import PrivacyError
 
 if TYPE_CHECKING:
+    from vfl.base.types import Integers, Vector
     from vfl.privacy.events import BoundedRange, ReleaseKey
     from vfl.privacy.keystream import Keystream
     from vfl.privacy.noise import NoiseSource
-    from vfl.types import Integers, Vector
 
 # V is a multiple of 2^-48.
 FRACTION_BITS = 48

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.arguments import check_options, option, require, require_fraction, require_number, require_positive
+from vfl.base.arguments import check_options, option, require, require_fraction, require_number, require_positive
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Privacy:
         later job can be declared from this count. None releases no count.
     inference : share, at most 0.5, of the μ² that is left when the passes begin. The share pays for standard errors of the
         coefficients (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples'
-        instead trains on each of 8 disjoint public subsamples, and takes errors from the spread of the 8 models (vfl.holdout).
-        These errors are wider, but no party sees another party's columns.
+        instead trains on each of 8 disjoint public subsamples, and takes errors from the spread of the 8 models
+        (vfl.base.holdout). These errors are wider, but no party sees another party's columns.
     """
 
     epsilon: float = option(_EPSILON)

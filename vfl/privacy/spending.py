@@ -11,11 +11,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
+from vfl.base.types import Adjacency
 from vfl.errors import PrivacyError, UnknownEvent
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, Selection, bare
 from vfl.privacy.gaussian_dp import require_delta, require_epsilon
 from vfl.privacy.private_selection import dominating_mu
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -18,9 +18,9 @@ from vfl.secure.streams import Streams
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from vfl.base.types import Integers
     from vfl.kernels.ring import Words
     from vfl.secure.requests import Version
-    from vfl.types import Integers
 
 CHECK_ROWS = 128
 """S, the number of the dealer's rows that are opened and checked for each version of the model."""

@@ -14,9 +14,9 @@ from vfl.kernels import ring as kernels
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from vfl.base.types import Vector
     from vfl.kernels.ring import Angles, Shorts
     from vfl.secure.ring import Bits
-    from vfl.types import Vector
 
 WEIGHT_BITS = 34
 """Bits of a coefficient B_j·w_j/L after the binary point; L is the period of the series. With a column's 14 bits: 48."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
+from vfl.crypto.sealing import TAG, sealed_size
 from vfl.secure.check_rows import CHECK_ROWS
-from vfl.security.sealing import TAG, sealed_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

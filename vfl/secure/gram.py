@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from vfl.base.types import Integers, Vector
     from vfl.kernels.ring import Words
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.roles import Roles
     from vfl.secure.streams import Streams
-    from vfl.types import Integers, Vector
 
 LARGEST_BITS = 21
 SMALLEST_BITS = 8

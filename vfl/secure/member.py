@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from vfl.base.types import Vector
     from vfl.kernels.ring import Angles, Words
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.columns import OwnColumns
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from vfl.secure.requests import Opening, Version
     from vfl.secure.roles import Roles
     from vfl.secure.streams import Streams
-    from vfl.types import Vector
 
 
 CHUNK = 1 << 12

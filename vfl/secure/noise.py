@@ -18,9 +18,9 @@ from vfl.errors import PrivacyError
 from vfl.privacy.rounded_gaussian import LARGEST_SCALE, rounded_gaussian
 
 if TYPE_CHECKING:
+    from vfl.base.types import Integers
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
-    from vfl.types import Integers
 
 LEAST_STEPS = 64
 """Least standard deviation of one contributor's noise, in steps of the sum, divided by √H. H : number of contributors."""

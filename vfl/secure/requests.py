@@ -56,13 +56,14 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from vfl.base.problem import Block
+    from vfl.base.types import Integers, Vector
+    from vfl.crypto.sealing import SealingKey
     from vfl.kernels.ring import Words
-    from vfl.messages import Backward, Block
-    from vfl.messages.joining import SealingKey
-    from vfl.messages.parts import Knots
     from vfl.privacy.events import ReleaseKey
+    from vfl.queries import Backward
+    from vfl.queries.parts import Knots
     from vfl.secure.roles import Roles
-    from vfl.types import Integers, Vector
 
     Parcel: TypeAlias = bytes | bytearray | npt.NDArray[np.uint8]
     Rows: TypeAlias = Mapping[str, tuple[Block, Vector, Vector]]
@@ -146,7 +147,7 @@ class Meet(Request):
 class Begin(Request):
     """Take the keys of all other participants.
 
-    n_records : number of training records. keys : {participant: its key}. knots : as in `vfl.messages.Query`, for the session.
+    n_records : number of training records. keys : {participant: its key}. knots : as in `vfl.queries.Query`, for the session.
     """
 
     n_records: int

@@ -20,8 +20,8 @@ from vfl.errors import PrivacyError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.base.types import Integers
     from vfl.privacy.keystream import Words
-    from vfl.types import Integers
 
 COEFFICIENT_BITS = 14
 """FC, bits after the binary point of a coefficient in the tables of the sigmoid's Fourier series."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vfl.arguments import check_options, one_of, option, require_positive, whole
+from vfl.base.arguments import check_options, one_of, option, require_positive, whole
 from vfl.errors import SpecificationError
 
 DEALER = "dealer"

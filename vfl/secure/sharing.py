@@ -14,8 +14,8 @@ from vfl.secure.sigmoid import SERIES, chosen
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.messages import Gram
     from vfl.privacy.events import Gaussian, ReleaseKey
+    from vfl.queries import Gram
     from vfl.secure.cost import Cost
     from vfl.secure.gram import GramBits, Pair
     from vfl.secure.noise import Deviations

@@ -21,20 +21,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from vfl.arguments import option, whole
+from vfl.base.arguments import option, whole
+from vfl.base.types import Adjacency
 from vfl.errors import SpecificationError
-from vfl.messages import Fold, Sample
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
+from vfl.queries import Fold, Sample
 from vfl.solvers.joint import JointSolver, default_passes
 from vfl.solvers.releases.start import share_of
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from vfl.base.problem import Problem
     from vfl.privacy.calibration import Charge
     from vfl.privacy.geometry import Clip
-    from vfl.problem import Problem
 
 SAMPLINGS = ("poisson", "disjoint")
 UNSUPPORTED = {

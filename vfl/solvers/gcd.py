@@ -27,31 +27,31 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import CLIP, one_of, option, require_fraction, require_positive, whole
+from vfl.base.arguments import CLIP, one_of, option, require_fraction, require_positive, whole
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
-from vfl.messages import Block, Descend, Select, Step
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import BoundedRange
 from vfl.privacy.geometry import Clip
 from vfl.privacy.spending import UNIT_BITS, rho
 from vfl.privacy.zcdp import rho_of
+from vfl.queries import Descend, Select, Step
+from vfl.queries.protocol import Derivative, Solver, Vectors, require_clip
+from vfl.queries.rules import ProxStep
 from vfl.solvers import joint
-from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.iterates.convergence import TOLERANCE, describe, largest, tolerance
-from vfl.solvers.protocol import Derivative, Solver, Vectors, require_clip
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.rules import defaults
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from vfl.messages import ScoreRule
-    from vfl.penalties import Penalty
+    from vfl.base.penalties import Penalty
+    from vfl.base.problem import Block, Problem
+    from vfl.base.types import Vector
     from vfl.privacy.events import Event
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Schedule
+    from vfl.queries import ScoreRule
+    from vfl.queries.protocol import Schedule
     from vfl.solvers.releases.curvature import Curvature
-    from vfl.types import Vector
 
 RULES = ("GS-r", "GS-s", "GS-q")
 CLIP_UNITS = 3.0

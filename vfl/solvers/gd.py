@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from vfl.arguments import option, require_positive
+from vfl.base.arguments import option, require_positive
+from vfl.queries.protocol import require_clip
 from vfl.solvers import joint
 from vfl.solvers.iterates.convergence import TOLERANCE, describe, tolerance
-from vfl.solvers.protocol import require_clip
 from vfl.solvers.releases.smoothness import require_curvature
 from vfl.solvers.releases.start import explain as explain_start
 from vfl.solvers.releases.start import share_of
 
 if TYPE_CHECKING:
+    from vfl.base.problem import Problem
     from vfl.privacy.calibration import Charge
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Schedule
+    from vfl.queries.protocol import Schedule
 
 PUBLIC_PASSES = 1000
 

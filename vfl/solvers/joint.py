@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from vfl.arguments import CLIP, SHARE, one_of, option, whole
+from vfl.base.arguments import CLIP, SHARE, one_of, option, whole
+from vfl.base.problem import INTERCEPT
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import Backward, Forward, Moments, RecordNorms, Weighting
 from vfl.privacy.geometry import Clip
-from vfl.problem import INTERCEPT
+from vfl.queries import Backward, Forward, Moments, RecordNorms, Weighting
+from vfl.queries.protocol import Solver, require_groups
 from vfl.solvers.iterates.convergence import Average, Convergence
-from vfl.solvers.protocol import Solver, require_groups
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.labels import seeks_spread
 from vfl.solvers.releases.smoothness import OVERFLOW
@@ -38,13 +38,13 @@ from vfl.solvers.rules.record_defaults import STILL, still
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vfl.losses import Loss
-    from vfl.messages import Block, Fold, Query
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Block, Problem
+    from vfl.base.types import Kept, Vector
     from vfl.privacy.calibration import Charge
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Exchange, Schedule
-    from vfl.types import Kept, Vector
+    from vfl.queries import Fold, Query
+    from vfl.queries.protocol import Exchange, Schedule
 
 ITERATES = ("last", "tail")
 

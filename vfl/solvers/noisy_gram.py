@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import CLIP, flag, option, require_positive
+from vfl.base.arguments import CLIP, flag, option, require_positive
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import HUGE, TINY
-from vfl.messages import COLUMNS, OFF_DIAGONAL, Columns, Gram, Piece, Weighting, held_at_once
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
+from vfl.queries import COLUMNS, OFF_DIAGONAL, Columns, Gram, Piece, Weighting, held_at_once
+from vfl.queries.protocol import Solver, require_clip, require_groups
 from vfl.solvers import joint
 from vfl.solvers.iterates.quadratic import least_squares
-from vfl.solvers.protocol import Solver, require_clip, require_groups
 from vfl.solvers.releases import alone
 from vfl.solvers.releases.smoothness import OVERFLOW
 from vfl.solvers.rules.defaults import signal_to_noise
@@ -24,11 +24,10 @@ from vfl.solvers.rules.defaults import signal_to_noise
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from vfl.messages import Block
+    from vfl.base.problem import Block, Problem
+    from vfl.base.types import Kept, Vector
     from vfl.privacy.events import Event, Gaussian
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Schedule
-    from vfl.types import Kept, Vector
+    from vfl.queries.protocol import Schedule
 
     Rows = Mapping[str, tuple[Block, Vector, Vector]]
 

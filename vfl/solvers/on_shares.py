@@ -24,10 +24,10 @@ from vfl.solvers.skgd import SkGD
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.losses import Loss
-    from vfl.messages import Gram
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Solver
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.queries import Gram
+    from vfl.queries.protocol import Solver
 
 BY_SUMS, BY_PRODUCTS = ("SkGD", "CD", "GD"), ("NoisyGram",)
 """Solvers that open only sums of logistic residuals times columns, and solvers that open only products of columns."""

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import flag, option, require_positive
+from vfl.base.arguments import flag, option, require_positive
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.messages import Draw
-from vfl.messages.query import Joint
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
+from vfl.queries import Draw
+from vfl.queries.protocol import Derivative, Solver
+from vfl.queries.query import Joint
 from vfl.solvers import joint
-from vfl.solvers.protocol import Derivative, Solver
 from vfl.solvers.releases import alone
 from vfl.solvers.releases.smoothness import require_curvature
 from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
     from vfl.privacy.events import Event, Gaussian, ReleaseKey
     from vfl.privacy.noise import NoiseSource
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Released, Schedule
-    from vfl.types import Vector
+    from vfl.queries.protocol import Released, Schedule
 
 PRIVATE_TOLERANCE = 1e-3
 GAINED = 0.1

@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import one_of, option, require_positive
+from vfl.base.arguments import one_of, option, require_positive
+from vfl.base.penalties import L2
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.kernels.geometry import record_limits
-from vfl.messages import Draw, Weighting
-from vfl.penalties import L2
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
+from vfl.queries import Draw, Weighting
+from vfl.queries.protocol import require_clip
 from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
 from vfl.solvers.iterates.convergence import Average
-from vfl.solvers.protocol import require_clip
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.start import explain as explain_start
 from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
-    from vfl.losses import Loss
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.base.types import Kept, Vector
     from vfl.privacy.calibration import Charge
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Released, Schedule
-    from vfl.types import Kept, Vector
+    from vfl.queries.protocol import Released, Schedule
 
 RELEASES = ("v", "both")
 DUALS, PERTURBATION = "duals", "perturbation"

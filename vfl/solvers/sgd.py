@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from vfl.arguments import one_of, option, require_positive
+from vfl.base.arguments import one_of, option, require_positive
+from vfl.queries.protocol import require_clip
 from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
-from vfl.solvers.protocol import require_clip
 from vfl.solvers.releases.start import explain as explain_start
 
 if TYPE_CHECKING:
+    from vfl.base.problem import Problem
     from vfl.privacy.calibration import Charge
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Schedule
+    from vfl.queries.protocol import Schedule
 
 DECAYS = {"constant": 0.0, "root": 0.5}
 PUBLIC_PASSES = 50

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import CLIP, option, require_positive
+from vfl.base.arguments import CLIP, option, require_positive
 from vfl.errors import BudgetExceeded
-from vfl.messages import Weighting
+from vfl.queries import Weighting
+from vfl.queries.protocol import require_clip
 from vfl.solvers import joint
 from vfl.solvers.batches import BatchSolver
 from vfl.solvers.iterates.convergence import Average
-from vfl.solvers.protocol import require_clip
 from vfl.solvers.releases.smoothness import require_curvature
 from vfl.solvers.releases.start import explain as explain_start
 from vfl.solvers.releases.start import is_exact
 
 if TYPE_CHECKING:
-    from vfl.losses import Loss
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.base.types import Kept, Vector
     from vfl.privacy.calibration import Charge
     from vfl.privacy.geometry import Clip
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Schedule
-    from vfl.types import Kept, Vector
+    from vfl.queries.protocol import Schedule
 
 PUBLIC_PASSES = 100
 SNAPSHOT = "snapshot"

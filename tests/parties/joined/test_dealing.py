@@ -11,9 +11,10 @@ import vfl
 from parties.joined.desk import DealerDesk
 from tests.coordinator.organisations import federation
 from tests.coordinator.shares import job
-from vfl.federation.events import Refused
-from vfl.kinds import to_plain
-from vfl.messages.joining import ALIGN, TRAIN, Done, Failure, Finish, Introduce, Load, Offer, Ping, Pong, SealingKey
+from vfl.crypto.sealing import SealingKey
+from vfl.network.federation.events import Refused
+from vfl.network.kinds import to_plain
+from vfl.network.messages import ALIGN, TRAIN, Done, Failure, Finish, Introduce, Load, Offer, Ping, Pong
 from vfl.privacy.events import ReleaseKey
 from vfl.secure.requests import DealProducts, DealTerms, Meet, TakeColumns, Version
 

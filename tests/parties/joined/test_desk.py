@@ -17,26 +17,15 @@ from parties.prediction import ModelPart
 from parties.record_cap import OwnCap
 from tests.coordinator.organisations import POLICY, federation
 from tests.parties.test_claims import lies
+from vfl.base.losses import Logistic
+from vfl.base.penalties import L2
+from vfl.base.problem import Block
+from vfl.base.types import Adjacency
+from vfl.crypto.sealing import Sealer, SealingKey
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.evaluation.statistics import LabelMean
-from vfl.federation import events
-from vfl.kinds import FORMAT, from_plain, to_plain
-from vfl.losses import Logistic
-from vfl.messages import (
-    Backward,
-    Block,
-    Descend,
-    Forward,
-    Moments,
-    Notice,
-    Paid,
-    Phase,
-    RecordCap,
-    RecordNorms,
-    Reply,
-    Step,
-)
-from vfl.messages.joining import (
+from vfl.network.federation import events
+from vfl.network.kinds import FORMAT, from_plain, to_plain
+from vfl.network.messages import (
     AddUp,
     Asked,
     BeginAligning,
@@ -51,28 +40,28 @@ from vfl.messages.joining import (
     MakeSalt,
     Measure,
     Multiply,
+    Notice,
     Offer,
+    Phase,
     Ping,
     Pong,
     ReadIds,
     Score,
-    SealingKey,
     SendLabels,
     SendMargins,
     SendSet,
     TakeMargins,
     TakeSalt,
 )
-from vfl.penalties import L2
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import Head
-from vfl.security.sealing import Sealer
-from vfl.solvers.blocks.prox import ProxStep
+from vfl.queries import Backward, Descend, Forward, Moments, Paid, RecordCap, RecordNorms, Reply, Step
+from vfl.queries.protocol import Derivative
+from vfl.queries.rules import ProxStep
+from vfl.queries.statistics import LabelMean
 from vfl.solvers.noisy_gram import GramClip
-from vfl.solvers.protocol import Derivative
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

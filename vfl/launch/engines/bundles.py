@@ -161,7 +161,7 @@ def reserved(ray: Any, layout: Layout, seconds: float, title: str) -> Iterator[S
 def require_version(actors: Mapping[str, Any]) -> None:
     """Wait until every actor runs this version of vfl. Otherwise raise PlacementError or VersionMismatch."""
     from vfl.errors import PartyLost
-    from vfl.shards.ray_transport import answer_of
+    from vfl.network.shards.ray_transport import answer_of
 
     asked = {name: actor.version.remote() for name, actor in actors.items()}
     for name, ref in asked.items():

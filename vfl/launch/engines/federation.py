@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from parties.dealing import Dealing
 from parties.session import Credentials
-from vfl.alignment import Aligned
+from vfl.crypto.alignment import Aligned
 from vfl.errors import VflError
 from vfl.launch.engines.place import check_parties, dealer_of
 from vfl.launch.metrics import meters
-from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, About, Done, Finish, Offer
+from vfl.network.messages import ALIGN, EVALUATE, PREDICT, TRAIN, About, Done, Finish, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from coordinator.federation.gathering import Gathering, Link
     from coordinator.federation.transport import FederationTransport
     from coordinator.rounds import Log
-    from vfl.alignment import Aligning
+    from vfl.crypto.alignment import Aligning
     from vfl.job import Job
     from vfl.launch.engines.place import Application, ApplyEvent, Arrangement, Organisations, RunEvent
 

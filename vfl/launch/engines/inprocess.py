@@ -19,12 +19,12 @@ from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from parties.services.service import Service
 from parties.services.training import PartyService
-from vfl.alignment import Aligned, Keeping
+from vfl.crypto.alignment import Aligned, Keeping
+from vfl.crypto.psi import new_salt
 from vfl.errors import FederationError, PartyLost
 from vfl.launch.engines.place import Arrangement, cores_each
+from vfl.network.shards import Here
 from vfl.secure.roles import DEALER
-from vfl.security.psi import new_salt
-from vfl.shards import Here
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from coordinator.rounds import Log
     from parties.alignment.index import Index
     from parties.party import Party
-    from vfl.alignment import Aligning
+    from vfl.crypto.alignment import Aligning
     from vfl.job import Job
     from vfl.job.job import PartyTask
     from vfl.job.site import InProcess
     from vfl.launch.engines.place import Application, ApplyEvent, RunEvent
-    from vfl.messages import Greeting
+    from vfl.network.messages import Greeting
 
 
 ONE_PROCESS = (

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vfl.alignment import Keeping
+from vfl.crypto.alignment import Keeping
 from vfl.errors import PlacementError, SpecificationError, nearest
 from vfl.job.site import Faults, Federated, InProcess, Ray, Site, resolve
 from vfl.launch.engines.connection import check_address
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from coordinator.coordinator import Event
     from coordinator.prediction import Predicted
-    from vfl.alignment import Aligned, Aligning
-    from vfl.evaluation import Findings
-    from vfl.federation.file import Federation
-    from vfl.federation.identity import Identity
+    from vfl.base.types import Vector
+    from vfl.crypto.alignment import Aligned, Aligning
     from vfl.job import Job
-    from vfl.types import Vector
+    from vfl.measures import Findings
+    from vfl.network.federation.file import Federation
+    from vfl.network.federation.identity import Identity
 
     RunEvent: TypeAlias = Aligning | Aligned | Event
     """Event of a run; the last is its Outcome."""
@@ -100,7 +100,7 @@ class Organisations:
     """Federation of organisations as the place of a run. This process is the coordinator.
 
     identity : identity of the coordinator. gather_seconds : longest wait for all parties to connect. listen : address to bind
-        (vfl.wire.streams.Listener).
+        (vfl.network.wire.streams.Listener).
     """
 
     federation: Federation
@@ -124,7 +124,7 @@ def place_of(at: At, otherwise: Site) -> Place:
         return at
     site = resolve(at, otherwise)
     if isinstance(site, Federated):
-        from vfl.federation.file import identity_for, read_federation
+        from vfl.network.federation.file import identity_for, read_federation
 
         read = read_federation(site.file)
         return Organisations(read, identity_for(read, site.file, read.coordinator.name, site.identity), site.faults)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.charging.budget import Reserved
 from coordinator.rounds import LOSSES_A_QUERY
+from vfl.crypto.psi import new_salt
 from vfl.errors import PlacementError
 from vfl.job.site import ALONE, COORDINATOR, Ray
 from vfl.launch.engines.bundles import CENTRE, cpus_of, layout_of, require_version, reserved
@@ -23,7 +24,6 @@ from vfl.launch.engines.connection import connected, connected_elsewhere, refill
 from vfl.launch.engines.place import Arrangement, cores_each, usable_cores
 from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
 from vfl.secure.roles import DEALER
-from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from coordinator.charging.budget import Budget
     from coordinator.rounds import Log
     from parties.sources.blocks import Blocks
-    from vfl.alignment import Aligned, Aligning
+    from vfl.crypto.alignment import Aligned, Aligning
     from vfl.job import Job
     from vfl.launch.engines.bundles import Spot
     from vfl.launch.engines.place import Application, ApplyEvent, RunEvent
@@ -324,7 +324,7 @@ def run(
         import ray
 
         from coordinator.cluster.ray_transport import process_of
-        from vfl.shards.ray_transport import answer_of
+        from vfl.network.shards.ray_transport import answer_of
 
         if job.id is not None:
             yield from _aligned(arrangement, actors, handed, coordinator, place)
@@ -369,7 +369,7 @@ def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
     place = replace(place, faults=replace(place.faults, on_party_lost="abort"))
     opened, measured = asked.opened(), asked.w is not None
     with _federation(None, opened, place, Arrangement(policies=asked.policies)) as (actors, handed, coordinator):
-        from vfl.shards.ray_transport import answer_of
+        from vfl.network.shards.ray_transport import answer_of
 
         # Send the salt to the parties and never to the coordinator.
         names, salt, each = list(opened), new_salt(), cores_of(place, len(actors))
@@ -386,7 +386,7 @@ def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
 
 
 def _events(method: Any, place: Ray, *arguments: Any, **named: Any) -> Iterator[Any]:
-    from vfl.shards.ray_transport import answer_of
+    from vfl.network.shards.ray_transport import answer_of
 
     for ref in method.options(num_returns="streaming").remote(*arguments, **named):
         yield answer_of("coordinator", ref, place.faults.answer_seconds)
@@ -395,7 +395,7 @@ def _events(method: Any, place: Ray, *arguments: Any, **named: Any) -> Iterator[
 def _aligned(
     arrangement: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, place: Ray
 ) -> Iterator[Aligning | Aligned]:
-    from vfl.shards.ray_transport import answer_of
+    from vfl.network.shards.ray_transport import answer_of
 
     # Send the salt to the parties and never to the coordinator.
     salt, cores = new_salt(), cores_of(place, len(actors))

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 import numpy as np
 
 from coordinator.coordinator import Outcome
-from vfl.columns import Numeric
+from vfl.base.columns import Numeric
+from vfl.base.features import Curve
+from vfl.base.features.curve import edges_of
+from vfl.base.losses import loss_of
+from vfl.base.penalties import NoPenalty
+from vfl.base.problem import INTERCEPT
 from vfl.errors import SpecificationError, nearest
-from vfl.features import Curve
-from vfl.features.curve import edges_of
 from vfl.job.job import require_job
 from vfl.launch.run.execution import asked_sources, running, settings_of
 from vfl.launch.run.warnings import count_run, warn_of_plan
-from vfl.losses import loss_of
-from vfl.penalties import NoPenalty
 from vfl.planning import layout_of
 from vfl.privacy.specification import Privacy
-from vfl.problem import INTERCEPT
+from vfl.solvers.releases.bins import ColumnCounts, ColumnRanges
 from vfl.solvers.releases.knots import CELLS, quantiles_of, shortened
-from vfl.solvers.releases.ranges import ColumnCounts, ColumnRanges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vfl.job.environment import Ledger
     from vfl.launch.engines.place import At
     from vfl.privacy.noise import SeededNoise
-    from vfl.solvers.protocol import Solver
+    from vfl.queries.protocol import Solver
 
 
 class Terms(TypedDict, total=False):
@@ -196,7 +196,7 @@ def private_quantiles(
 ) -> PrivateQuantiles:
     """Learn quantiles of numeric columns in one joint release, (ε, δ)-DP for every record under replace-one.
 
-    Each column's owner counts the records in 160 cells of a public grid between the declared bounds (vfl.features.curve).
+    Each column's owner counts the records in 160 cells of a public grid between the declared bounds (vfl.base.features.curve).
     Replacing a record lowers one cell by one and raises another by one, in every column, so that Δ = √(2m) over m columns.
     Quantiles are interpolated from the noisy counts. This is a separate run, whose ε adds to the training's ε, so charge both
     runs to one ledger. A job with vfl.Curve finds quantiles within the job's own ε.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from vfl.columns import Categorical, Dropped, indicators
+from vfl.base.columns import Categorical, Dropped, indicators
+from vfl.base.features import Binned
 from vfl.errors import SpecificationError
-from vfl.features import Binned
 from vfl.job.job import require_job
 from vfl.launch.paid_releases.paid_release import Terms, asked_columns, cost_of, paid_release
 from vfl.launch.run.scorecard import Bin, Evidence, WeightOfEvidence
@@ -19,8 +19,8 @@ from vfl.solvers.releases.bins import LabelledCounts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vfl.base.types import Vector
     from vfl.job import Job
-    from vfl.types import Vector
 
 DECLARE = ": declare vfl.Binned(edges) for it, with edges that are known or released by vfl.private_quantiles"
 RARE = math.log(1000.0)

@@ -26,13 +26,13 @@ import numpy as np
 
 from coordinator.charging.budget import Budget, Reserved
 from coordinator.rounds import LEFT, Log, Round
-from vfl.certificate.verification import charges
-from vfl.csv import OPTIONS
-from vfl.documents import opened, parse_json, read_bytes
+from vfl.base.csv import OPTIONS
+from vfl.base.documents import opened, parse_json, read_bytes
+from vfl.base.writing import append, owners_file
 from vfl.errors import OutputError
+from vfl.planning.certificate.verification import charges
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Head
-from vfl.writing import append, owners_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.privacy.events import Event
-    from vfl.solvers.protocol import Released
+    from vfl.queries.protocol import Released
 
 FORMAT = 1
 NAME = "rounds.log"

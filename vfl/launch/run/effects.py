@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.arguments import package
-from vfl.columns import Boolean, Categorical, categories_of
+from vfl.base.arguments import package
+from vfl.base.columns import Boolean, Categorical, categories_of
+from vfl.base.features import Crossed, OfCells, own_of
+from vfl.base.problem import coordinates_of
 from vfl.errors import SpecificationError, nearest
-from vfl.features import Crossed, OfCells, own_of
 from vfl.planning import plan as make_plan
-from vfl.problem import coordinates_of
 from vfl.solvers.releases.smoothness import places, spreads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vfl.features import Side
+    from vfl.base.features import Side
+    from vfl.base.schema import Schema
+    from vfl.base.types import Vector
     from vfl.job import Job
     from vfl.launch.run.history import History
     from vfl.launch.run.model import Model
-    from vfl.schema import Schema
-    from vfl.types import Vector
 
 POINTS = 65
 """Number of equal steps at which a curve is evaluated, in addition to the curve's knots."""

@@ -13,9 +13,7 @@ import numpy as np
 from coordinator.charging.budget import Budget, Reserved
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Lost, Made, Round
-from vfl.certificate import certify
 from vfl.errors import LedgerError, SpecificationError
-from vfl.inference import Inference
 from vfl.job.environment import Ledger
 from vfl.job.job import require_job
 from vfl.job.site import InProcess, Ray
@@ -24,24 +22,26 @@ from vfl.launch.run.model import numbers
 from vfl.launch.run.result import Result, told
 from vfl.launch.run.warnings import Passes, count_run
 from vfl.launch.sources import ask_owners, named_by_owners, sources_of
-from vfl.messages import Tally
+from vfl.measures import Inference
 from vfl.planning import Plan, cheapest, check
+from vfl.planning.certificate import certify
+from vfl.queries import Tally
 from vfl.solvers.releases.labels import asked_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from vfl.alignment import Aligned, Aligning
+    from vfl.base.types import Vector
+    from vfl.crypto.alignment import Aligned, Aligning
+    from vfl.crypto.signatures import SigningKey
     from vfl.job import Job
     from vfl.launch.engines.place import Arrangement, At, Place, RunEvent
     from vfl.privacy.events import Event as Charge
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.ledger import Statement
-    from vfl.security.signatures import SigningKey
-    from vfl.solvers.protocol import Released
+    from vfl.queries.protocol import Released
     from vfl.solvers.releases.labels import LabelCounts
-    from vfl.types import Vector
 
     Event = Aligning | Aligned | Plan | Reserved | Round | Lost
     Watch = Callable[[Event], None]
@@ -143,7 +143,7 @@ class Witness:
             return self._charged
         if self._budget.ledger is None:
             raise LedgerError("a budget in memory charged other releases than were made: the result is not certified")
-        from vfl.certificate.verification import charges
+        from vfl.planning.certificate.verification import charges
 
         return charges(self._budget.ledger, self._budget.run)
 

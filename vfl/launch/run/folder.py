@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.rounds import Round
-from vfl.documents import read_bytes, read_json
+from vfl.base.documents import read_bytes, read_json
+from vfl.base.writing import append_lines
 from vfl.errors import OutputError
 from vfl.launch.run import checkpoint
-from vfl.writing import append_lines
 
 FORMAT = 1
 TUNE = "tune.json"
-"""Public state of a tuning run (vfl.tuning.run). Its folder is resumed in a different way from the folder of a run."""
+"""Public state of a tuning run (vfl.apps.tuning.run). Its folder is resumed in a different way from the folder of a run."""
 MODEL, CERTIFICATE, FINDINGS, TIMING = "model.json", "certificate.json", "findings.json", "timing.csv"
 
 

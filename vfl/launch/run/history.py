@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vfl.errors import BudgetExceeded, PartyLost
-from vfl.messages import Backward, Descend, Select
 from vfl.privacy.events import on_part
+from vfl.queries import Backward, Descend, Select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from coordinator.rounds import Log
-    from vfl.evaluation import Findings
-    from vfl.messages import Block, Query
+    from vfl.base.problem import Block
+    from vfl.base.types import Vector
+    from vfl.measures import Findings
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
-    from vfl.solvers.protocol import Released
-    from vfl.types import Vector
+    from vfl.queries import Query
+    from vfl.queries.protocol import Released
 
 
 @dataclass(frozen=True, slots=True, eq=False)

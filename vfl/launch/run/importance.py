@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vfl.certificate.issue import moments_digest
+from vfl.base.problem import INTERCEPT, coordinates_of
 from vfl.errors import OutputError, SpecificationError
 from vfl.launch.run.intervals import estimates_of
 from vfl.planning import plan as make_plan
-from vfl.problem import INTERCEPT, coordinates_of
+from vfl.planning.certificate.issue import moments_digest
 from vfl.solvers.releases.smoothness import spreads
 
 if TYPE_CHECKING:

@@ -10,15 +10,26 @@ import numpy as np
 
 from parties.loading import new_records
 from parties.prediction import added
+from vfl.base.losses import loss_of
+from vfl.base.problem import INTERCEPT
 from vfl.errors import SpecificationError
-from vfl.inference.covariance import Noisy, covariances
-from vfl.inference.estimates import Estimates, full_sets
-from vfl.inference.inference import Inference, sandwich
-from vfl.inference.summary import CAPPED, CONSERVATIVE, ROBUST, SELECTED, USUAL, Summary, quantile, rows_of
 from vfl.launch.sources import on_joined_rows, owned
-from vfl.losses import loss_of
+from vfl.measures.covariance import Noisy, covariances
+from vfl.measures.inference import (
+    CAPPED,
+    CONSERVATIVE,
+    ROBUST,
+    SELECTED,
+    USUAL,
+    Estimates,
+    Inference,
+    Summary,
+    full_sets,
+    quantile,
+    rows_of,
+    sandwich,
+)
 from vfl.planning.run_plan import model_of
-from vfl.problem import INTERCEPT
 from vfl.solvers.releases.products import Observed
 from vfl.solvers.rules.intervals import CLEAR, clearness
 
@@ -26,10 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from parties.prediction import ModelPart, Permission
+    from vfl.base.types import Vector
     from vfl.launch.run.model import Model
     from vfl.planning import Plan
-    from vfl.solvers.protocol import Released
-    from vfl.types import Vector
+    from vfl.queries.protocol import Released
 
 Trained = TypeVar("Trained", bound="Model")
 

@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from vfl.certificate.issue import model_digest
+from vfl.base.features import Curve
+from vfl.base.losses import loss_of
+from vfl.base.problem import INTERCEPT, coordinates_of
 from vfl.errors import SpecificationError
-from vfl.evaluation.thresholds import ALL, margin_of, threshold_of
-from vfl.features import Curve
 from vfl.launch.run.folder import FORMAT
-from vfl.losses import loss_of
-from vfl.problem import INTERCEPT, coordinates_of
+from vfl.measures.estimates import ALL, margin_of, threshold_of
+from vfl.planning.certificate.issue import model_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from parties.prediction import ModelPart
-    from vfl.certificate import Certificate
-    from vfl.evaluation import Findings
-    from vfl.inference import Inference
+    from vfl.base.types import Vector
     from vfl.job import Job
-    from vfl.types import Vector
+    from vfl.measures import Findings, Inference
+    from vfl.planning.certificate import Certificate
 
 
 def numbers(w: Vector, coordinates: Sequence[str]) -> dict[str, Any]:

@@ -10,33 +10,31 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from vfl import markup
-from vfl.arguments import require
-from vfl.certificate import Certificate, verify
-from vfl.documents import read_json
+from vfl.base import markup
+from vfl.base.arguments import require
+from vfl.base.documents import read_json
+from vfl.base.problem import INTERCEPT, coordinates_of
+from vfl.base.writing import write_whole
+from vfl.crypto.signatures import signing_key
 from vfl.errors import OutputError
-from vfl.evaluation import Findings
-from vfl.inference import Inference
 from vfl.job import file as jobfile
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, fresh_folder, read_model
 from vfl.launch.run.model import Model, labels_of, probabilities_of
 from vfl.launch.sources import on_joined_rows, owned
+from vfl.measures import Findings, Inference
 from vfl.planning import plan as make_plan
-from vfl.problem import INTERCEPT, coordinates_of
-from vfl.security.signatures import signing_key
-from vfl.writing import write_whole
+from vfl.planning.certificate import Certificate, verify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.certificate import Report
-    from vfl.inference.hypothesis import Hypothesis, WaldTest
-    from vfl.inference.summary import Summary
+    from vfl.base.types import Vector
     from vfl.job import Job
     from vfl.launch.run.effects import Effects
     from vfl.launch.run.importance import Importance
     from vfl.launch.run.scorecard import Scorecard, WeightOfEvidence
-    from vfl.types import Vector
+    from vfl.measures.inference import Hypothesis, Summary, WaldTest
+    from vfl.planning.certificate import Report
 
 PART = ".part.json"
 OWN_CHECKS = ("signature", "model", "findings")
@@ -199,18 +197,18 @@ class Result(Model):
         return effects_of(self, history(plan, log))
 
     def to_sql(self, *, table: str = "records", party: str | None = None) -> str:
-        """Return the model as a SELECT of a table's columns with margin, probability and class; see vfl.launch.run.sql.
+        """Return the model as a SELECT of a table's columns with margin, probability and class; see vfl.launch.run.exports.
 
         party : party whose part of the margin to select, from the party's own table; None selects the whole margin. The parts
             of all parties and `intercept_on_scaled` add up to the margin.
         """
-        from vfl.launch.run.sql import query_of
+        from vfl.launch.run.exports import query_of
 
         return query_of(self, table, party)
 
     def to_onnx(self, *, party: str | None = None) -> bytes:
-        """Return the model as an ONNX graph in double precision; see vfl.launch.run.onnx. party : as for `to_sql`."""
-        from vfl.launch.run.onnx import onnx_of
+        """Return the model as an ONNX graph in double precision; see vfl.launch.run.exports. party : as for `to_sql`."""
+        from vfl.launch.run.exports import onnx_of
 
         return onnx_of(self, party)
 
@@ -324,8 +322,8 @@ class Result(Model):
 
         Raises SpecificationError for any other form, and for a single level of a full set, which has only differences.
         """
-        from vfl.inference.hypothesis import wald
         from vfl.launch.run.intervals import estimates_of
+        from vfl.measures.inference import wald
 
         return wald(estimates_of(self), hypothesis)
 
@@ -342,7 +340,7 @@ class Result(Model):
         return mean_confint_of(self, data, level)
 
     def verify(self, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
-        """Check the certificate against model, job and ledger, and return the report; see `vfl.certificate.verify`.
+        """Check the certificate against model, job and ledger, and return the report; see `vfl.planning.certificate.verify`.
 
         Raises OutputError, which names every failed check.
         """
@@ -372,7 +370,7 @@ class Result(Model):
         a finished run.
 
         key : file of the signing key. None keeps the certificate's signature; an unsigned certificate is then signed with this
-            user's own key (vfl.security.signatures).
+            user's own key (vfl.crypto.signatures).
         """
         certificate = self.certificate
         if certificate.signature is None or key is not None:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.arguments import package
-from vfl.columns import canonical_category
-from vfl.features.formula import BLANK, NO_DATE, Apply, Case, Cell, shared
-from vfl.launch.run.parts import cells_of, coordinates_of, reach_of, sum_of
+from vfl.base.arguments import package
+from vfl.base.columns import canonical_category
+from vfl.base.features.formula import BLANK, NO_DATE, Apply, Case, Cell, shared
+from vfl.launch.run.exports import cells_of, coordinates_of, reach_of, sum_of
 
 if TYPE_CHECKING:
-    from vfl.features.formula import Condition, Formula
+    from vfl.base.features.formula import Condition, Formula
     from vfl.job import Job
     from vfl.launch.run.model import Model
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.arguments import require, require_whole
-from vfl.columns import Boolean, Categorical, Numeric, canonical_category, indicators
+from vfl.base.arguments import require, require_whole
+from vfl.base.columns import Boolean, Categorical, Numeric, canonical_category, indicators
+from vfl.base.features import Binned, Crossed, Curve, Side, own_of
+from vfl.base.losses import loss_of
 from vfl.errors import SpecificationError
-from vfl.features import Binned, Crossed, Curve, Side, own_of
 from vfl.launch.run.effects import coordinates_at
-from vfl.losses import loss_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.base.types import Vector
     from vfl.launch.run.model import Model
-    from vfl.types import Vector
 
 MISSING = "(missing)"
 OTHER = "(other)"

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.certificate import Certificate, Check, Report, verify
-from vfl.certificate.issue import moments_digest
 from vfl.errors import OutputError, VflError
-from vfl.federation.file import read_federation
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import LEDGER
 from vfl.launch.run.execution import FIRST, counts_among
 from vfl.launch.run.folder import CERTIFICATE, check_finished, read_model
 from vfl.launch.run.result import Result
+from vfl.network.federation.file import read_federation
 from vfl.planning import plan as make_plan
+from vfl.planning.certificate import Certificate, Check, Report, verify
+from vfl.planning.certificate.issue import moments_digest
 
 if TYPE_CHECKING:
+    from vfl.base.types import Vector
     from vfl.job import Job
     from vfl.planning import Plan
-    from vfl.solvers.protocol import Released
-    from vfl.types import Vector
+    from vfl.queries.protocol import Released
 
 UNITS = 1e-9
 """Allowed relative difference of the intercept, since machines may add up its terms in different orders."""

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.certificate.issue import moments_digest
-from vfl.columns import Numeric
+from vfl.base.columns import Numeric
+from vfl.base.losses import MEAN
 from vfl.launch.run.execution import counts_among
 from vfl.launch.run.importance import LEVEL
-from vfl.losses.base import MEAN
 from vfl.planning import plan as make_plan
+from vfl.planning.certificate.issue import moments_digest
 from vfl.solvers.releases.labels import MOST, narrow
 from vfl.solvers.releases.smoothness import places, spreads
 
 if TYPE_CHECKING:
+    from vfl.base.types import Vector
     from vfl.launch.run.result import Result
     from vfl.planning import Plan
-    from vfl.types import Vector
 
 WIDE = 20.0
 """Bounds count as wide from this width on, in released standard deviations. Uniform values need 3.5, normal values about 8."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Allowance:
     """Privacy filter: releases may be chosen adaptively while the sum of their costs stays within the reserved units.
 
-    Of the parts of a public split of the records (vfl.holdout), the sum counts only the most expensive part.
+    Of the parts of a public split of the records (vfl.base.holdout), the sum counts only the most expensive part.
     """
 
     __slots__ = ("_total", "accounting", "delta", "reserved")

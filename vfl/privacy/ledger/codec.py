@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vfl.documents import parse_json
+from vfl.base.documents import parse_json
+from vfl.base.types import Adjacency
 from vfl.errors import LedgerError, UnknownEvent, VflError
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, PoissonSubsampledGaussian, Selection
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

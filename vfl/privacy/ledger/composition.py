@@ -87,7 +87,7 @@ def cost(event: Event, accounting: Accounting) -> int:
 def plan_cost(plan: Plan, accounting: Accounting) -> int:
     """Return the units that a plan adds to the sum if each of its releases is charged separately.
 
-    Of the parts of a public split, only the part that is most expensive within this plan counts (vfl.holdout).
+    Of the parts of a public split, only the part that is most expensive within this plan counts (vfl.base.holdout).
     """
     total = spending.Total()
     for event, count in plan:

@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from vfl import markup
-from vfl.documents import parse_json
+from vfl.base import markup
+from vfl.base.documents import parse_json
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetError, SpecificationError
 from vfl.privacy.events import of_run
 from vfl.privacy.ledger.codec import FORMAT, Entry, Head, Kind, broken, canonical, link
 from vfl.privacy.ledger.composition import USABLE, Accounting, capacity, epsilon_of
 from vfl.privacy.ledger.sqlite import SqliteStore
 from vfl.privacy.ledger.state import LedgerState, charged
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,10 +16,10 @@ from vfl.privacy.spending import require_adjacency
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from vfl.base.types import Adjacency
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger.composition import Plan
     from vfl.privacy.ledger.reservation import Reservation
-    from vfl.types import Adjacency
 
 FIXED: Mapping[str, type[Event]] = {"pld": PoissonSubsampledGaussian, "selection": Selection}
 """Accountings that need a plan fixed beforehand, each with the type of event that requires the accounting."""

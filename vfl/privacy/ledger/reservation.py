@@ -13,9 +13,9 @@ from vfl.errors import WITHOUT_PRIVACY, PrivacyError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vfl.base.types import Adjacency
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger.composition import Plan
-    from vfl.types import Adjacency
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Storage of a ledger in an SQLite file (`vfl.store`). Only one process writes at a time."""
+"""Storage of a ledger in an SQLite file (`vfl.base.store`). Only one process writes at a time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from vfl.base.store import Store
 from vfl.errors import LedgerError
 from vfl.privacy.ledger.codec import FORMAT, Entry, Head, broken
-from vfl.store import Store
 
 if TYPE_CHECKING:
     import sqlite3

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from vfl.documents import parse_json
+from vfl.base.documents import parse_json
+from vfl.base.types import Adjacency
 from vfl.errors import BudgetError, LedgerError, VflError
 from vfl.privacy.events import Event, ReleaseKey
 from vfl.privacy.ledger.account import Account, Allowance
 from vfl.privacy.ledger.codec import Entry, Head, Kind, broken, decode, from_json, genesis, link
 from vfl.privacy.ledger.composition import Accounting, capacity, plan_cost
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vfl.arguments import (
+from vfl.base.arguments import (
     CLIP,
     SHARE,
     check_options,
@@ -19,8 +19,8 @@ from vfl.arguments import (
     whole,
 )
 from vfl.errors import SpecificationError
+from vfl.queries.protocol import Solver
 from vfl.solvers.iterates.convergence import TOLERANCE
-from vfl.solvers.protocol import Solver
 
 BOUNDS = "bounds"
 COORDINATE = "coordinate"

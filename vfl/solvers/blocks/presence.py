@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from vfl.errors import PartyLost
-from vfl.messages import Forward, RecordNorms
+from vfl.queries import Forward, RecordNorms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.messages import Block, Query, RecordCap
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Exchange, Released
+    from vfl.base.problem import Block, Problem
+    from vfl.base.types import Vector
+    from vfl.queries import Query, RecordCap
+    from vfl.queries.protocol import Exchange, Released
     from vfl.solvers.releases.curvature import Curvature
-    from vfl.types import Vector
 
 Addressed = TypeVar("Addressed")
 

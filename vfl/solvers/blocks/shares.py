@@ -7,27 +7,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from vfl.base.types import Adjacency
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
+from vfl.queries.protocol import require_bearable
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.protocol import require_bearable
 from vfl.solvers.releases import correlations, excess, products, smoothness, start
 from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.releases.once import Phase
 from vfl.solvers.rules import record_defaults
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from vfl.messages import Query
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
     from vfl.privacy.events import Event
-    from vfl.problem import Problem
+    from vfl.queries import Query
+    from vfl.queries.protocol import Released
     from vfl.solvers.blocks.options import BlockOptions
-    from vfl.solvers.protocol import Released
     from vfl.solvers.releases.once import OneTime, Run
-    from vfl.types import Vector
 
 
 def table(solver: BlockOptions, problem: Problem) -> tuple[OneTime, ...]:

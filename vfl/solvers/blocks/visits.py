@@ -15,25 +15,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.messages import RecordCap, Step
+from vfl.base.types import Adjacency
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
-from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
+from vfl.queries import RecordCap, Step
+from vfl.queries.rules import ClassesStep, ColumnStep, ProxStep
+from vfl.queries.samplers import grouped_by_owner, in_parallel, sampler_of
 from vfl.solvers.blocks.options import BOUNDS, RECORD
-from vfl.solvers.blocks.prox import ClassesStep, ColumnStep, ProxStep
 from vfl.solvers.iterates.anderson import WINDOW, accelerated
 from vfl.solvers.rules import record_defaults
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from vfl.messages import Block
-    from vfl.problem import Problem
-    from vfl.samplers import Draw, Sampler
+    from vfl.base.problem import Block, Problem
+    from vfl.base.types import Vector
+    from vfl.queries.samplers import Draw, Sampler
     from vfl.solvers.blocks.options import BlockOptions
     from vfl.solvers.releases.curvature import Curvature
-    from vfl.types import Vector
 
     Visit = dict[str, tuple[Step, ...]]
     Draws = tuple[int, tuple[Draw, ...]]

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.evaluation.statistics import Losses
-from vfl.messages import Unnoised
+from vfl.queries import Unnoised
+from vfl.queries.statistics import Losses
 from vfl.solvers.iterates.convergence import largest
 
 if TYPE_CHECKING:
-    from vfl.losses import Loss
-    from vfl.problem import Problem
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
+    from vfl.queries.protocol import Exchange
     from vfl.solvers.blocks.options import BlockOptions
     from vfl.solvers.blocks.presence import Presence
-    from vfl.solvers.protocol import Exchange
-    from vfl.types import Vector
 
 WINDOW = 10
 """Number of passes between two extrapolations. These passes take the same steps in the same order: each applies one map."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.arguments import number
+from vfl.base.arguments import number
 from vfl.errors import PrivacyError
 
 if TYPE_CHECKING:
-    from vfl.problem import Problem
-    from vfl.types import Vector
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
 
 STILL = 1e-9
 """Default tolerance if the number of steps is not given. It leaves about 1/1000 of the distance to the optimum."""

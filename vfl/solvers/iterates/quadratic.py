@@ -9,9 +9,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vfl.messages import Step
-    from vfl.problem import Problem
-    from vfl.types import Vector
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
+    from vfl.queries import Step
 
 SWEEPS = 20_000
 ENOUGH = 1e-14

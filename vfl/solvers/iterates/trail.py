@@ -16,12 +16,12 @@ from vfl.solvers.rules import record_defaults
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.messages import Step
-    from vfl.problem import Problem
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
+    from vfl.queries import Step
+    from vfl.queries.protocol import Exchange
     from vfl.solvers.blocks.options import BlockOptions
-    from vfl.solvers.protocol import Exchange
     from vfl.solvers.releases.once import Run
-    from vfl.types import Vector
 
 
 class Momentum:

@@ -22,9 +22,9 @@ from vfl.solvers.rules import record_defaults
 from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
+    from vfl.base.problem import Problem
     from vfl.privacy.events import Gaussian
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Schedule
+    from vfl.queries.protocol import Schedule
 
 GEOMETRY = "change of a statistic of the labels when one record is replaced"
 """Description of Δ for the certificate."""

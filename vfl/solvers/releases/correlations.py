@@ -26,19 +26,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.messages import OFF_DIAGONAL
 from vfl.privacy.calibration import noise_multiplier
+from vfl.queries import OFF_DIAGONAL
 from vfl.solvers.noisy_gram import lifted
 from vfl.solvers.releases import products
 from vfl.solvers.releases.once import OneTime, Phase
 
 if TYPE_CHECKING:
-    from vfl.losses import Loss
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
     from vfl.privacy.events import Gaussian
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Exchange
+    from vfl.queries.protocol import Exchange
     from vfl.solvers.releases.once import Run
-    from vfl.types import Vector
 
 SHARE = 0.05
 """Share of the μ² that moments and labels leave. The share pays for the products of the columns."""

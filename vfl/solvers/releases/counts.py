@@ -27,19 +27,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.evaluation.statistics import GRID, steps_of
-from vfl.losses.base import COUNTS
-from vfl.messages import Statistic, Tally, Unnoised
+from vfl.base.losses import COUNTS
+from vfl.queries import Statistic, Tally, Unnoised
+from vfl.queries.statistics import GRID, steps_of
 from vfl.solvers.releases.labels import Spread
 from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
-    from vfl.losses import Loss
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.base.types import Integers, Vector
     from vfl.privacy.events import Gaussian
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Exchange
+    from vfl.queries.protocol import Exchange
     from vfl.solvers.releases.curvature import Curvature
-    from vfl.types import Integers, Vector
 
 BINS = 32
 SEEN = 3.5

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from vfl.problem import Problem
-    from vfl.types import Vector
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)

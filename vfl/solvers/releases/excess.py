@@ -18,22 +18,21 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import Backward, Weighting
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.geometry import Clip
-from vfl.solvers.protocol import require_bearable
+from vfl.queries import Backward, Weighting
+from vfl.queries.protocol import require_bearable
 from vfl.solvers.releases.once import OneTime, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vfl.losses import Loss
-    from vfl.messages import Block
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Block, Problem
+    from vfl.base.types import Kept, Vector
     from vfl.privacy.events import Gaussian
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Exchange
+    from vfl.queries.protocol import Exchange
     from vfl.solvers.releases.once import Run
-    from vfl.types import Kept, Vector
 
 FACTORS = (1.0, 1.6, 2.6)
 """Candidates for the cap, in units of the current cap."""

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.features.curve import edges_of
-from vfl.messages import Ranges
+from vfl.base.features.curve import edges_of
 from vfl.privacy import magnitudes
 from vfl.privacy.calibration import noise_multiplier
-from vfl.solvers.protocol import bearable
+from vfl.queries import Ranges
+from vfl.queries.protocol import bearable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vfl.columns import Bounds
-    from vfl.features import Crossed, Curve
-    from vfl.messages import Query
+    from vfl.base.columns import Bounds
+    from vfl.base.features import Crossed, Curve
+    from vfl.base.types import Vector
     from vfl.privacy.events import Gaussian
-    from vfl.solvers.protocol import Released
-    from vfl.types import Vector
+    from vfl.queries import Query
+    from vfl.queries.protocol import Released
 
     Placed = Mapping[str, tuple[tuple[float, ...], ...]]
 

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.evaluation.estimates import on_simplex
-from vfl.evaluation.statistics import BinCounts, LabelMean, Positives
-from vfl.messages import Tally, Unnoised
-from vfl.schema import MOST_CLASSES
-from vfl.solvers.protocol import bearable
+from vfl.base.schema import MOST_CLASSES
+from vfl.queries import Tally, Unnoised
+from vfl.queries.protocol import bearable
+from vfl.queries.statistics import BinCounts, LabelMean, Positives, on_simplex
 
 if TYPE_CHECKING:
-    from vfl.messages import Statistic
+    from vfl.base.problem import Problem
+    from vfl.base.types import Integers, Vector
     from vfl.privacy.events import Gaussian
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Exchange
-    from vfl.types import Integers, Vector
+    from vfl.queries import Statistic
+    from vfl.queries.protocol import Exchange
 
 APART = 0.2
 """Prior standard deviation of a mean from the middle of its range, as a share of the range. A share of positive labels has this

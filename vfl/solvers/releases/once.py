@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vfl.losses import Loss
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
     from vfl.privacy.events import Gaussian
-    from vfl.problem import Problem
+    from vfl.queries.protocol import Exchange
     from vfl.solvers.blocks.presence import Presence
     from vfl.solvers.blocks.visits import Walk
-    from vfl.solvers.protocol import Exchange
     from vfl.solvers.releases.curvature import Curvature
-    from vfl.types import Vector
 
 
 class Phase(Enum):

@@ -24,21 +24,21 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import OFF_DIAGONAL, Descend, Gram, Weighting
 from vfl.privacy.calibration import noise_multiplier, split
-from vfl.solvers.blocks.prox import ProxStep
+from vfl.queries import OFF_DIAGONAL, Descend, Gram, Weighting
+from vfl.queries.rules import ProxStep
 from vfl.solvers.joint import unscaled
 from vfl.solvers.noisy_gram import GramClip, along_columns, asked, order, pieces, within_triangle
 from vfl.solvers.releases.once import OneTime, Phase
 
 if TYPE_CHECKING:
-    from vfl.losses import Loss
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.base.types import Kept, Vector
     from vfl.privacy.events import Gaussian
-    from vfl.problem import Problem
+    from vfl.queries.protocol import Exchange, Released
     from vfl.solvers.noisy_gram import Rows
-    from vfl.solvers.protocol import Exchange, Released
     from vfl.solvers.releases.once import Run
-    from vfl.types import Kept, Vector
 
 OF_CURVATURE = 0.6
 """Share of the release's μ² for the curvature. The residuals' variance gets the rest."""
@@ -233,7 +233,7 @@ def matrix(run: Run, rows: Rows, weighting: Products, event: Gaussian) -> Exchan
 
 
 class Update(NamedTuple):
-    """One update of a block S: e_S ← d(e_S − a(H_S e + ξ)), as in vfl.inference.covariance.
+    """One update of a block S: e_S ← d(e_S − a(H_S e + ξ)), as in vfl.measures.covariance.
 
     S : coordinates. gain : (s,) a = γ/(βn). kept : (s,) d = 1/(1 + step·λ) for an L2 penalty λ. sigma : σ.
     """

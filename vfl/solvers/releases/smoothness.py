@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import DataError, PrivacyError, SpecificationError
-from vfl.messages import Moments
-from vfl.messages.moments import joint_moments
 from vfl.privacy.calibration import noise_multiplier, split
-from vfl.solvers.protocol import bearable
+from vfl.queries import Moments
+from vfl.queries.moments import joint_moments
+from vfl.queries.protocol import bearable
 from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.releases.once import OneTime, Phase
 
 if TYPE_CHECKING:
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
     from vfl.privacy.events import Gaussian
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Exchange, Released
+    from vfl.queries.protocol import Exchange, Released
     from vfl.solvers.releases.once import Run
-    from vfl.types import Vector
 
 OVERFLOW = "the squares of a column's values overflow: declare bounds with scaling='bounds', or change its unit"
 

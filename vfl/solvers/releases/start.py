@@ -35,13 +35,13 @@ from vfl.solvers.rules import record_defaults
 from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
-    from vfl.losses import Loss
-    from vfl.messages.parts import Statistic
+    from vfl.base.losses import Loss
+    from vfl.base.problem import Problem
+    from vfl.base.types import Vector
     from vfl.privacy.calibration import Charge
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Exchange
+    from vfl.queries.parts import Statistic
+    from vfl.queries.protocol import Exchange
     from vfl.solvers.releases.once import Run
-    from vfl.types import Vector
 
 
 @dataclass(frozen=True, slots=True)

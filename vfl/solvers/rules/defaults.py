@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vfl.problem import Problem
+    from vfl.base.problem import Problem
     from vfl.solvers.blocks.options import BlockOptions
 
 REBUILD_EVERY = 10

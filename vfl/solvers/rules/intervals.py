@@ -18,7 +18,7 @@ from vfl.solvers.releases.products import events_of, longer
 from vfl.solvers.rules import record_defaults
 
 if TYPE_CHECKING:
-    from vfl.problem import Problem
+    from vfl.base.problem import Problem
     from vfl.solvers.blocks.options import BlockOptions
 
 LEAST, CLEAR = 1.5, 5.0

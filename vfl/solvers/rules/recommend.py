@@ -31,12 +31,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vfl.penalties import declares_sparse
+from vfl.base.penalties import declares_sparse
 from vfl.solvers.rules.defaults import off_centre, signal_to_noise
 from vfl.solvers.rules.record_defaults import cap_of
 
 if TYPE_CHECKING:
-    from vfl.problem import Problem
+    from vfl.base.problem import Problem
 
 BOUNDED, CENTRED = (90.0, 10.0, 1.35), (12.0, 6.0, 1.6)
 """Constants (noise factor, a, b) of noise·c²/ρ² + a·ρ^−b: for a bounded derivative, and for other losses with an intercept."""

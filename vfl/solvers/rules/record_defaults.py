@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from vfl.losses.base import MEAN, SHARES
-from vfl.penalties import declares_sparse
+from vfl.base.losses import MEAN, SHARES
+from vfl.base.penalties import declares_sparse
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.labels import seeks_spread
 from vfl.solvers.rules.defaults import (
@@ -27,7 +27,7 @@ from vfl.solvers.rules.defaults import (
 )
 
 if TYPE_CHECKING:
-    from vfl.problem import Problem
+    from vfl.base.problem import Problem
 
 PARALLEL_CLEAR, OFF_CENTRE_CLEAR = 100.0, 1000.0
 """Smallest ρ for a clip per coordinate, under squared loss without intercept: for nearly parallel columns, and for others."""

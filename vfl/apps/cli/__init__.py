@@ -1,0 +1,183 @@
+"""Command line. Each command has a module of its own, which is imported when the command is used."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMANDS = {
+    "init": ("training.init", "draft a job from files"),
+    "run": ("training.run", "train a job"),
+    "tune": ("training.tune", "train variants; release the best under one ε"),
+    "plan": ("training.plan", "show what a job would release; touches no data"),
+    "align": ("training.plan", "find the records that all parties have"),
+    "resume": ("training.resume", "continue a run that was cut off"),
+    "predict": ("results.records", "apply a saved model to new records"),
+    "evaluate": ("results.records", "measure a model on held-out or other records"),
+    "summary": ("results.model", "show coefficients with standard errors"),
+    "monitor": ("results.monitor", "compare the records of today with those of training"),
+    "verify": ("results.guarantee", "check a certificate, and state its guarantee"),
+    "audit": ("results.guarantee", "try to refute a job's ε on simulated records"),
+    "export": ("results.model", "split a model by party, or for scikit-learn"),
+    "report": ("results.pages", "draw a finished run as one HTML page"),
+    "compare": ("results.pages", "show finished runs side by side"),
+    "ui": ("results.pages", "show a folder's jobs, runs and ledgers in a browser"),
+    "ledger": ("administration.ledger", "set, show and check the budgets of data sets"),
+    "identity": ("administration.federation", "make a key and a certificate for one participant"),
+    "federation": ("administration.federation", "write, show or check the file that names all participants"),
+    "join": ("administration.join", "take part with your data, under your own policy"),
+    "serve": ("administration.join", "answer scoring requests over HTTP"),
+    "doctor": ("administration.doctor", "check this installation"),
+    "submit": ("cluster", "send a job to a Ray cluster"),
+    "status": ("cluster", "show the state of jobs on a cluster"),
+    "logs": ("cluster", "show the output of a job on a cluster"),
+    "cancel": ("cluster", "end a job on a cluster"),
+}
+"""{command: (module that defines the command, line of the command in --help)}."""
+
+
+TOLD_TOGETHER = {
+    ("align", "resume"): "match records; continue a run that was cut off",
+    ("predict", "serve"): "apply a saved model, or answer over HTTP",
+    ("evaluate", "summary"): "measure a model; show its standard errors",
+    ("export", "report", "compare", "ui"): "write a model's parts; draw runs as pages",
+    ("monitor", "verify", "audit"): "watch drift; check a certificate or an ε",
+    ("identity", "federation", "join"): "take part across organisations",
+    ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",
+}
+"""Commands that share one line of --help, so that the list fits one screen."""
+
+
+INSTEAD = {
+    "train": "run",
+    "fit": "run",
+    "test": "evaluate",
+    "score": "evaluate",
+    "budget": "ledger",
+    "stop": "cancel",
+    "search": "tune",
+}
+"""Names that other tools give to some commands, for suggestions."""
+
+
+class LazyGroup(click.Group):
+    """Group whose commands are imported when they are called, so that --help is instant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # click's signature
+        """Return the commands in the order of COMMANDS."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # click's signature
+        """Import the command's module."""
+        if name not in COMMANDS:
+            return None
+        defined = vars(importlib.import_module(f"vfl.apps.cli.{COMMANDS[name][0]}")).values()
+        return next(one for one in defined if isinstance(one, click.Command) and one.name == name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:  # click's signature
+        """Find the command. For an unknown name, suggest the nearest known one."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            import difflib
+
+            from vfl.errors import nearest
+
+            (best,) = difflib.get_close_matches(args[0], [*INSTEAD, *COMMANDS], n=1) or ("",)
+            close = f" (it is vfl {INSTEAD[best]})" if best in INSTEAD else nearest(args[0], COMMANDS)
+            ctx.fail(f"There is no command {args[0]!r}{close}.")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            together = {name for names in TOLD_TOGETHER for name in names}
+            rows = {name: said for name, (_, said) in COMMANDS.items() if name not in together}
+            last = rows.popitem()
+            shared = ((", ".join(names), said) for names, said in TOLD_TOGETHER.items())
+            formatter.write_dl([*rows.items(), *shared, last])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="vfl")
+def vfl() -> None:
+    """Train one model on several parties' columns, with differential privacy.
+
+    Start with: vfl run adult
+    """
+
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C and SIGTERM."""
+
+
+def _explained(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error for an unknown option. The error suggests --set if a job has an option of that name."""
+    from vfl.job.file import homes_of
+
+    name = error.option_name
+    takes = error.ctx is not None and any("--set" in parameter.opts for parameter in error.ctx.command.params)
+    homes = homes_of(name.lstrip("-").replace("-", "_")) if takes else []
+    if not homes:
+        return error
+    return click.UsageError(f"No such option {name!r}: a value of the job is given as --set {homes[0]}=...", error.ctx)
+
+
+class Terminated(KeyboardInterrupt):
+    """Raised on SIGTERM. A command then ends as after Ctrl-C, with exit code 130. A service catches it and ends normally."""
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM raise Terminated in the main thread. A second SIGTERM ends the process at once."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGTERM"):
+        yield
+        return
+
+    def told(number: int, frame: object) -> None:
+        del frame  # the signature of handlers
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, told)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main() -> None:
+    """Run the command line. An error of vfl.errors is printed as one line, and the exit code tells its kind."""
+    from vfl.apps.cli.terminal.streams import RAY_SAYS_NOTHING, outliving
+    from vfl.errors import VflError
+
+    os.environ.update(RAY_SAYS_NOTHING, VFL_ONE_RUN="1")  # vfl.launch.engines.connection
+    with outliving(), terminable():
+        try:
+            sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command may return its exit code
+        except click.NoSuchOption as error:
+            told = _explained(error)
+            told.show()
+            sys.exit(told.exit_code)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except VflError as error:
+            for line in (f"error: {error}", *getattr(error, "__notes__", ())):
+                click.echo(line, err=True)
+            sys.exit(error.exit_code)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("interrupted", err=True)
+            sys.exit(INTERRUPTED)

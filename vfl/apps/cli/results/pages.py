@@ -1,0 +1,102 @@
+"""`vfl report`, `compare` and `ui`: show finished runs as pages, side by side, or with a whole folder in a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import webbrowser
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vfl.apps.cli.options import CHARGED, JSON, PATH, RUN, SIGNER, path_option, several, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@click.command("report")
+@RUN
+@path_option("--output", "The file (default: RUN/report.html, or RUN/card.md).")
+@CHARGED
+@SIGNER
+@click.option("--card", is_flag=True, help="Write the model card instead: Markdown, or HTML if --output ends in .html.")
+@click.option("--timing", is_flag=True, help="Also show how long rounds took; do not release the page then.")
+def report_command(
+    run: Path, output: Path | None, ledger: Path | None, key: str | None, *, card: bool, timing: bool
+) -> None:
+    """Draw the run in the folder RUN as one HTML page that needs no other file.
+
+    The page shows released values and public facts only, so everybody who may see the model may see the page. If the
+    certificate does not hold, the page says so and the command ends with an error.
+    """
+    from vfl.apps.report import write_card, write_run
+
+    if card and timing:
+        raise click.UsageError("a card shows no timing: leave --timing out")
+    if card:
+        path, report = write_card(run, output, ledger=ledger, key=key)
+        click.echo(f"card: {path}")
+        report.require()
+        return
+    path, report = write_run(run, output, ledger=ledger, key=key, with_timing=timing)
+    click.echo(f"report: {path}")
+    report.require()
+
+
+@click.command("compare")
+@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=PATH)
+@path_option("--output", "Also write an HTML page.")
+@JSON
+def compare_command(runs: tuple[Path, ...], output: Path | None, *, as_json: bool) -> None:
+    """Show measures, guarantee and settings of finished runs side by side. Reads the runs' folders only.
+
+    Choosing the best of several runs on the same records by their measures spends the ε of all of them.
+    """
+    from vfl.apps.report.comparison import as_text, compare, write_comparison
+
+    found = compare(runs)
+    tell([run.to_dict() for run in found], as_text(found), as_json=as_json)
+    if output is not None:
+        write_comparison(found, output)
+        click.echo(f"page: {output}", err=as_json)
+
+
+@click.command("ui")
+@click.argument("folder", metavar="[FOLDER]", default=".", type=PATH)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine (default: a free one).")
+@several("--ledger", "ledgers", "FILE", "A ledger outside FOLDER to show; may be repeated.", type=PATH)
+@click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
+def ui_command(folder: Path, port: int, ledgers: tuple[Path, ...], *, opened: bool) -> None:
+    """Show jobs, plans, running jobs with their ε, reports, model cards and ledgers of FOLDER on a local page.
+
+    The page is for this machine alone, and only reads. Its address holds a secret token, so keep it to yourself. Ctrl-C
+    ends it.
+    """
+    from vfl.apps.ui import Server
+
+    with Server(folder, port, ledgers) as server:
+        click.echo(f"vfl ui: {server.url}")
+        if opened:
+            with redirecting(server.url) as page:
+                webbrowser.open(page.as_uri())
+                server.serve_forever(poll_interval=0.2)
+        server.serve_forever(poll_interval=0.2)
+
+
+@contextlib.contextmanager
+def redirecting(url: str) -> Iterator[Path]:
+    """Yield a page that redirects to a URL. Only this user can read the page, but every user can see a browser's arguments."""
+    descriptor, name = tempfile.mkstemp(prefix="vfl-ui-", suffix=".html")  # mode 0600
+    page = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(
+                f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={escape(url)}">'
+            )
+        yield page
+    finally:
+        page.unlink(missing_ok=True)

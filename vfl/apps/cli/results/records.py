@@ -1,0 +1,168 @@
+"""`vfl predict` and `vfl evaluate`: apply a saved model to new records, or measure it on records with labels."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vfl.apps.cli.options import JSON, JSON_ALONE, PATH, RUN, new_file, pairs, print_json, several, tell
+from vfl.apps.cli.options.jobs import CSV, POLICIES, records_of
+from vfl.apps.cli.options.site import Where, site_options, watched
+from vfl.errors import SpecificationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from vfl.launch.predict import Predictions
+
+
+def _threshold(decides: str) -> Callable[[Any], Any]:
+    said = f"{decides} T: a probability with logistic loss, else a margin (default: the model's own)."
+    return click.option("--threshold", type=float, metavar="T", help=said)
+
+
+@click.command("predict")
+@click.argument("run", metavar="[RUN]", required=False, type=PATH)
+@several(
+    "--data",
+    "sources",
+    "[PARTY=]FILE",
+    "One table of all columns, or PARTY=FILE once per party; with --federation PARTY=NAME, the owner's name of a source.",
+    type=click.Path(),
+)
+@CSV
+@several(
+    "--part",
+    "parts",
+    "PARTY=FILE",
+    "Instead of RUN: a party's own part of the model (vfl export), once per party.",
+    type=click.Path(),
+)
+@_threshold("Predict the positive class above")
+@site_options("inprocess")
+@POLICIES
+@new_file("A new CSV file (default: print).")
+@JSON_ALONE
+def predict_command(
+    run: Path | None,
+    parts: tuple[str, ...],
+    threshold: float | None,
+    where: Where,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print margin, prediction and, under logistic or multinomial loss, probability for every record, by the model in RUN.
+
+    The margin is the linear score, before it becomes a class or a number. If the job aligns records by ids, these records
+    are aligned too: the ids are printed, and records that a party lacks are left out.
+    """
+    from vfl.apps.cli.terminal.progress import Progress, warnings_told
+    from vfl.base.writing import write_whole
+    from vfl.launch.predict import predict
+    from vfl.launch.run.result import Result
+
+    site = where.site(None, part=parts)
+    if not where.sources and where.federation is None:
+        raise click.UsageError("Missing option '--data'.")
+    if (run is None) != bool(parts):
+        raise SpecificationError("name the folder RUN of a model, or give --part PARTY=FILE once for each party")
+    model = pairs("--part", "PARTY=FILE", parts) if run is None else Result.load(run)
+    parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
+    data = records_of(where, parties, run=run)
+    with watched(where, parties, quiet=as_json), warnings_told(), Progress(quiet=as_json) as progress:
+        found = predict(model, data, at=site, threshold=threshold, watch=progress)
+    if found.rows is not None and not as_json:
+        without = ", ".join(f"{left:,} of {found.rows[party]:,} of {party}" for party, left in found.unmatched.items())
+        click.echo(f"matched {len(found):,} records; rows without a counterpart: {without}", err=True)
+    if output is not None:
+        write_whole(output, _table(found))
+    if as_json:
+        print_json(_summary(found, output))
+    elif output is None:
+        sys.stdout.write(_table(found))
+    else:
+        click.echo(f"predictions of {len(found.margins)} records: {output}")
+
+
+def _rows(found: Predictions) -> list[list[Any]]:
+    margins, chances = (list(found.numbers(name).values()) for name in ("margin", "probability"))
+    columns = [own.tolist() for own in (*margins, found.labels, *chances)]
+    return [list(row) for row in zip(*([] if found.ids is None else [found.ids]), *columns, strict=True)]
+
+
+def _names(found: Predictions) -> list[str]:
+    return [*found.numbers("margin"), "prediction", *found.numbers("probability")]
+
+
+def _table(found: Predictions) -> str:
+    """Return the text of a CSV file. The doubles that are read from it are the same to the bit."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*([] if found.ids is None else [found.id_column]), *_names(found)])
+    writer.writerows(_rows(found))
+    return text.getvalue()
+
+
+def _summary(found: Predictions, output: Path | None) -> dict[str, Any]:
+    said: dict[str, Any] = {"n_records": len(found.margins), "id": found.id_column, "unmatched": found.unmatched}
+    said |= {} if found.threshold is None else {"threshold": found.threshold}
+    if output is not None:
+        return said | {"output": str(output)}
+    keys = ([] if found.ids is None else ["id"]) + _names(found)
+    return said | {"predictions": [dict(zip(keys, row, strict=True)) for row in _rows(found)]}
+
+
+@click.command("evaluate")
+@RUN
+@several(
+    "--data",
+    "sources",
+    "[PARTY=]FILE",
+    "Records with labels to measure on, without noise: one table of all columns, or PARTY=FILE once for each party.",
+    type=click.Path(),
+)
+@CSV
+@POLICIES
+@_threshold("With --data, measure decisions at")
+@site_options("inprocess")
+@JSON
+def evaluate_command(run: Path, threshold: float | None, where: Where, *, as_json: bool) -> None:
+    """Print the released measures of the run in the folder RUN, or measure its model on other records.
+
+    Printing released measures costs no privacy. Measures on --data are exact and have no privacy protection. If the job
+    aligns records by ids, the records of --data are aligned too. With --federation, --data PARTY=NAME takes the source to
+    which its owner gave this name.
+    """
+    from vfl.apps.cli.terminal.progress import warnings_told
+    from vfl.launch.predict import evaluate
+    from vfl.launch.run.result import Result
+
+    result = Result.load(run)
+    found, parties = dict(result.findings), result.job.partition.parties
+    site = where.site(result.job)
+    if not where.sources and where.federation is None:
+        if threshold is not None:
+            raise click.UsageError(
+                "--threshold needs --data: the released measures have the thresholds that the job names"
+            )
+        for option in ("engine", "address", "shards", "cores"):
+            if getattr(where, option):
+                raise click.UsageError(f"--{option} needs --data, which names the records to measure on")
+        if found:
+            result.require_unaltered(f"the measures in {str(run)!r} cannot be relied on")
+    else:
+        data = records_of(where, parties, run=run)
+        with watched(where, parties, quiet=as_json), warnings_told():
+            found = {"data": evaluate(result, data, at=site, threshold=threshold)}
+    if not found:
+        raise SpecificationError(
+            f"the run in {str(run)!r} has no measures: train with --set holdout=0.2, or give --data with records to measure on"
+        )
+    plain = {name: findings.shown() for name, findings in found.items()}
+    tell(plain, *(f"{name}: {findings}" for name, findings in found.items()), as_json=as_json)

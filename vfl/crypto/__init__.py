@@ -1,0 +1,4 @@
+"""Cryptography between participants: signatures, sealed messages, identifiers of records and their private intersection.
+
+Begin with `signatures`; `identifiers`, `psi` and `alignment` are the way from ids to common rows.
+"""

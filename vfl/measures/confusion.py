@@ -1,0 +1,249 @@
+"""Confusion matrix and measures at one threshold, and the curves of all thresholds. Post-processing costs no privacy.
+
+Every interval inverts a test, as in vfl.measures.estimates. If a threshold was chosen among m thresholds by its cost, the
+intervals at that threshold hold for all m thresholds at once (Bonferroni). So the choice cannot make the intervals too narrow.
+Each point of a curve (ROC, precision–recall, lift) is a threshold between two bins, so nothing is interpolated. The 95 %
+interval of a point covers the noise and the sampling error of that point alone. A rate is shown unless the noise hides the
+number of records that the rate refers to.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.measures.estimates import (
+    SEEN,
+    WIDTH,
+    Estimate,
+    around,
+    bounded_mean,
+    constant_loss,
+    mean_interval,
+    scaled,
+    share_error,
+    share_interval,
+    share_of,
+)
+from vfl.queries.statistics import CELLS, GRID, on_simplex
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.base.types import Vector
+    from vfl.measures.estimates import Histogram
+    from vfl.queries.statistics import Outcomes
+
+NAMES = ("tn", "fp", "fn", "tp")
+"""True and false negatives and positives, in the order of the counts."""
+TN, FP, FN, TP = range(CELLS)
+ERROR = 0.05
+TWO = 0.26
+"""Width added to each of two intervals so that both hold together. For every error probability α that `width_of` allows,
+Φ⁻¹(1 − α/4) exceeds the width of one interval by less than TWO.
+"""
+
+
+def width_of(tests: int) -> float:
+    """Return the half-width, in standard deviations, at which `tests` intervals hold together with probability 0.95."""
+    from scipy.special import ndtri  # imported here so that an actor starts faster
+
+    return max(WIDTH, float(ndtri(1.0 - ERROR / (2.0 * tests))))
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """Noisy counts of records by label and prediction. The sum of the true counts is the number of records, which is public.
+
+    noisy : (4,) in the order of NAMES, with noise N(0, bins·sigma²). bins : (4,) number of released counts that each of the
+        four entries sums.
+    width : half-width of an interval, in standard deviations.
+    """
+
+    noisy: tuple[float, ...]
+    bins: tuple[int, ...]
+    sigma: float
+    n_records: int
+    width: float = WIDTH
+
+    @classmethod
+    def at(cls, histogram: Histogram, edge: int, n_records: int, width: float = WIDTH) -> Confusion:
+        """Return the counts at the threshold `histogram.edges[edge]`."""
+        below, noisy = edge + 1, []
+        for own in (histogram.negative, histogram.positive):
+            noisy += [math.fsum(own[:below]), math.fsum(own[below:])]
+        return cls(tuple(noisy), 2 * (below, len(histogram.positive) - below), histogram.sigma, n_records, width)
+
+    @property
+    def raw(self) -> Vector:
+        """Return the counts (4,), each shifted in proportion to its variance so that their sum is n. Some may be negative."""
+        bins = np.array(self.bins)
+        return np.asarray(np.array(self.noisy) + (self.n_records - sum(self.noisy)) * bins / bins.sum())
+
+    @property
+    def possible(self) -> Vector:
+        """Return the nearest nonnegative counts (4,) with the public sum."""
+        return on_simplex(np.array(self.noisy), self.n_records)
+
+    def noise(self, weights: Sequence[float]) -> float:
+        """Return the standard deviation of the noise of a weighted sum of `raw`. weights : (4,)."""
+        a, k = np.array(weights, dtype=float), np.array(self.bins, dtype=float)
+        return self.sigma * math.sqrt(max(float(a * a @ k) - float(a @ k) ** 2 / float(k.sum()), 0.0))
+
+    def share(self, *cells: int) -> Estimate:
+        """Return the share of all records that lie in the named cells."""
+        return self.mean([float(k in cells) for k in range(CELLS)])
+
+    def mean(self, weights: Sequence[float]) -> Estimate:
+        """Return the mean of a quantity whose value is weights[k], in [0, 1], for each record in cell k."""
+        a, n = np.array(weights), self.n_records
+        value, noise = min(max(float(a @ self.possible) / n, 0.0), 1.0), self.noise(weights) / n
+        within = mean_interval(float(a @ self.raw) / n, noise, n, width=self.width)
+        error = share_error(value, noise, n)
+        return Estimate(value, error, within=around(value, within))
+
+    def rate(self, hits: int, misses: int) -> Estimate | None:
+        """Return the share hits/(hits + misses) of two cells; None if the noise hides the number of records in both cells."""
+        counts, raw = self.possible, self.raw
+        count = float(counts[hits] + counts[misses])
+        if not count > SEEN * self.noise([float(k in (hits, misses)) for k in range(CELLS)]):
+            return None
+        rate = min(max(float(counts[hits]) / count, 0.0), 1.0)
+        slope = np.zeros(CELLS)
+        slope[[hits, misses]] = (1.0 - rate) / count, -rate / count
+        error = share_error(rate, self.noise(slope.tolist()), count)
+        bins = self.bins[hits], self.bins[misses]
+        ends = share_interval(float(raw[hits]), float(raw[misses]), self.sigma, sum(self.bins), bins, self.width)
+        return Estimate(rate, error, within=around(rate, ends))
+
+    def measures(self) -> dict[str, Estimate]:
+        """Return accuracy, true and false positive rate, precision, and the share predicted positive.
+
+        A rate is left out if the noise hides the number of records that the rate refers to.
+        """
+        positive, flagged = self.share(FN, TP).value, self.share(FP, TP)
+        found = {"accuracy": replace(self.share(TN, TP), baseline=max(positive, 1.0 - positive))}
+        if (tpr := self.rate(TP, FN)) is not None:
+            found["tpr"] = replace(tpr, baseline=flagged.value)
+        if (fpr := self.rate(FP, TN)) is not None:
+            found["fpr"] = replace(fpr, baseline=flagged.value, best=0.0)
+        if (precision := self.rate(TP, FP)) is not None:
+            found["precision"] = replace(precision, baseline=positive)
+        return found | {"flagged": flagged}
+
+    def cost(self, cost: Mapping[str, float]) -> Estimate:
+        """Return the mean cost of a decision. The baseline decides alike for all records, whichever way is cheaper."""
+        missed, false_alarm = cost["missed"], cost["false_alarm"]
+        unit, positive = max(missed, false_alarm), self.share(FN, TP).value
+        mean = self.mean([0.0, false_alarm / unit, missed / unit, 0.0])
+        return replace(scaled(mean, unit), baseline=min(missed * positive, false_alarm * (1.0 - positive)), best=0.0)
+
+    def lift(self) -> Estimate | None:
+        """Return the lift, precision divided by the share of positive records; None if the noise hides either one.
+
+        The intervals of precision and share hold together, so the interval of the quotient holds too.
+        """
+        both = replace(self, width=self.width + TWO)
+        precision, share = both.rate(TP, FP), both.share(FN, TP)
+        if precision is None or share.interval[0] <= 0.0:
+            return None
+        value = precision.value / share.value
+        within = around(value, (precision.interval[0] / share.interval[1], precision.interval[1] / share.interval[0]))
+        return Estimate(value, (within[1] - within[0]) / (2.0 * both.width), baseline=1.0, within=within)
+
+    def cells(self) -> dict[str, Estimate]:
+        """Return the numbers of true and false negatives and positives."""
+        return {name: scaled(self.share(k), self.n_records) for k, name in enumerate(NAMES)}
+
+
+def cheapest(histogram: Histogram, edges: Sequence[int], cost: Mapping[str, float], n_records: int) -> int:
+    """Return the position of the edge with the smallest noisy cost; if several edges have that cost, the first of them."""
+    return min(edges, key=lambda edge: Confusion.at(histogram, edge, n_records).cost(cost).value)
+
+
+def of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Confusion:
+    """Return the confusion matrix, computed from the first release of an evaluation.
+
+    released : (5,) noisy sums. sigma : standard deviation of the noise of each sum; 0 without noise.
+    """
+    a = statistic.steps[0] * GRID
+    return Confusion(tuple((released[:CELLS] / a).tolist()), (1,) * CELLS, sigma / a, n_records)
+
+
+def loss_of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Estimate:
+    """Return the mean clamped loss, computed from the first release of an evaluation. Arguments as for `of_outcomes`."""
+    b, positive = statistic.steps[1] * GRID, of_outcomes(released, statistic, n_records, sigma).share(FN, TP).value
+    loss = bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
+    return replace(loss, baseline=constant_loss(statistic, positive), best=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """One bin of a calibration curve: predicted probabilities from `low` to `high`, and the observed share of positives.
+
+    records : noisy number of records in the bin.
+    """
+
+    low: float
+    high: float
+    share: Estimate
+    records: float
+
+    @property
+    def agrees(self) -> bool:
+        """Return True if the interval of the observed share overlaps the range of predicted probabilities."""
+        return self.share.interval[0] <= self.high and self.low <= self.share.interval[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Measures of the decisions at one threshold. A measure is None if the noise hides the measure's records.
+
+    threshold : a probability if margins are log-odds, else a margin.
+    tpr : share of the positives that are predicted positive, which is the recall and the height of the lift curve.
+    flagged : share of the records that are predicted positive. lift : precision divided by the share of positives.
+    """
+
+    threshold: float
+    flagged: Estimate
+    tpr: Estimate | None
+    fpr: Estimate | None
+    precision: Estimate | None
+    lift: Estimate | None
+
+
+def calibration(histogram: Histogram, n_records: int) -> tuple[Calibrated, ...]:
+    """Return the bins whose counts the noise does not hide, in order; () unless margins are log-odds."""
+    if not histogram.logistic:
+        return ()
+    ends = (0.0, *map(histogram.shown, histogram.edges), 1.0)
+    cells = 2 * len(histogram.positive)
+    shift = (n_records - math.fsum(histogram.negative) - math.fsum(histogram.positive)) / cells
+    found = []
+    for k, (negative, positive) in enumerate(zip(histogram.negative, histogram.positive, strict=True)):
+        n, σ = negative + positive + 2.0 * shift, histogram.sigma
+        if n <= max(SEEN * math.sqrt(2.0) * σ, 1.0):
+            continue
+        share = share_of(positive + shift, n, (positive + shift, negative + shift), σ, cells)
+        found.append(Calibrated(ends[k], ends[k + 1], share, n))
+    return tuple(found)
+
+
+def points(histogram: Histogram, n_records: int, edges: Sequence[int] | None = None) -> tuple[Point, ...]:
+    """Return the measures at these edges, from the highest threshold to the lowest; None takes all edges."""
+    found = []
+    for edge in sorted(range(len(histogram.edges)) if edges is None else edges, reverse=True):
+        own = Confusion.at(histogram, edge, n_records)
+        all_measures = own.measures()
+        tpr, fpr, precision = (all_measures.get(name) for name in ("tpr", "fpr", "precision"))
+        threshold = histogram.shown(histogram.edges[edge])
+        found.append(Point(threshold, all_measures["flagged"], tpr, fpr, precision, own.lift()))
+    return tuple(found)
+
+
+def base_rate(histogram: Histogram, n_records: int) -> Estimate:
+    """Return the share of positive records."""
+    return Confusion.at(histogram, 0, n_records).share(FN, TP)

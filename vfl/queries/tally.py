@@ -1,0 +1,79 @@
+"""Queries `Tally` and `Unnoised`: statistics of margins and labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.base.holdout import Side
+from vfl.errors import PrivacyError
+from vfl.queries.query import Sum, Unasked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.privacy.events import Gaussian
+    from vfl.queries.parts import Records, Statistic, Sums
+    from vfl.queries.query import AtParty, Query, Rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally(Unasked, Sum):
+    """Release a statistic of margins and labels over one part of the records. The coordinator's `Margins` computes it.
+
+    event : event with at least the sensitivity of the statistic; otherwise PrivacyError. None for no noise.
+    """
+
+    statistic: Statistic
+    event: Gaussian | None
+    side: Side = Side.TRAINING
+
+    def __post_init__(self) -> None:
+        if self.event is not None and not self.event.sensitivity >= self.statistic.sensitivity:
+            raise PrivacyError("the noise of a tally is too small for the sensitivity of its statistic")
+
+    def sizes(self) -> tuple[int, ...]:
+        """Return the length of the single released vector."""
+        return (self.statistic.dimension,)
+
+    @property
+    def tallied(self) -> Statistic:
+        """Return the statistic."""
+        return self.statistic
+
+    def asked_of_parties(self, *, on_shares: bool) -> bool:
+        """Return True on secret shares, for a statistic of the labels of the training records alone."""
+        return on_shares and self.statistic.labels_only and self.side is Side.TRAINING
+
+    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
+        """Return the whole query for the label party, if the statistic needs the labels alone."""
+        if not self.asked_of_parties(on_shares=True):
+            raise self._needs_margins()
+        return {label: self}
+
+    @property
+    def grid(self) -> float:
+        """Return the grid of the statistic."""
+        return self.statistic.grid
+
+    def required(self) -> float:
+        """Return Δ of the statistic."""
+        return self.statistic.sensitivity
+
+    def check_share(self, at: AtParty) -> None:
+        """Raise PrivacyError if some of the label party's records are held out."""
+        if at.n_records > at.n_trained:
+            raise PrivacyError(
+                f"some records are held out, and party {at.name!r} tallies its labels only in jobs without a hold-out"
+            )
+
+    def exact(self, rows: Rows, records: Records) -> list[Sums]:
+        """Return the statistic of the label party's labels."""
+        return [self.statistic(np.zeros(rows.columns.n_records), rows.labels())]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unnoised(Tally):
+    """Tally without noise. It is allowed only if the job asks for it, and the job's certificate then says so."""

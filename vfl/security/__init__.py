@@ -1,1 +1,0 @@
-"""Private set intersection and signatures."""
