@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from coordinator.charging.budget import Budget, Reserved
+from coordinator.charging.budget import Budget, PartyBooks, Reserved
 from coordinator.charging.charger import Charger
-from coordinator.charging.party_books import PartyBooks
 from coordinator.executor import Executor
 from coordinator.rounds import Log, Lost, Made, Recovery, Round, rounds
 from coordinator.states.iterate import Iterate

@@ -27,10 +27,9 @@ import numpy as np
 from parties.alignment.index import file_of, stamp_of
 from parties.alignment.reading import open_for, raw_ids, read_ids
 from parties.consent import VARIABLE, policy_of
-from parties.daily_count import CountedAhead, DailyCount
+from parties.daily_count import CountedAhead, DailyCount, Rate
 from parties.loading import Unchanged, load_range
 from parties.prediction import ModelPart, permitted, task_of
-from parties.rate import Rate
 from parties.services.service import Service
 from parties.sources import plugins
 from parties.sources.base import Origin, Sparing

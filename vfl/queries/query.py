@@ -288,6 +288,8 @@ class Query:
         for _, entry in self._entries():
             if entry and isinstance(entry[0], Block):
                 entry[0].fits(*entry[1:])
+            elif entry and isinstance(entry[0], int) and len(set(entry)) < len(entry):
+                raise PrivacyError(f"a query of {type(self).__name__} names a column twice")
         events: list[Any] = [event for event in self.events() if event is not None]
         if not {type(event) for event in events} <= set(self.charged_as):
             raise PrivacyError(f"{type(self).__name__} came with the event of another mechanism")
@@ -395,6 +397,8 @@ class Query:
         """Return {party: its share of the query}. If the query has a `part`, each share has a separate noise stream."""
         addressed: Mapping[str, Any] = getattr(self, by_party(self)[0])
         if not hasattr(self, "part"):
+            if self.sizes():
+                raise PrivacyError(f"{type(self).__name__} has no part, so its releases would have one noise stream")
             return {party: self.share(party) for party in addressed}
         return {party: self.share(party, part=number) for number, party in enumerate(addressed)}
 

@@ -54,8 +54,6 @@ class Ranges(Sum):
 
     def required(self) -> float:
         """Return Δ = √(2m) of the histograms of all m columns together (vfl.privacy.magnitudes)."""
-        if any(len(set(indices)) < len(indices) for indices in self.columns.values()):
-            raise PrivacyError("a query of histograms names a column twice")
         if not (1 <= self.cells <= MOST_CELLS and (self.of_curves or self.cells == magnitudes.CELLS)):
             raise PrivacyError(
                 f"a histogram has {magnitudes.CELLS} cells, or from 1 to {MOST_CELLS} for a curve, not {self.cells}"

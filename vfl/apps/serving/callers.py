@@ -7,7 +7,7 @@ import hmac
 import secrets
 from typing import TYPE_CHECKING
 
-from parties.rate import Rate
+from parties.daily_count import Rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
