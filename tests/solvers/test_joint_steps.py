@@ -22,7 +22,7 @@ from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan, problem_of
 from vfl.planning.certificate.issue import planned
-from vfl.privacy.events import Gaussian
+from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.queries import Step, gram
 from vfl.queries.rules import ProxStep
@@ -154,16 +154,17 @@ def test_a_partys_book_pays_for_the_pieces_of_one_matrix_once_and_takes_no_other
     party = next(reversed(whole))
 
     def charged(n: int, numbers: Sequence[int], stretched: int = 99) -> list[int]:
-        own, found = Charges(planned.job, party), []
-        own._plan = plan(planned.job, n)
-        for number in numbers:
+        own, found, taken = Charges(planned.job, party), [], []
+        own._plan, own._reservation = plan(planned.job, n), SimpleNamespace(charge=taken.extend)  # type: ignore[assignment]
+        for k, number in enumerate(numbers):
             scale = 1.0 + (number >= stretched)
             rows = {q: (block, np.full(block.size, 0.1), np.full(block.size, scale)) for q, block in whole.items()}
             weighting = correlations.weighting_of(problem, problem.loss, 3.0)
             event = correlations.event_of(problem, 0.2)
             query = products.pieces_of(problem, rows, weighting, event)[number].shares()[party]
-            own._require_planned(query)
-            found.append(len(own._due(query)))
+            before = len(taken)
+            own.record(query, ReleaseKey(k))
+            found.append(len(taken) - before)
         return found
 
     every = range(3)  # the columns of the first party
