@@ -63,17 +63,17 @@ def run(number):
     with open(file) as log:
         facts["runs"].append({"begun": begun, "ended": ended[-1], "parties": [json.loads(line) for line in log]})
 
-def filled(number):
-    # Wait until so many idle processes are older than a second: they register shortly after they take this name.
+def filled(number, since=0.0):
+    # Wait for so many idle processes that began after `since`, a second ago or more: they register after they take this name.
     for _ in range(600):
-        idle = [child for child in psutil.Process().children(recursive=True) if is_idle(child)]
+        idle = [child for child in psutil.Process().children(recursive=True) if is_idle(child, since)]
         if len(idle) >= number:
             return
         time.sleep(0.1)
 
-def is_idle(process):
+def is_idle(process, since):
     try:
-        return process.cmdline()[:1] == ["ray::IDLE"] and time.time() - process.create_time() > 1.0
+        return process.cmdline()[:1] == ["ray::IDLE"] and since < process.create_time() < time.time() - 1.0
     except psutil.Error:
         return False
 
@@ -86,7 +86,7 @@ with connected(3, None):
     for actor in actors:
         ray.kill(actor)
 run(0)
-filled(3)
+filled(3, facts["runs"][0]["ended"] - 0.1)
 run(1)
 facts["children"] = [child.pid for child in psutil.Process().children(recursive=True)]
 print(json.dumps(facts))
