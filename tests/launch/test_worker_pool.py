@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+UNSET = ("PYTHONPATH", "VFL_ONE_RUN")  # a command that ran in this process has set the second
 
 JOBS = """
 import os, sys, time
@@ -100,7 +101,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for package in ("vfl", "coordinator", "parties"):
         shutil.copytree(ROOT / package, folder / package)
     (folder / "jobs.py").write_text(JOBS, encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name not in UNSET}
     done = subprocess.run(
         [sys.executable, "jobs.py"], capture_output=True, text=True, cwd=folder, env=environment, timeout=280
     )
