@@ -362,8 +362,7 @@ def _symmetric(rows: Released) -> Vector:
 
 
 def _rows(query: Backward) -> requests.Rows:
-    parts = zip(query.blocks, query.centres, query.scales, strict=True)
-    return {block.party: (block, centre, scale) for block, centre, scale in parts}
+    return {term.block.party: (term.block, term.centre, term.scale) for term in query.terms()}
 
 
 def _alike(one: requests.Rows, other: requests.Rows) -> bool:

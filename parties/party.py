@@ -200,7 +200,7 @@ class Party:
             )
         raise PrivacyError(f"party {self.name!r} does not answer {type(query).__name__}")
 
-    # What the shapes of queries use (vfl.queries.query.AtParty).
+    # Methods that the shapes of queries use (vfl.queries.query.AtParty).
 
     def sums(self, query: Query, records: Each) -> list[Sums]:
         """Return the exact sum over all rows for each release of a query, in the order of the releases."""

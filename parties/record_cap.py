@@ -18,11 +18,10 @@ from vfl.privacy.geometry import Clip
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from vfl.base.problem import Block
     from vfl.base.types import Vector
     from vfl.queries import Paid, Query, RecordCap
+    from vfl.queries.parts import Scaled
 
-    Row = tuple[Block, Vector, Vector]
     Shape = tuple[float, bytes, bytes]
 
 
@@ -104,7 +103,7 @@ class OwnBounds:
     norms : function that computes ‖z_i‖² of every record i over the own columns.
     """
 
-    def __init__(self, party: str, norms: Callable[[Row], Vector]) -> None:
+    def __init__(self, party: str, norms: Callable[[Scaled], Vector]) -> None:
         self._party = party
         self._norms = norms
         self._known: tuple[Shape, Vector] | None = None

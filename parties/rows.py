@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from parties.storage.classes import Storage
     from vfl.base.holdout import Subsamples
     from vfl.base.problem import Block
-    from vfl.base.types import Integers, Vector
-    from vfl.network.shards.lending import Room
+    from vfl.base.types import Integers, Room, Vector
     from vfl.privacy.geometry import Clip
     from vfl.queries import Fold, Query, RecordCap, Records
     from vfl.queries.parts import Knots, Scaled, Sums
@@ -168,7 +167,7 @@ class Rows:
             raise PrivacyError(f"party {self.party!r} was asked for a step outside of a visit")
         return self._visit
 
-    # What queries read (vfl.queries.query.Rows).
+    # Methods that queries use (vfl.queries.query.Rows).
 
     def curves(self) -> Any:
         """Return the curves among the columns."""

@@ -20,8 +20,7 @@ from vfl.queries import HELD_GROUPS, HELD_NORMS, HELD_OFFSETS, HELD_OUT, HELD_PO
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from vfl.base.types import Integers, Vector
-    from vfl.network.shards.lending import Room
+    from vfl.base.types import Integers, Room, Vector
     from vfl.queries import Query, Reply, Tally
 
     Saved = tuple[Vector, dict[str, Vector], dict[str, Vector]]

@@ -381,17 +381,23 @@ LOST = {
     "a pass without norms",
     "a second release of a sample",
 }
-"""What is charged and then refused, before a party is asked."""
+"""Queries that are charged and then refused, before a party is asked."""
+
+
+def lying(
+    case: tuple[str, type, int, Callable[[Any], Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Run, Lie]:
+    name, kind, number, change = case
+    run, told = Run(spec(name), tmp_path), Lie(kind, number, change)
+    told.install(monkeypatch, lambda: run.now)
+    return run, told
 
 
 @pytest.mark.parametrize("lie", REFUSED)
 def test_a_coordinator_neither_charges_nor_asks_what_it_refuses(
     lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, kind, number, change = REFUSED[lie]
-    run = Run(spec(name), tmp_path)
-    told = Lie(kind, number, change)
-    told.install(monkeypatch, lambda: run.now)
+    run, told = lying(REFUSED[lie], tmp_path, monkeypatch)
     with pytest.raises(PrivacyError):
         run.go()
     assert told.told
@@ -459,15 +465,12 @@ def shifted(query: Descend) -> Descend:
 def test_what_no_charge_covers_is_charged_again_or_not_asked_for(
     lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, kind, number, change = CHARGED[lie]
-    run = Run(spec(name), tmp_path)
-    told = Lie(kind, number, change)
-    told.install(monkeypatch, lambda: run.now)
+    run, told = lying(CHARGED[lie], tmp_path, monkeypatch)
     with contextlib.suppress(BudgetExceeded, Enough):
         run.go()
     queries: dict[ReleaseKey, list[Query]] = {}
     for key, _, query in run.transport.asked[told.asked :]:
-        if type(query) is kind and query.events():
+        if type(query) is CHARGED[lie][1] and query.events():
             queries.setdefault(key, []).append(query)
     keys = list(queries)
     paid_for = [key for made in run.rounds for key, _ in made.charges]

@@ -197,7 +197,7 @@ def test_releases_that_use_no_sample_are_not_charged_as_sampled() -> None:
 
 
 def test_no_weight_outside_the_sample_reaches_a_sum_that_is_charged_as_sampled() -> None:
-    """Whatever the weighting does, and whichever public batch was used after the sample was drawn."""
+    """The weighting may be any, and a public batch may have been used after the sample was drawn."""
     margins, sample = Margins(np.arange(1.0, 9.0)), np.arange(8) % 3 == 0
     margins.absorb("batch", [sample.astype(float)])
     block, one = Block(0, "bank", 0, 1, 0), np.ones(1)

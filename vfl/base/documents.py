@@ -1,7 +1,5 @@
 """Documents from others: reading with limits, and tables of TOML as dataclasses.
 
-Reading of untrusted files and texts, with limits on size and nesting.
-
 Guarantee. Reading ends for every path and every content. Only a regular file is opened, never a pipe or a device, and no more
 bytes than a limit are read. A returned value has at most DEPTH levels and no duplicate keys, and its whole numbers have at
 most DIGITS digits.

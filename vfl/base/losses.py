@@ -1,14 +1,4 @@
-"""Losses of generalised linear models, one frozen object each, by kind of label.
-
-The interface of a loss, including facts for solvers, reports and exports.
-
-Losses of numeric labels: squared and Huber.
-
-Losses with a log link, for counts and amounts: Poisson, gamma and Tweedie; and the deviances of such labels.
-
-Losses of labels that are classes: logistic, hinge, smoothed hinge, with weights of classes, and multinomial.
-
-Losses ℓ(v, y) of a generalised linear model: value, derivative, and facts for solvers, reports and exports.
+"""Losses ℓ(v, y) of generalised linear models: value, derivative, and facts for solvers, reports and exports.
 
 A loss is one frozen object, convex in v. Conventions match scikit-learn, so that results can be compared: squared is
 ½(v − y)², logistic is log(1 + exp(−y v)) with y = ±1, hinge is max(0, 1 − y v). Fields are public options that the job

@@ -1,9 +1,4 @@
-"""Problem of a run: objective, coordinates, blocks, and per-record vectors.
-
-Per-record vectors of a job: the labels, offsets and weights that the label's owner gives, in this order, and the margins.
-
-Public description of the optimisation problem: objective, layout of coordinates, declared bounds, budget. No data.
-"""
+"""Public description of a run's problem: objective, layout of coordinates, kinds of vectors, bounds and budget. No data."""
 
 from __future__ import annotations
 

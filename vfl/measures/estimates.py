@@ -1,8 +1,4 @@
-"""Measures with intervals, computed from released sums, and thresholds of decisions.
-
-Thresholds of decisions: their scale, and the histograms of scores that they divide.
-
-Measures with intervals, computed from released sums. Post-processing costs no privacy.
+"""Measures with intervals, and thresholds of decisions, from released sums. Post-processing costs no privacy.
 
 A 95 % interval contains the population's value of the measure in at least 0.95 of runs (tests/evaluation/test_coverage.py).
 Each interval inverts a test: a value is inside if the released sums lie within `WIDTH` standard deviations of the sums that

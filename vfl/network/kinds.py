@@ -176,22 +176,23 @@ _shift = Parameter(
     lambda shift: RELEASED.encode(shift) if np.ndim(shift) else RELEASED_NUMBER.encode(shift),
     lambda plain: RELEASED.decode(plain) if type(plain) is bytes else RELEASED_NUMBER.decode(plain),
 )
+SCALED = row(BLOCK, VECTOR, VECTOR)
 declare(
     Names=Parameter(
         "sequence: text", lambda names: tuple(sorted(names)), lambda plain: frozenset(sequence(TEXT).decode(plain))
     ),
     Placed=row(BLOCK, RELEASED),
     RawVector=RELEASED,
-    Scaled=row(BLOCK, VECTOR, VECTOR),
+    Scaled=SCALED,
     Shift=_shift,
     Stride=row(TEXT, WHOLE),
 )
-_rows = mapping(row(BLOCK, VECTOR, VECTOR))
+declare(Rows=mapping(SCALED))
 declare(
     RecordCap=record(
         lambda cap, rows, paid: queries.RecordCap(cap, rows, paid=paid),
         cap=NUMBER,
-        rows=_rows,
+        rows=mapping(SCALED),
         paid=optional(record(queries.Paid)),
     )
 )
@@ -225,8 +226,7 @@ def _gradient(plain: Any) -> queries.Backward:
 declare(Backward=Parameter("backward kind", lambda query: encode("message", query), _gradient))
 _ranges = mapping(sequence(row(WHOLE, WHOLE)))
 register("message", "begin_session", requests.Begin)
-register("message", "set_up", requests.SetUp, rows=_rows, blocks=_ranges)
-register("message", "mask_products", requests.MaskProducts, rows=_rows)
+register("message", "set_up", requests.SetUp, blocks=_ranges)
 _register("message", joining, "greeting book_heads")
 _register("message", events, "release_key")
 _register(
@@ -244,7 +244,7 @@ _register(
     "message",
     requests,
     """
-    meet take_columns mask_angles deal_terms share_residual toss take_toss state_records check_records open_rows
+    meet mask_products take_columns mask_angles deal_terms share_residual toss take_toss state_records check_records open_rows
     check_rows deal_sum contribute take_products deal_products contribute_products disclose
     commitment contribution
     """,

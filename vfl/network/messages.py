@@ -1,9 +1,5 @@
 """Calls and notices between the coordinator and the parties: greetings, alignment, prediction and measures.
 
-Greetings of the parties and notices to the parties' books.
-
-Calls from a coordinator to a party of another organisation, and the answers; without queries and notices of a run.
-
 Every call of a run follows an `Offer` to which the party's owner has agreed. No call names a path or an address.
 """
 

@@ -1,4 +1,4 @@
-"""What a charge pays for: some units in one frame, each of them once."""
+"""Releases that one charge pays for: some units in one frame, each of them once."""
 
 from __future__ import annotations
 

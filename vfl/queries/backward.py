@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from vfl.errors import PrivacyError
 from vfl.queries.passes import Piece
@@ -118,8 +118,6 @@ class Backward(Sum, Weighted):
 
         A cap of the weights, or a record cap, bounds a record over all parties. Otherwise each party clips only its own share.
         """
-        for block, centre, scale in zip(self.blocks, self.centres, self.scales, strict=True):
-            block.fits(centre, scale)
         Δ = self.clip.sensitivity_of(self, sum(block.size for block in self.blocks))
         caps = (getattr(bound, "cap", math.inf) for bound in (self.weighting, self.capped))
         parties = 1 if min(caps) <= self.clip.cap else len({block.party for block in self.blocks})
@@ -142,6 +140,4 @@ class Reweigh(Unasked, Weighted):
         """Return the batch of records, or None for all records."""
         return self.fold
 
-    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
-        """Return {}: on secret shares, no per-record state is kept."""
-        return {}
+    of_model: ClassVar[bool] = True  # on secret shares, no per-record state is kept

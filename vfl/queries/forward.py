@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vfl.base.holdout import Side
 from vfl.queries.parts import HELD_OUT, Update
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from vfl.base.types import Vector
     from vfl.queries.parts import Placed, Records, Shift
-    from vfl.queries.query import Query, Rows
+    from vfl.queries.query import Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,11 +39,7 @@ class Forward(PerRecord):
         """Return the number of margins per record."""
         return n_margins
 
-    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
-        """Return {}: on secret shares, the query changes the public model only."""
-        if self.side is not Side.TRAINING:
-            raise self._needs_margins()
-        return {}
+    of_model: ClassVar[bool] = True  # on secret shares, the query changes the public model only
 
     def updates(self) -> tuple[Update, ...]:
         """Return this update of the model, if it changes the margins of training."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vfl.base.types import Vector
     from vfl.privacy.events import ReleaseKey
     from vfl.queries.parts import Records, Reply, Scaled, Sums
-    from vfl.queries.query import OnShares, Query, Rows
+    from vfl.queries.query import OnShares, Rows
 
 
 OFF_DIAGONAL = math.sqrt(2.0)
@@ -114,8 +114,6 @@ class Gram(Backward):
 
     def required(self) -> float:
         """Return Δ of all pieces of the release together, from a clip that is made for products."""
-        for block, centre, scale in zip(self.blocks, self.centres, self.scales, strict=True):
-            block.fits(centre, scale)
         if self.event is not None and type(self.clip) is Clip:
             raise PrivacyError(
                 "one charge pays for all products of columns, but the clip 'norm' bounds each sum alone: use another clip"
@@ -175,9 +173,7 @@ class Columns(PerRecord):
 
     products: ClassVar[bool] = True
 
-    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
-        """Return {}: on secret shares, columns are masked instead (vfl.secure.gram)."""
-        return {}
+    of_model: ClassVar[bool] = True  # on secret shares, columns are masked instead (vfl.secure.gram)
 
     def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
         """Return the columns, (s·n,), one after another."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from vfl.base.types import Vector
     from vfl.queries.parts import Records, Scaled, Stride
-    from vfl.queries.query import Query, Rows
+    from vfl.queries.query import Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,11 +37,7 @@ class RecordNorms(PerRecord):
         """Return the name under which `Margins` keeps the sum: 'norms' for training records, else HELD_NORMS."""
         return "norms" if self.side is Side.TRAINING else HELD_NORMS
 
-    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
-        """Return {}: on secret shares, parties cap their own rows instead."""
-        if self.side is not Side.TRAINING:
-            raise self._needs_margins()
-        return {}
+    of_model: ClassVar[bool] = True  # on secret shares, parties cap their own rows instead
 
     def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
         """Return the squared norms of the party's part of each row, (n,)."""

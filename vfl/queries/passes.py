@@ -15,10 +15,10 @@ from vfl.privacy.events import Gaussian
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from vfl.base.problem import Block
     from vfl.base.types import Integers, Vector
     from vfl.privacy.events import Event, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
+    from vfl.queries.parts import Scaled
 
     Noise = Gaussian | PoissonSubsampledGaussian | None
 
@@ -109,7 +109,7 @@ class RecordCap:
     """
 
     cap: float
-    rows: Mapping[str, tuple[Block, Vector, Vector]]
+    rows: Mapping[str, Scaled]
     prices: tuple[tuple[Gaussian, int], ...] = ()
     paid: Paid | None = None
 

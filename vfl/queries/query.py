@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
-    from vfl.base.types import Integers, Vector
+    from vfl.base.types import Integers, Room, Vector
     from vfl.kernels.geometry import Geometry
     from vfl.privacy.events import BoundedRange, Event, ReleaseKey
     from vfl.privacy.geometry import Clip
@@ -122,7 +122,7 @@ class Visiting(Protocol):
         """Apply the update of the previous step to the margins, and return the sum of this step."""
         ...
 
-    def leave(self, delta: Vector, shift: Any, room: Callable[[int], Vector | None]) -> Vector:
+    def leave(self, delta: Vector, shift: Any, room: Room) -> Vector:
         """Apply the update of the last step, and return the change of the margins. room : memory for the change."""
         ...
 
@@ -200,10 +200,12 @@ class Query:
     """The runs in which parties answer the query."""
     products: ClassVar[bool] = False
     """True if participants see columns before noise: the plan of the job must release products of columns."""
+    of_model: ClassVar[bool] = False
+    """True if the query on training records is sent to nobody in a run on secret shares, since it changes only the model."""
     charged_as: ClassVar[tuple[type[Event], ...]] = (Gaussian, PoissonSubsampledGaussian)
     """Kinds of event that describe the noise of the query's releases."""
 
-    # What the query is about, for the checks that come before every answer.
+    # Subject of the query, for the checks that come before every answer.
 
     def named(self) -> Iterator[tuple[str, Block]]:
         """Yield every block in the query's own fields, with the party that the query names for it."""
@@ -258,6 +260,8 @@ class Query:
 
         Raises PrivacyError for a query that needs margins.
         """
+        if self.of_model and self.side is Side.TRAINING:
+            return {}
         if self.asked is not Asked.ALWAYS:
             raise self._needs_margins()
         return self.shares()
@@ -288,8 +292,11 @@ class Query:
         for _, entry in self._entries():
             if entry and isinstance(entry[0], Block):
                 entry[0].fits(*entry[1:])
-            elif entry and isinstance(entry[0], int) and len(set(entry)) < len(entry):
+            elif entry and isinstance(entry[0], int | np.integer) and len(set(entry)) < len(entry):
                 raise PrivacyError(f"a query of {type(self).__name__} names a column twice")
+        if not by_party(self):
+            for term in self.terms():
+                term.block.fits(term.centre, term.scale)
         events: list[Any] = [event for event in self.events() if event is not None]
         if not {type(event) for event in events} <= set(self.charged_as):
             raise PrivacyError(f"{type(self).__name__} came with the event of another mechanism")
@@ -301,7 +308,7 @@ class Query:
     def check_share(self, at: AtParty) -> None:
         """Raise PrivacyError if the party's own share needs more than `check` asks for."""
 
-    # What the query uses and releases.
+    # Vectors that the query uses, and releases.
 
     @property
     def fixes_knots(self) -> bool:

@@ -56,17 +56,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from vfl.base.problem import Block
     from vfl.base.types import Integers, Vector
     from vfl.crypto.sealing import SealingKey
     from vfl.kernels.ring import Words
     from vfl.privacy.events import ReleaseKey
     from vfl.queries import Backward
-    from vfl.queries.parts import Knots
+    from vfl.queries.parts import Knots, Scaled
     from vfl.secure.roles import Roles
 
     Parcel: TypeAlias = bytes | bytearray | npt.NDArray[np.uint8]
-    Rows: TypeAlias = Mapping[str, tuple[Block, Vector, Vector]]
+    Rows: TypeAlias = Mapping[str, Scaled]
 
 
 @dataclass(frozen=True, slots=True)

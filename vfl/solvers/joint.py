@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from vfl.base.losses import Loss
-    from vfl.base.problem import Block, Problem
+    from vfl.base.problem import Problem
     from vfl.base.types import Kept, Vector
     from vfl.privacy.calibration import Charge
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
     from vfl.queries import Fold, Query
+    from vfl.queries.parts import Scaled
     from vfl.queries.protocol import Exchange, Schedule
 
 ITERATES = ("last", "tail")
@@ -160,7 +161,7 @@ class ClippedDerivative(Weighting):
         return clipped(self.loss.derivative(margins, labels), kept, self.cap, self.loss.kernel), {}
 
 
-def unscaled(problem: Problem) -> dict[str, tuple[Block, Vector, Vector]]:
+def unscaled(problem: Problem) -> dict[str, Scaled]:
     """Return {party: (block of all its columns, centres of 0, scales of 1)}."""
     return {q: (block, np.zeros(block.size), np.ones(block.size)) for q, block in problem.layout.whole().items()}
 

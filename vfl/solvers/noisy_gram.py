@@ -24,12 +24,13 @@ from vfl.solvers.rules.defaults import signal_to_noise
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from vfl.base.problem import Block, Problem
+    from vfl.base.problem import Problem
     from vfl.base.types import Kept, Vector
     from vfl.privacy.events import Event, Gaussian
+    from vfl.queries.parts import Scaled
     from vfl.queries.protocol import Schedule
 
-    Rows = Mapping[str, tuple[Block, Vector, Vector]]
+    Rows = Mapping[str, Scaled]
 
 LARGEST_P = 2000
 FAINT = 2.0

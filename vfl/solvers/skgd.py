@@ -1,8 +1,6 @@
-"""Solvers SkGD and CD: the rules that decide open options, and the schedules.
+"""Solvers DP-SkGD with block sampling (Maranjyan et al. 2024), and DP-CD, with the same prox steps (Mangold et al. 2022).
 
-Options of SkGD: checks of options, and the public rules that decide options left at None.
-
-Solvers DP-SkGD with block sampling (Maranjyan et al. 2024), and DP-CD, with the same prox steps (Mangold et al. 2022).
+First the checks of options and the public rules that decide options left at None, then the schedules.
 """
 
 from __future__ import annotations

@@ -22,20 +22,14 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from vfl.base.types import Vector
-
-    Room: TypeAlias = Callable[[int], Vector | None]
-    """Function of the size of the next vector.
-
-    It returns memory for the vector, (size,) float64, or None to let numpy allocate.
-    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from vfl.network.shards.lending import Borrower, Lent, Stored
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vfl.base.types import Vector
-    from vfl.network.shards.lending import Room
+    from vfl.base.types import Room, Vector
 
 INLINE_BYTES = 100_000
 """Largest size in bytes up to which sending a vector inline costs less than using the object store."""

@@ -1,10 +1,6 @@
-"""Certificates of runs and of tuning, made from the plan and the charges.
+"""Certificate of a run, made from the plan of the job, the charges in the run's book (privacy account), and the model.
 
-Certificate of a tuning run, and the check of what the certificate states about the choice.
-
-Tuning is a private choice among candidate jobs (`vfl.tune`).
-
-Certificate of a run, made from the plan of the job, the charges in the run's book (privacy account), and the model.
+A tune is a private choice among candidate jobs (`vfl.tune`). Its certificate also states the choice, which can be checked.
 """
 
 from __future__ import annotations

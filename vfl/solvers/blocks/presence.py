@@ -12,9 +12,10 @@ from vfl.queries import Forward, RecordNorms
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.base.problem import Block, Problem
+    from vfl.base.problem import Problem
     from vfl.base.types import Vector
     from vfl.queries import Query, RecordCap
+    from vfl.queries.parts import Scaled
     from vfl.queries.protocol import Exchange, Released
     from vfl.solvers.releases.curvature import Curvature
 
@@ -32,7 +33,7 @@ class Presence:
         self._whole = problem.layout.whole()
         self._known = known
         self._intercept = problem.intercept
-        self._rows: Mapping[str, tuple[Block, Vector, Vector]] | None = None
+        self._rows: Mapping[str, Scaled] | None = None
         self.mask = np.ones(problem.layout.n_coordinates)
 
     def of(self, visit: Mapping[str, Addressed]) -> dict[str, Addressed]:

@@ -1,8 +1,6 @@
-"""Counts per bin and per power of two, released by runs that train no model.
+"""Counts of records that runs without a model release: per bin, for `vfl.woe` and `vfl.monitor`, and per power of two.
 
-Private counts of records per bin of columns: of each class for `vfl.woe`, of columns and scores for `vfl.monitor`.
-
-Private ranges of columns by one joint release, without a model. Called by `vfl.private_bounds`, not from a job file.
+Counts per power of two give the ranges of columns for `vfl.private_bounds`. No job file names these runs.
 """
 
 from __future__ import annotations

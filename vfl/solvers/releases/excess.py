@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vfl.base.losses import Loss
-    from vfl.base.problem import Block, Problem
+    from vfl.base.problem import Problem
     from vfl.base.types import Kept, Vector
     from vfl.privacy.events import Gaussian
+    from vfl.queries.parts import Scaled
     from vfl.queries.protocol import Exchange
     from vfl.solvers.releases.once import Run
 
@@ -92,7 +93,7 @@ def excess_events(mu: float, dimension: int) -> tuple[Gaussian, ...]:
 
 
 def sums_of(
-    loss: Loss, cap: float, rows: Mapping[str, tuple[Block, Vector, Vector]], events: Sequence[Gaussian], dimension: int
+    loss: Loss, cap: float, rows: Mapping[str, Scaled], events: Sequence[Gaussian], dimension: int
 ) -> tuple[Backward, ...]:
     """Return the queries for the sums, one per two neighbouring FACTORS.
 
