@@ -1,4 +1,4 @@
-"""Costs that `vfl plan --nodes` predicts, against those of a run: in one process and on a local Ray.
+"""Costs that `vfl plan --explain` predicts, against those of a run: in one process and on a local Ray.
 
     python -m tests.benchmarks.costs [--records N ...] [--runs N] [--json]
 

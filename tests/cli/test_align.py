@@ -72,7 +72,7 @@ def common(folder: Path) -> int:
 
 
 def test_align_prints_the_count_and_who_learned_what(folder: Path, call: Callable[..., Said]) -> None:
-    said = call("align", "job.toml", "--engine", "inprocess")
+    said = call("align", "job.toml", "--at", "inprocess")
     assert said.code == 0, said.err
     assert f"{common(folder)} records are common" in said.out
     assert "(of 80 of bank, 70 of telco)" in said.out
@@ -82,12 +82,12 @@ def test_align_prints_the_count_and_who_learned_what(folder: Path, call: Callabl
 
 
 def test_align_then_run_then_predict(folder: Path, call: Callable[..., Said], call_apart: Callable[..., Said]) -> None:
-    told = call_apart("align", "job.toml", "--engine", "inprocess", "--json")
+    told = call_apart("align", "job.toml", "--at", "inprocess", "--json")
     outcome = json.loads(told.out)
     assert told.err == ""
     assert (outcome["n_records"], outcome["sizes"]) == (common(folder), {"bank": 80, "telco": 70})
     assert outcome["kept"] is True
-    ran = call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    ran = call("run", "job.toml", "--at", "inprocess", "--output", "run")
     assert ran.code == 0, ran.err
     assert f"earlier alignment: {common(folder)} records" in ran.err
     certificate = json.loads((folder / "run" / "certificate.json").read_text(encoding="utf-8"))
@@ -96,7 +96,7 @@ def test_align_then_run_then_predict(folder: Path, call: Callable[..., Said], ca
     verified = call("verify", "run")
     assert verified.code == 0, verified.err
     pd.read_csv("telco.csv").assign(calls=0.5).to_csv("telco.csv", index=False)
-    changed = call("run", "job.toml", "--engine", "inprocess", "--output", "other")
+    changed = call("run", "job.toml", "--at", "inprocess", "--output", "other")
     assert (changed.code, changed.out) == (3, "")
     assert re.search("party 'telco'.*data changed", changed.err)
     assert not (folder / "other").exists()
@@ -105,9 +105,9 @@ def test_align_then_run_then_predict(folder: Path, call: Callable[..., Said], ca
 def test_a_simulated_job_aligns_its_one_table(
     folder: Path, call: Callable[..., Said], call_apart: Callable[..., Said]
 ) -> None:
-    outcome = json.loads(call("align", "one.toml", "--engine", "inprocess", "--json").out)
+    outcome = json.loads(call("align", "one.toml", "--at", "inprocess", "--json").out)
     assert (outcome["n_records"], outcome["kept"]) == (N, False)
-    ran = call_apart("run", "one.toml", "--engine", "inprocess", "--output", "run", "--json")
+    ran = call_apart("run", "one.toml", "--at", "inprocess", "--output", "run", "--json")
     assert ran.code == 0, ran.err
     assert ran.err == ""
     predicted = call("predict", "run", "--data", "all.csv")
@@ -125,20 +125,20 @@ def test_the_plan_includes_the_alignment(call: Callable[..., Said], folder: Path
 
 def test_a_valid_alignment_is_reused(folder: Path, call: Callable[..., Said]) -> None:
     def aligned(*options: str) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(call("align", "job.toml", "--engine", "inprocess", "--json", *options).out)
+        told: dict[str, Any] = json.loads(call("align", "job.toml", "--at", "inprocess", "--json", *options).out)
         return told
 
     first, second, third = aligned(), aligned(), aligned("--again")
     assert [told["reused"] for told in (first, second, third)] == [False, True, False]
     assert first["alignment"] == second["alignment"] != third["alignment"]
     assert second["sizes"] == {"bank": 80, "telco": 70}
-    said = call("align", "job.toml", "--engine", "inprocess")
+    said = call("align", "job.toml", "--at", "inprocess")
     assert "still holds an alignment" in said.out
     assert "aligning" not in said.err
     pd.read_csv("telco.csv")[5:].to_csv("telco.csv", index=False)
     changed = aligned()
     assert (changed["reused"], changed["sizes"]["telco"], changed["n_records"]) == (False, 65, common(folder))
-    assert call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json").code == 0
+    assert call("run", "job.toml", "--at", "inprocess", "--output", "run", "--json").code == 0
     for kept in (folder / "own" / "bank").glob("*.index"):  # the ledger of the job, and that of the run
         kept.unlink()
     assert aligned()["reused"] is False
@@ -151,7 +151,7 @@ def test_a_plan_takes_n_from_the_alignment(
     asked = call("plan", "job.toml")
     assert asked.code == 2
     assert re.search("--records N.*vfl align JOB", asked.err)
-    call("align", "job.toml", "--engine", "inprocess")
+    call("align", "job.toml", "--at", "inprocess")
     assert json.loads(call("plan", "job.toml", "--json").out)["n_records"] == common(folder)
     said = call("plan", "job.toml").out
     assert f"n was found by vfl align: {common(folder)} records" in said
@@ -177,20 +177,20 @@ def test_a_plan_takes_n_from_the_alignment(
         (["--set", "alignment.cores=many"], 2, "[alignment]: cores must be a whole number, not 'many'"),
         (["--set", "alignment.index.telc=own"], 2, "unknown key 'telc' in [alignment.index] (did you mean 'telco'?)"),
         (["--set", "data.telco=bank.parquet"], 3, "party 'telco', file"),
-        (["--cores", "0"], 2, "0 is not in the range x>=1"),
+        (["--at", "aray"], 2, "unknown site at='aray'"),
     ],
 )
 def test_errors_name_cause_and_remedy(
     folder: Path, call: Callable[..., Said], options: list[str], code: int, message: str
 ) -> None:
-    said = call("align", "job.toml", "--engine", "inprocess", *options)
+    said = call("align", "job.toml", "--at", "inprocess", *options)
     assert said.code == code
     assert message in said.err
     assert not list(folder.glob("own/*/*"))
 
 
 def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, call: Callable[..., Said]) -> None:
-    call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    call("run", "job.toml", "--at", "inprocess", "--output", "run")
     data = ("--data", "bank=bank.parquet", "--data", "telco=telco.csv")
     whole = call("predict", "run", *data, "--output", "whole.csv")
     rows = pd.read_csv(folder / "whole.csv")
@@ -208,10 +208,10 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
     said = json.loads(call("predict", *split, *data, "--json").out)
     assert said["unmatched"] == {party: n - len(rows) for party, n in sizes.items()}
     assert (said["n_records"], said["id"], said["predictions"][0]["id"]) == (len(rows), "customer", rows.customer[0])
-    for form in ("--sklearn", "--sql", "--onnx"):
+    for form in ("sklearn", "sql", "onnx"):
         for words in ((), ("--party", "telco")):
-            path = f"{form[2:]}{len(words)}"
-            assert call("export", "run", form, *words, "--output", path).out == f"{path}\n"
+            path = f"{form}{len(words)}"
+            assert call("export", "run", "--form", form, *words, "--output", path).out == f"{path}\n"
     assert "margin_part" in (folder / "sql2").read_text("utf-8")
     assert call("export", "run", "--output", "parts").out.split() == ["parts/bank.part.json", "parts/telco.part.json"]
     for words, code, message in (
@@ -220,7 +220,7 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
         (("predict", "--part", "bank", *data), 2, "--part takes PARTY=FILE, not 'bank'"),
         (("export", "run", "--party", "bnk", "--output", "new"), 2, "there is no party 'bnk' (did you mean 'bank'?)"),
         (("export", "run", "--party", "bank", "--output", "bank.json"), 6, "exists: name a new one"),
-        (("export", "run", "--onnx", "--sql", "--output", "new"), 2, "one form at a time"),
+        (("export", "run", "--onnx", "--output", "new"), 2, "No such option '--onnx': it is --form"),
     ):
         failed = call(*words)
         assert (failed.code, message in failed.err) == (code, True), failed.err
@@ -238,12 +238,12 @@ def test_a_drafted_job_is_refused_until_its_values_are_declared(folder: Path, ca
     assert "\ndraft.toml: 2 declarations are left" in said.out
     assert said.out.endswith("\nnext: declare them in draft.toml, then: vfl plan draft.toml --records N\n")
     assert call("init", *files, "--id", "customer").out == (folder / "draft.toml").read_text(encoding="utf-8")
-    refused = call("run", "draft.toml", "--engine", "inprocess")
+    refused = call("run", "draft.toml", "--at", "inprocess")
     assert (refused.code, refused.err.startswith("error: no bounds for column 'income'")) == (2, True)
     note = "vfl init left these declarations to you, as comments in draft.toml that end in 'read off the records: NOT "
     assert refused.err.endswith(f"\n{note}PRIVATE unless publicly known': income, calls under [bounds]\n")
     declared = ("--set", "bounds.income=[-1, 1]", "--set", "bounds.calls=[-1, 1]", "--set", "alignment.cores=1")
-    assert call("run", "draft.toml", "--engine", "inprocess", "--output", "run", *declared).code == 0
+    assert call("run", "draft.toml", "--at", "inprocess", "--output", "run", *declared).code == 0
     for words, code, message in (
         ((*files, "--output", "draft.toml"), 6, "exists: name a new one"),
         ((*files, "bank=telco.csv"), 2, "two files are given for party 'bank': name each, PARTY=FILE"),
@@ -256,7 +256,7 @@ def test_a_drafted_job_is_refused_until_its_values_are_declared(folder: Path, ca
 def test_a_model_is_measured_on_the_records_that_all_parties_have(folder: Path, call: Callable[..., Said]) -> None:
     """Records are matched by ids, in other orders and sets. The measures equal those on one table of the same
     records."""
-    call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    call("run", "job.toml", "--at", "inprocess", "--output", "run")
     joined = pd.read_parquet("bank.parquet").merge(pd.read_csv("telco.csv"), on="customer")
     joined.to_csv("joined.csv", index=False)
     by_id = json.loads(
@@ -313,7 +313,7 @@ def test_problems_known_before_an_alignment_are_reported_before_it(
         frame.to_parquet(path, index=False)
     else:
         frame.to_csv(path, index=False)
-    failed = call("run", "job.toml", "--engine", "inprocess", "--output", "run", *options)
+    failed = call("run", "job.toml", "--at", "inprocess", "--output", "run", *options)
     assert failed.code == code, failed.err
     assert message in failed.err
     assert "aligning" not in failed.err
@@ -328,7 +328,7 @@ def test_text_is_read_in_the_format_of_the_job(folder: Path, call: Callable[...,
         "[alignment]", '[data.telco]\npath = "telco.csv"\ndelimiter = ";"\ndecimal = ","\n\n[alignment]'
     )
     (folder / "job.toml").write_text(JOB + form, encoding="utf-8")
-    assert call("run", "job.toml", "--engine", "inprocess", "--output", "run").code == 0
+    assert call("run", "job.toml", "--at", "inprocess", "--output", "run").code == 0
     bank = ("--data", "bank=bank.parquet")
     first = call("predict", "run", *bank, "--data", "telco=telco.csv")
     plain = call(

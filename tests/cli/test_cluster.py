@@ -1,5 +1,4 @@
-"""`vfl submit`, `status`, `logs` and `cancel`, with a job server that runs each submitted command at once in a
-shell."""
+"""`vfl submit`, with a job server that runs each submitted command at once in a shell."""
 
 from __future__ import annotations
 
@@ -31,7 +30,6 @@ class Server:
     sent: list[dict[str, Any]] = field(default_factory=list)
     printed: dict[str, str] = field(default_factory=dict)
     status: dict[str, str] = field(default_factory=dict)
-    stops: str = "STOPPED"
 
     def submit_job(self, *, entrypoint: str, submission_id: str, runtime_env: dict[str, Any], **asked: Any) -> None:
         packages = [Path(package) for package in runtime_env.get("py_modules", ())]
@@ -64,18 +62,9 @@ class Server:
     def get_job_info(self, ident: str) -> Info:
         return self.Info(self.known(ident), self.status[ident])
 
-    def list_jobs(self) -> list[Info]:
-        return [self.Info(ident, status) for ident, status in self.status.items()]
-
-    def get_job_logs(self, ident: str) -> str:
-        return self.printed[self.known(ident)]
-
     async def tail_job_logs(self, ident: str) -> Any:
         for line in self.printed[self.known(ident)].splitlines(keepends=True):
             yield line
-
-    def stop_job(self, ident: str) -> None:
-        self.status[self.known(ident)] = self.stops
 
 
 @pytest.fixture
@@ -130,32 +119,27 @@ def test_only_the_text_of_the_job_is_sent(server: Server, job: Path) -> None:
     there = server.folder / "site with a space" / f"{sent['id']}.toml"
     assert there.read_text() == job.read_text()
     assert jobfile.read(there)[0].digest == jobfile.read(job)[0].digest
-    said = run("logs", sent["id"])
+    said = server.printed[sent["id"]]
     expected = f"--output runs/{sent['id']} --set privacy.epsilon=2 --ledger a b.db"
-    assert said == f"run {sent['id']}.toml --address auto {expected}\n"
+    assert said == f"run {sent['id']}.toml --at auto {expected}\n"
     assert sent["output"] == f"runs/{sent['id']}"
 
 
-def test_status_logs_and_cancel(server: Server, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_jobs_have_two_names(server: Server, job: Path) -> None:
     first, second = (submit(job, server)["id"] for _ in range(2))
     assert first != second
-    assert run("status").splitlines() == [f"{first}  succeeded", f"{second}  succeeded"]
-    assert run("logs", first, "--follow") == run("logs", first)
-    assert "can be resumed" in run("cancel", second)
-    assert json.loads(run("status", second, "--json")) == [{"id": second, "status": "STOPPED", "message": ""}]
-    server.stops = "PENDING"
-    monkeypatch.setattr(submission, "CANCEL_SECONDS", 0.1)
-    with pytest.raises(FederationError, match=r"still pending"):
-        run("cancel", second)
-    for line in (("status", "x"), ("logs", "x"), ("cancel", "x")):
-        with pytest.raises(FederationError, match=r"no job 'x'.*vfl status"):
-            run(*line)
+
+
+@pytest.mark.parametrize("name", ["status", "logs", "cancel"])
+def test_jobs_are_followed_by_the_commands_of_ray(name: str) -> None:
+    with pytest.raises(click.UsageError, match="it is ray job"):
+        run(name, "x")
 
 
 def test_resume(server: Server) -> None:
     said = run("submit", "--resume", "runs/credit-1", "--folder", server.folder, "--follow")
     assert said.splitlines()[1] == "resume runs/credit-1"
-    with pytest.raises(FederationError, match="failed: see vfl logs"):
+    with pytest.raises(FederationError, match="failed: see ray job logs"):
         run("submit", "--resume", "broken", "--folder", server.folder, "--follow")
 
 
@@ -169,21 +153,16 @@ def test_errors_are_found_before_submission(server: Server, job: Path, tmp_path:
     assert server.sent == []
 
 
-def test_the_list_has_one_line_per_job(server: Server, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ident = submit(job, server)["id"]
+def test_a_failure_is_told_without_the_logs(server: Server, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = "Job entrypoint command failed with exit code 5, last available logs (truncated to 20,000 chars):\nerror: x"
-    info = Server.Info(ident, "FAILED", whole)
-    monkeypatch.setattr(server, "list_jobs", lambda: [info])
-    monkeypatch.setattr(server, "get_job_info", lambda _: info)
-    assert run("status") == f"{ident}  failed  {whole.partition(',')[0]}\n"
-    assert run("status", ident).endswith("error: x\n")
-    with pytest.raises(FederationError, match=f"exit code 5.*vfl logs {ident}$"):
-        run("logs", ident, "--follow")
+    monkeypatch.setattr(server, "get_job_info", lambda ident: Server.Info(ident, "FAILED", whole))
+    with pytest.raises(FederationError, match=r"exit code 5; see ray job logs credit-\w+$"):
+        run("submit", job, "--folder", server.folder, "--follow")
 
 
 def test_a_missing_folder_is_named(server: Server, job: Path) -> None:
     ident = json.loads(run("submit", job, "--folder", "/no such $folder", "--json"))["id"]
-    said = run("logs", ident)
+    said = server.printed[ident]
     assert said.startswith(
         "error: there is no folder '/no such $folder' that can be entered where the coordinator runs"
     )
@@ -220,10 +199,7 @@ def test_a_given_address_takes_precedence(
     assert os.environ[variable] == "http://other:8265"
 
 
-@pytest.mark.parametrize(
-    "line", [("status",), ("logs", "x"), ("cancel", "x"), ("submit", "--resume", "r", "--folder", "f")]
-)
-def test_a_wrong_token(client: list[str | None], monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]) -> None:
+def test_a_wrong_token(client: list[str | None], monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     class AuthenticationError(ray.exceptions.RayError):  # type: ignore[misc]  # Ray has one from 2.52 on
@@ -235,7 +211,7 @@ def test_a_wrong_token(client: list[str | None], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys.modules["ray.job_submission"], "JobSubmissionClient", refuse)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/etc/vfl/token")
     with pytest.raises(PlacementError) as raised:
-        run(*line, "--address", "http://mine:8265")
+        run("submit", "--resume", "r", "--folder", "f", "--address", "http://mine:8265")
     for fact in ("http://mine:8265", "RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN_PATH", "'/etc/vfl/token'"):
         assert fact in str(raised.value)
 
@@ -246,8 +222,8 @@ def test_the_address_of_a_job_server_is_refused_as_a_cluster_address(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
     for address in ("auto", "http://head:8265"):
-        with pytest.raises(PlacementError, match=r"head:8265.*vfl submit JOB.*--address HEAD:6379"):
-            run("run", "breast_cancer", "--address", address)
+        with pytest.raises(PlacementError, match=r"head:8265.*vfl submit JOB.*--at HEAD:6379"):
+            run("run", "breast_cancer", "--at", address)
     assert list(tmp_path.iterdir()) == []
 
 

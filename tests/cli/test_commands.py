@@ -83,7 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trained(call: Callable[..., Said], *options: str) -> dict[str, Any]:
-    said = call("run", "job.toml", "--engine", "inprocess", "--json", *options)
+    said = call("run", "job.toml", "--at", "inprocess", "--json", *options)
     assert said.code == 0, said.err
     summary: dict[str, Any] = json.loads(said.out)
     return summary
@@ -91,7 +91,7 @@ def trained(call: Callable[..., Said], *options: str) -> dict[str, Any]:
 
 class TestRun:
     def test_a_run_shows_its_privacy_and_leaves_a_model(self, folder: Path, call: Callable[..., Said]) -> None:
-        said = call("run", "job.toml", "--engine", "inprocess", "--output", "out")
+        said = call("run", "job.toml", "--at", "inprocess", "--output", "out")
         assert said.code == 0, said.err
         certificate = vfl.Certificate.load(folder / "out" / "certificate.json")
         assert certificate.private
@@ -124,7 +124,7 @@ class TestRun:
         assert there["intercept"] == here["intercept"]
 
     def test_json_is_the_only_output(self, folder: Path, call_apart: Callable[..., Said]) -> None:
-        said = call_apart("run", "job.toml", "--engine", "inprocess", "--json", "--output", "out")
+        said = call_apart("run", "job.toml", "--at", "inprocess", "--json", "--output", "out")
         assert said.err == ""
         summary = json.loads(said.out)
         result = Result.load(folder / "out")
@@ -148,7 +148,7 @@ class TestRun:
         assert summary["coef"] == dict(zip(result.feature_names, result.coef_.tolist(), strict=True))
 
     def test_a_run_without_privacy_is_labelled_everywhere(self, folder: Path, call: Callable[..., Said]) -> None:
-        said = call("run", "job.toml", "--engine", "inprocess", "--set", "privacy=none", "--output", "out")
+        said = call("run", "job.toml", "--at", "inprocess", "--set", "privacy=none", "--output", "out")
         assert "NOT PRIVATE: trained without noise" in said.out
         assert "NONE: the model is not" in said.err
         summary = trained(call, "--set", "privacy=none")
@@ -158,7 +158,7 @@ class TestRun:
         assert "NOT PRIVATE" in str(Result.load(folder / "out").certificate)
 
     def test_seeded_noise_is_flagged(self, folder: Path, call: Callable[..., Said]) -> None:
-        said = call("run", "job.toml", "--engine", "inprocess", "--set", "privacy.noise.seed=1", "--output", "out")
+        said = call("run", "job.toml", "--at", "inprocess", "--set", "privacy.noise.seed=1", "--output", "out")
         assert "NOT PRIVATE as run: seeded noise" in said.err
         assert "NOT PRIVATE (the accounting alone would give" in said.out
         assert vfl.Certificate.load(folder / "out" / "certificate.json").private is False
@@ -171,13 +171,13 @@ class TestRun:
     def test_a_non_empty_output_is_refused(self, folder: Path, call: Callable[..., Said]) -> None:
         (folder / "out").mkdir()
         (folder / "out" / "notes.txt").write_text("mine")
-        said = call("run", "job.toml", "--engine", "inprocess", "--output", "out")
+        said = call("run", "job.toml", "--at", "inprocess", "--output", "out")
         assert said.code == OutputError.exit_code == 6
         assert re.search("'out' is not empty: name a new one", said.err)
         assert [path.name for path in (folder / "out").iterdir()] == ["notes.txt"]
 
     def test_an_output_that_cannot_be_a_folder_is_refused(self, folder: Path, call: Callable[..., Said]) -> None:
-        said = call("run", "job.toml", "--engine", "inprocess", "--output", "all.csv")
+        said = call("run", "job.toml", "--at", "inprocess", "--output", "all.csv")
         assert said.code == 6
         assert said.err.startswith("error: cannot write to 'all.csv'")
 
@@ -187,7 +187,7 @@ class TestRun:
         (folder / "sub").mkdir()
         (folder / "job.toml").write_text(text, encoding="utf-8")
         os.chdir(folder / "sub")
-        said = call("run", "../job.toml", "--engine", "inprocess", "--json", "--output", "out")
+        said = call("run", "../job.toml", "--at", "inprocess", "--json", "--output", "out")
         assert said.code == 0, said.err
         assert json.loads(said.out)["findings"]["held out"]["n_records"] > 0
 
@@ -216,7 +216,7 @@ class TestExitCodes:
     def test_a_deliberate_error_is_one_line(
         self, folder: Path, call: Callable[..., Said], arguments: tuple[str, ...], code: int, said: str
     ) -> None:
-        options = ("--engine", "inprocess", "--json") if arguments[0] == "run" else ()
+        options = ("--at", "inprocess", "--json") if arguments[0] == "run" else ()
         answer = call(*arguments, *options)
         assert answer.code == code
         assert said in answer.err
@@ -236,7 +236,7 @@ class TestExitCodes:
         SqliteLedger(folder / "ledger.db").set_cap("credit-2026", epsilon=2.5, delta=1e-5)
         ledger = ("--set", "dataset=credit-2026", "--ledger", "ledger.db")
         trained(call, *ledger, "--output", "first")
-        said = call("run", "job.toml", "--engine", "inprocess", "--json", *ledger, "--output", "second")
+        said = call("run", "job.toml", "--at", "inprocess", "--json", *ledger, "--output", "second")
         assert said.code == 4
         assert "credit-2026" in said.err
         assert not (folder / "second" / "model.json").exists()
@@ -246,7 +246,7 @@ class TestExitCodes:
             raise PartyLost("party 'telco' died")
 
         monkeypatch.setattr("vfl.launch.engines.inprocess.run", lose)
-        said = call("run", "job.toml", "--engine", "inprocess")
+        said = call("run", "job.toml", "--at", "inprocess")
         told = "nothing was charged and no run is kept: when the party is back, run or submit it again"
         assert (said.code, said.err.splitlines()[-2:]) == (5, ["error: party 'telco' died", told])
         assert not list((folder / "runs").iterdir())
@@ -257,7 +257,7 @@ class TestExitCodes:
 
         monkeypatch.setattr("vfl.launch.engines.inprocess.run", interrupt)
         told = "interrupted; the run keeps its releases; continue with: vfl resume out\n"
-        for words in (("run", "job.toml", "--engine", "inprocess", "--output", "out"), ("resume", "out")):
+        for words in (("run", "job.toml", "--at", "inprocess", "--output", "out"), ("resume", "out")):
             said = call(*words)
             assert (said.code, said.err) == (130, told)
         monkeypatch.setattr("vfl.planning.plan", interrupt)
@@ -276,13 +276,13 @@ class TestExitCodes:
 
         monkeypatch.setattr("vfl.launch.engines.ray.run", interrupt)
         monkeypatch.setattr("vfl.launch.engines.inprocess.run", interrupt)
-        for words in (("run", "job.toml", "--address", "10.0.0.1:6379", "--output", "out"), ("resume", "out")):
+        for words in (("run", "job.toml", "--at", "10.0.0.1:6379", "--output", "out"), ("resume", "out")):
             assert call(*words).code == 130
-        assert call("resume", "out", "--address", "10.0.0.2:6379").code == 130
+        assert call("resume", "out", "--at", "10.0.0.2:6379").code == 130
         assert asked == ["10.0.0.1:6379", "10.0.0.1:6379", "10.0.0.2:6379"]
-        assert call("run", "job.toml", "--engine", "inprocess", "--output", "here").code == 130
-        refused = call("resume", "here", "--address", "10.0.0.2:6379")
-        assert (refused.code, "did not begin on Ray" in refused.err) == (2, True)
+        assert call("run", "job.toml", "--at", "inprocess", "--output", "here").code == 130
+        refused = call("resume", "here", "--at", "10.0.0.2:6379")
+        assert (refused.code, "began in one process" in refused.err) == (2, True)
 
 
 class TestPlan:
@@ -294,10 +294,8 @@ class TestPlan:
 
     def test_explain_shows_formulas(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("plan", "job.toml", "-n", "30000", "--explain")
-        assert said.out.strip() == make_plan(jobfile.read("job.toml")[0], 30_000).explain()
+        assert said.out.startswith(make_plan(jobfile.read("job.toml")[0], 30_000).explain())
         assert "  minimise   F(w) = " in said.out
-        ran = call("run", "job.toml", "--engine", "inprocess", "--explain")
-        assert "  minimise   F(w) = " in ran.err
 
     def test_json(self, folder: Path, call: Callable[..., Said]) -> None:
         plan = json.loads(call("plan", "job.toml", "-n", "500", "--json").out)
@@ -332,7 +330,7 @@ class TestPlan:
         assert re.search(rf"warning +{re.escape(warning)};.*1/n² = 0\.000156", said.out)
         assert json.loads(call("plan", "job.toml", "--json", *loose).out)["warnings"][0].startswith(warning)
         assert trained(call, *loose, "--output", "loose")["warnings"][0].startswith(warning)
-        ran = call("run", "job.toml", "--engine", "inprocess", *loose)
+        ran = call("run", "job.toml", "--at", "inprocess", *loose)
         assert f"  warning    {warning}" in ran.err
         assert "warning" not in call("plan", "job.toml", "--set", "privacy.delta=0.0124").out
         assert trained(call, "--output", "usual")["warnings"] == []
@@ -357,23 +355,22 @@ class TestPlan:
 class TestEvaluate:
     def test_released_measures_are_printed_again(self, folder: Path, call: Callable[..., Said]) -> None:
         summary = trained(call, "--output", "out")
-        assert json.loads(call("evaluate", "out", "--json").out) == summary["findings"]
-        assert call("evaluate", "out").out == f"held out: {Result.load(folder / 'out').findings['held out']}\n"
+        assert json.loads(call("show", "out", "--json").out)["measures"] == summary["findings"]
+        assert call("show", "out").out == f"held out: {Result.load(folder / 'out').findings['held out']}\n"
         whole = (folder / "out" / "findings.json").read_text(encoding="utf-8")
         value = str(json.loads(whole)["held out"]["measures"]["accuracy"]["value"])
         (folder / "out" / "findings.json").write_text(whole.replace(value, "0.99"), encoding="utf-8")
-        said = call("evaluate", "out")
+        said = call("show", "out")
         assert said.code == OutputError.exit_code
         assert "certificate does not hold: findings: " in said.err
         (folder / "out" / "findings.json").write_text("[]", encoding="utf-8")
-        assert "findings.json' is damaged" in call("evaluate", "out").err
+        assert "findings.json' is damaged" in call("show", "out").err
 
     @pytest.mark.parametrize("data", [("all.csv",), ("bank=all.csv", "telco=telco.csv")], ids=["table", "parties"])
     def test_on_other_records_it_is_exact(self, folder: Path, call: Callable[..., Said], data: tuple[str, ...]) -> None:
         trained(call, "--output", "out")
         asked = ("evaluate", "out", "--json", *(part for source in data for part in ("--data", source)))
         found = json.loads(call(*asked).out)["data"]
-        assert json.loads(call(*asked, "--shards", "3").out)["data"] == found
         table = pacsv.read_csv("all.csv")
         right = Result.load(folder / "out").predict(table) == np.array(table["default"])
         assert found["measures"]["accuracy"]["value"] == pytest.approx(right.mean(), abs=1e-12)
@@ -383,15 +380,15 @@ class TestEvaluate:
         text = JOB.replace("holdout = 0.25\n", "")
         (folder / "job.toml").write_text(text, encoding="utf-8")
         trained(call, "--output", "out")
+        said = call("show", "out")
+        assert said.code == 2
+        assert "--intervals" in said.err
         said = call("evaluate", "out")
         assert said.code == 2
-        assert re.search("no measures.*holdout.*--data", said.err)
-        said = call("evaluate", "out", "--shards", "3")
-        assert said.code == 2
-        assert "--shards needs --data" in said.err
+        assert re.search("Missing option '--data'.*vfl show RUN", said.err)
 
     def test_diagnostics_are_flagged(self, folder: Path, call: Callable[..., Said]) -> None:
-        said = call("run", "job.toml", "--engine", "inprocess", "--diagnostics", "--output", "out")
+        said = call("run", "job.toml", "--at", "inprocess", "--set", "diagnostics=true", "--output", "out")
         assert "NOT PRIVATE (the accounting alone would give" in said.out
         assert "diagnostics: loss" in said.out
         assert "(un-noised and uncharged: NOT PRIVATE)" in said.out
@@ -412,8 +409,6 @@ class TestPredict:
         assert [line.split(",")[1] for line in lines] == result.predict("all.csv").tolist()
         assert [float(line.split(",")[2]) for line in lines] == result.predict_proba("all.csv")[:, 1].tolist()
         assert set(result.predict("all.csv")) <= {"no", "yes"}  # noise may leave only one of them
-        asked = (word for source in data for word in ("--data", source))
-        assert call("predict", "out", *asked, "--shards", "3").out == said.out
 
     def test_text_in_another_format(self, folder: Path, call: Callable[..., Said]) -> None:
         trained(call, "--output", "out")
@@ -583,7 +578,7 @@ class TestDoctor:
 
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         monkeypatch.setattr(doctor, "CHECKS", ())
-        plan = ("plan", "breast_cancer", "--nodes")
+        plan = ("plan", "breast_cancer", "--explain")
         assert "vfl doctor --measure" in call(*plan).out
         monkeypatch.setattr(measuring, "measure", lambda: Machine(memory=1e5, trip_seconds=2.0, measured="1"))
         said = call("doctor", "--measure")

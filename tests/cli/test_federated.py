@@ -1,4 +1,4 @@
-"""--federation on the coordinator's commands: refusals, each in one line and before a folder is made."""
+"""--at FILE.toml on the coordinator's commands: refusals, each in one line and before a folder is made."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-ACROSS = ("--federation", "credit.toml")
+ACROSS = ("--at", "credit.toml")
 
 
 class TestRefusals:
@@ -58,15 +58,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            ((*ACROSS, "--as", "bank"), "its coordinator: a party takes part with vfl join credit.toml --as bank"),
-            ((*ACROSS, "--as", "hob"), "'hob' is not a member of the federation 'credit' (did you mean 'hub'?): 'hub' coord"),
-            ((*ACROSS, "--identity", "bank.key"), "the identity 'bank.key' belongs to 'bank', not to 'hub'"),
-            ((*ACROSS, "--identity", "none.key"), "there is no key at 'none.key'"),
-            ((*ACROSS, "--data", "bank.csv"), "with --federation, --data takes PARTY=NAME, not 'bank.csv'"),
+            ((*ACROSS, "--data", "bank.csv"), "with a federation, --data takes PARTY=NAME, not 'bank.csv'"),
             ((*ACROSS, "--data", "bnk=x"), "--data bnk=x: there is no party 'bnk' (did you mean 'bank'?)"),
             ((*ACROSS, "--data", "bank=x", "--data", "bank=y"), "--data names 'bank' twice"),
-            (("--federation", "none.toml"), "there is no federation file 'none.toml'"),
-            (("--federation", "job.toml"), "the federation file 'job.toml': id is unknown"),
+            (("--at", "none.toml"), "there is no federation file 'none.toml'"),
+            (("--at", "job.toml"), "the federation file 'job.toml': id is unknown"),
         ],
     )  # fmt: skip
     def test_one_line(self, call: Call, folder: Path, command: str, words: tuple[str, ...], said: str) -> None:
@@ -79,16 +75,13 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (("--as", "hub"), "--as needs --federation FILE"),
-            (("--identity", "hub.key"), "--identity needs --federation FILE"),
-            (("--data", "bank=x"), "--data needs --federation FILE"),
-            (("--metrics", "127.0.0.1:9464"), "--metrics needs --federation FILE"),
-            (("--log", "log"), "--log needs --federation FILE"),
+            (("--data", "bank=x"), "--data needs a federation: --at FILE.toml"),
+            (("--metrics", "127.0.0.1:9464"), "--metrics needs a federation: --at FILE.toml"),
+            (("--log", "log"), "--log needs a federation: --at FILE.toml"),
+            (("--at", "rey"), "unknown site at='rey' (did you mean 'ray'?)"),
+            (("--federation", "credit.toml"), "No such option '--federation': it is --at"),
+            (("--shards", "2"), "a value of the job is given as --set ray.shards=..."),
             ((*ACROSS, "--metrics", "9464"), "the address of the metrics: '9464' is not an address"),
-            (
-                (*ACROSS, "--address", "auto"),
-                "--address cannot be combined with --federation: its parties run vfl join",
-            ),
         ],
     )
     def test_options_that_do_not_fit(self, call: Call, folder: Path, words: tuple[str, ...], said: str) -> None:
@@ -103,6 +96,18 @@ class TestRefusals:
             assert done.code == 2
             assert "'clinic' is not a party of the federation" in done.err
             assert "its parties are bank, telco" in done.err
+
+    @pytest.mark.parametrize(
+        ("key", "said"),
+        [
+            ("bank.key", "the identity 'bank.key' belongs to 'bank', not to 'hub'"),
+            ("none.key", "there is no key at 'none.key'"),
+        ],
+    )
+    def test_a_key_of_somebody_else(self, call: Call, monkeypatch: pytest.MonkeyPatch, key: str, said: str) -> None:
+        monkeypatch.setenv("VFL_IDENTITY", key)
+        done = call("run", "job.toml", *ACROSS)
+        assert (done.code, said in done.err) == (2, True)
 
     def test_the_coordinators_key_is_private(self, call: Call, folder: Path) -> None:
         (folder / "hub.key").chmod(0o644)
@@ -121,11 +126,8 @@ class TestModels:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            ((*ACROSS, "--engine", "ray"), "--engine cannot be combined with --federation"),
-            ((*ACROSS, "--policy", "bank=x"), "--policy cannot be combined with --federation"),
-            ((*ACROSS, "--cores", "2"), "--cores cannot be combined with --federation"),
-            (("--as", "hub", "--data", "x"), "--as needs --federation FILE"),
-            (("--part", "bank=x", *ACROSS), "--part cannot be combined with --federation"),
+            ((*ACROSS, "--policy", "bank=x"), "--policy does not go with a federation"),
+            (("--part", "bank=x", *ACROSS), "--part does not go with a federation"),
             (ACROSS, "name the folder RUN of a model"),
             ((), "Missing option '--data'"),
         ],
@@ -147,12 +149,12 @@ class TestPlan:
     def test_it_asks_for_an_alignment_across(self, call: Call) -> None:
         said = call("plan", "job.toml", *ACROSS)
         assert said.code == 2
-        assert "--federation credit.toml" in " ".join(said.err.split())
+        assert "--at credit.toml" in " ".join(said.err.split())
 
 
 class TestWatched:
     def test_connections_are_printed(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        with watched(Where(federation=folder / "credit.toml", log=folder / "log.jsonl"), ("bank", "telco")):
+        with watched(Where(at=str(folder / "credit.toml"), log=folder / "log.jsonl"), ("bank", "telco")):
             for line in (
                 {"event": "connected", "party": "bank"},
                 {"event": "disconnected", "party": "bank", "why": "the connection broke"},
@@ -171,18 +173,18 @@ class TestWatched:
         assert all(line["time"] > 1.7e9 for line in kept)
 
     def test_quiet(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        with watched(Where(federation=folder / "credit.toml"), (), quiet=True):
+        with watched(Where(at=str(folder / "credit.toml")), (), quiet=True):
             logging.getLogger(LINKS).info(json.dumps({"event": "connected", "party": "bank"}))
         assert capsys.readouterr() == ("", "")
 
     def test_refusals(self, folder: Path) -> None:
         with (
             pytest.raises(OutputError, match="cannot write the log"),
-            watched(Where(federation=folder / "credit.toml", log=folder / "no" / "log"), ()),
+            watched(Where(at=str(folder / "credit.toml"), log=folder / "no" / "log"), ()),
         ):
             pass
         with (
             pytest.raises(SpecificationError, match="write HOST:PORT"),
-            watched(Where(federation=folder / "credit.toml", metrics="x"), ()),
+            watched(Where(at=str(folder / "credit.toml"), metrics="x"), ()),
         ):
             pass

@@ -77,7 +77,7 @@ def test_a_hostile_file_of_a_run_is_refused(name: str, kind: str, run: Path, tmp
         path.write_text(HOSTILE[kind], encoding="utf-8")
     said = call("verify", str(run))
     assert said.code not in (0, 130)
-    for words in (("report", str(run)), ("compare", str(run), str(run))):
+    for words in (("report", str(run)), ("show", str(run), str(run))):
         call(*words)
 
 
@@ -94,7 +94,7 @@ def test_a_hostile_job_or_certificate_is_refused(kind: str, tmp_path: Path, call
 
 def test_a_pipe_in_the_place_of_a_key_or_a_certificate_is_refused(run: Path, tmp_path: Path, call: Any) -> None:
     os.mkfifo(tmp_path / "pipe.pem")
-    assert call("verify", str(run), "--key", str(tmp_path / "pipe.pem")).code == 2
+    assert call("verify", str(run), "--signer", str(tmp_path / "pipe.pem")).code == 2
     for read in (read_public, read_federation):
         with pytest.raises(SpecificationError, match="regular file"):
             read(tmp_path / "pipe.pem")
@@ -151,8 +151,8 @@ def test_nothing_that_a_terminal_obeys_is_printed(run: Path, tmp_path: Path) -> 
     other = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[2J"))
     other.mkdir()
     commands = (
-        ["compare", run, run],
-        ["compare", run, run, "--json"],
+        ["show", run, run],
+        ["show", run, run, "--json"],
         ["plan", tmp_path / "bad.toml"],
         ["verify", other],
     )

@@ -152,10 +152,10 @@ class TestCap:
 
     def test_accounting_is_fixed_after_the_first_run(self, path: Path) -> None:
         said = json.loads(
-            ledger("cap", path, "new", "--epsilon", 1, "--delta", DELTA, "--accounting", "zcdp", "--json")
+            ledger("cap", path, "new", "--epsilon", 1, "--delta", DELTA, "--accountant", "zcdp", "--json")
         )
         assert said["accounting"] == "zcdp"
-        asked = ("cap", path, "credit", "--epsilon", 3, "--delta", DELTA, "--accounting", "zcdp")
+        asked = ("cap", path, "credit", "--epsilon", 3, "--delta", DELTA, "--accountant", "zcdp")
         assert "uses gdp accounting" in refused(BudgetError, *asked)
 
     def test_another_delta_requires_yes(self, path: Path) -> None:

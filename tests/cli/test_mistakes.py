@@ -173,7 +173,7 @@ def test_invalid_data(folder: Path, call: Callable[..., Said], change: dict[str,
             table.column_names.index(column), column, [list(map(str, cells)) if value is not None else cells]
         )
     pacsv.write_csv(table, folder / "all.csv")
-    answer = call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    answer = call("run", "job.toml", "--at", "inprocess", "--output", "run")
     assert answer.code == 3
     assert said in answer.err
 
@@ -261,8 +261,8 @@ def test_rows_that_could_be_aligned_are_mentioned(
     (folder / "job.toml").write_text(text, encoding="utf-8")
     planned = call("plan", "job.toml", "-n", "40")
     plain = json.loads(call("plan", "job.toml", "-n", "40", "--json").out)
-    ran = call("run", "job.toml", "--engine", "inprocess", "--output", "run")
-    again = json.loads(call("run", "job.toml", "--engine", "inprocess", "--output", "again", "--json").out)
+    ran = call("run", "job.toml", "--at", "inprocess", "--output", "run")
+    again = json.loads(call("run", "job.toml", "--at", "inprocess", "--output", "again", "--json").out)
     assert ran.code == 0, ran.err
     assert [len(found["warnings"]) for found in (plain, again)] == [int(said is not None)] * 2
     assert planned.out.count("  warning    row i of every file is taken") == int(said is not None)
@@ -289,7 +289,7 @@ class TestRunFolders:
     @pytest.fixture
     def cut_off(self, folder: Path, call: Callable[..., Said]) -> str:
         """Make a run that lacks only the files written at its end."""
-        assert call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json").code == 0
+        assert call("run", "job.toml", "--at", "inprocess", "--output", "run", "--json").code == 0
         for name in ("model.json", "certificate.json"):
             (folder / "run" / name).unlink()
         return "run"
@@ -318,14 +318,14 @@ class TestRunFolders:
 
     def test_a_finished_run_is_only_shown(self, folder: Path, call: Callable[..., Said]) -> None:
         """Its data may no longer exist."""
-        assert call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json").code == 0
+        assert call("run", "job.toml", "--at", "inprocess", "--output", "run", "--json").code == 0
         (folder / "all.csv").unlink()
         again = call("resume", "run")
         assert (again.code, again.err) == (0, "the run in 'run' is finished: nothing is left to do\n")
         assert "differentially private for every record" in again.out
 
     def test_the_result_names_training_and_held_out_records(self, folder: Path, call: Callable[..., Said]) -> None:
-        call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json", "--set", "holdout=0.25")
+        call("run", "job.toml", "--at", "inprocess", "--output", "run", "--json", "--set", "holdout=0.25")
         result = vfl.Result.load("run")
         held_out = result.findings["held out"].n_records
         assert f"Result of job 'credit': 40 records ({held_out} of them held out), 3 features" in repr(result)

@@ -265,7 +265,7 @@ class TestClosedPipe:
         reader, writer = os.pipe()
         os.close(reader)
         code = "import sys; from vfl.apps.cli import main; sys.argv = ['vfl', *sys.argv[1:]]; main()"
-        arguments = ("run", "job.toml", "--engine", "inprocess", "--output", "out")
+        arguments = ("run", "job.toml", "--at", "inprocess", "--output", "out")
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments],
             cwd=tmp_path,

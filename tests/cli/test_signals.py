@@ -115,10 +115,10 @@ def waiting(descriptor: int) -> int:
 ROOM = 120
 """Bytes of output for which the pipe has room: two or three lines."""
 FIRST = ""
-RUN = ["run", "job.toml", "--engine", "inprocess"]
+RUN = ["run", "job.toml", "--at", "inprocess"]
 COMMANDS = {
     "run": (RUN, "round "),
-    "align": (["align", "job.toml", "--engine", "inprocess", "--again"], FIRST),
+    "align": (["align", "job.toml", "--at", "inprocess", "--again"], FIRST),
 }
 
 

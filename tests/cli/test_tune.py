@@ -63,7 +63,7 @@ def test_plan_states_the_price_and_a_forecast(here):
 
 
 def test_tune_writes_a_run_that_the_other_commands_read(here):
-    said = ran("tune", "small.toml", "--candidates", "tune.toml", "--engine", "inprocess", "--output", "run")
+    said = ran("tune", "small.toml", "--candidates", "tune.toml", "--at", "inprocess", "--output", "run")
     for number in (1, 2, 3):
         assert f"candidate {number} of 3: " in said
     assert "was chosen" in said
@@ -77,7 +77,7 @@ def test_tune_writes_a_run_that_the_other_commands_read(here):
 
 
 def test_the_outcome_as_json(here):
-    said = ran("tune", "small.toml", "--candidates", "tune.toml", "--engine", "inprocess", "--output", "run", "--json")
+    said = ran("tune", "small.toml", "--candidates", "tune.toml", "--at", "inprocess", "--output", "run", "--json")
     plain = json.loads(said)
     assert plain["choice"]["of"] == 3
     assert plain["choice"]["candidate"] in (1, 2, 3)
@@ -102,7 +102,7 @@ def test_the_outcome_as_json(here):
 )
 def test_bad_candidates_are_refused_in_a_sentence(here, text, said):
     (here / "tune.toml").write_text(text, encoding="utf-8")
-    for command in (("plan",), ("tune", "--engine", "inprocess", "--output", "run")):
+    for command in (("plan",), ("tune", "--at", "inprocess", "--output", "run")):
         with pytest.raises(SpecificationError, match=said) as caught:
             ran(command[0], "small.toml", "--candidates", "tune.toml", *command[1:])
         assert caught.value.exit_code == 2
@@ -116,7 +116,7 @@ def test_a_missing_file_of_candidates_is_named(here):
 
 def test_the_cap_of_a_data_set_stops_a_tune_with_exit_code_4(here):
     ran("ledger", "cap", "budget.db", "small", "--epsilon", "1.1", "--delta", "1e-6")
-    words = ("tune", "small.toml", "--candidates", "tune.toml", "--engine", "inprocess", "--output", "run")
+    words = ("tune", "small.toml", "--candidates", "tune.toml", "--at", "inprocess", "--output", "run")
     with pytest.raises(BudgetExceeded) as caught:
         ran(*words, "--set", "dataset=small", "--ledger", "budget.db")
     assert caught.value.exit_code == 4
@@ -131,7 +131,7 @@ def test_a_tune_that_was_cut_off_is_resumed_by_the_same_command_as_a_run(here, m
 
     monkeypatch.setattr(vfl.Result, "document", full)  # of the winner, when it is stored
     with pytest.raises(OutputError):
-        ran("tune", "small.toml", "--candidates", "tune.toml", "--engine", "inprocess", "--output", "run")
+        ran("tune", "small.toml", "--candidates", "tune.toml", "--at", "inprocess", "--output", "run")
     monkeypatch.undo()
     monkeypatch.chdir(here)
     said = ran("resume", "run")

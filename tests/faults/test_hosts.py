@@ -99,9 +99,9 @@ def submitted(hosts: Hosts, text: str = JOB) -> dict[str, str]:
     return sent
 
 
-def status(hosts: Hosts, ident: str) -> dict[str, Any]:
-    (job,) = json.loads(hosts.vfl(0, "status", ident, "--address", hosts.server, "--json"))
-    return dict(job)
+def status(hosts: Hosts, ident: str) -> str:
+    code = f"from vfl.launch.engines.submission import JobServer; print(JobServer({hosts.server!r}).status({ident!r}).status)"
+    return hosts.run(0, "python", "-c", code).stdout.split()[-1]
 
 
 def rounds(hosts: Hosts, sent: dict[str, str]) -> int:
@@ -128,9 +128,9 @@ def wait(what: Any, seconds: float) -> None:
 
 
 def ended(hosts: Hosts, sent: dict[str, str], seconds: float) -> str:
-    wait(lambda: status(hosts, sent["id"])["status"] in ("SUCCEEDED", "FAILED", "STOPPED"), seconds)
-    text = hosts.vfl(0, "logs", sent["id"], "--address", hosts.server)
-    assert status(hosts, sent["id"])["status"] == "SUCCEEDED", text
+    wait(lambda: status(hosts, sent["id"]) in ("SUCCEEDED", "FAILED", "STOPPED"), seconds)
+    text = hosts.run(0, "ray", "job", "logs", sent["id"], "--address", hosts.server).stdout
+    assert status(hosts, sent["id"]) == "SUCCEEDED", text
     return text
 
 
@@ -150,7 +150,7 @@ def test_cut_off_and_healed(hosts: Hosts) -> None:
     stopped = rounds(hosts, sent)
     time.sleep(8)  # Ray considers the node dead
     assert rounds(hosts, sent) <= stopped + 40
-    assert status(hosts, sent["id"])["status"] == "RUNNING"
+    assert status(hosts, sent["id"]) == "RUNNING"
     hosts.kill(2)
     hosts.heal(2)
     hosts.start(2, **{"party:telco": 1})
@@ -189,10 +189,10 @@ def test_a_host_that_stays_away_is_left_out(hosts: Hosts) -> None:
 
 def test_cancelled_then_resumed(hosts: Hosts) -> None:
     started(hosts)
-    sent = submitted(hosts, JOB.replace("passes = 800", "passes = 1600"))  # outlasts the start of vfl cancel
+    sent = submitted(hosts, JOB.replace("passes = 800", "passes = 1600"))  # outlasts the start of ray job stop
     wait(lambda: rounds(hosts, sent) > 200, 120)
-    hosts.vfl(0, "cancel", sent["id"], "--address", hosts.server)
-    wait(lambda: status(hosts, sent["id"])["status"] == "STOPPED", 60)
+    hosts.run(0, "ray", "job", "stop", sent["id"], "--address", hosts.server)
+    wait(lambda: status(hosts, sent["id"]) == "STOPPED", 60)
     assert not (hosts.own(0) / sent["output"] / "model.json").exists()
     said = hosts.vfl(
         0, "submit", "--resume", sent["output"], "--address", hosts.server, "--folder", hosts.folder, "--json"
@@ -207,8 +207,8 @@ def test_an_unreachable_host_is_named_with_the_line_that_adds_it(hosts: Hosts) -
     hosts.start(0, coordinator=1)
     hosts.start(1, **{"party:bank": 1})
     sent = submitted(hosts, JOB.replace("ready_seconds = 30", "ready_seconds = 2"))
-    wait(lambda: status(hosts, sent["id"])["status"] == "FAILED", 90)
-    text = hosts.vfl(0, "logs", sent["id"], "--address", hosts.server)
+    wait(lambda: status(hosts, sent["id"]) == "FAILED", 90)
+    text = hosts.run(0, "ray", "job", "logs", sent["id"], "--address", hosts.server).stdout
     assert re.search("'telco' needs one node .*'party:telco' and 1 CPU", " ".join(text.split()))
     assert "ray start --address=10.77.0.10:6379 --num-cpus=1 --resources='{\"party:telco\": 1}'" in text
 
@@ -227,7 +227,7 @@ def test_with_tls_and_a_token(hosts: Hosts) -> None:
     assert (hosts.own(0) / sent["output"] / "model.json").exists()
     hosts.environment[1] = hosts.environment[1] | {"RAY_AUTH_TOKEN_PATH": str(hosts.scratch / "nothing")}
     (hosts.scratch / "nothing").write_text("0" * 64)
-    refused = hosts.run(1, "vfl", "status", "--address", hosts.server)
+    refused = hosts.run(1, "vfl", "submit", "--resume", "x", "--folder", hosts.folder, "--address", hosts.server)
     assert refused.returncode == PlacementError.exit_code
     said = " ".join(refused.stderr.split())
     assert re.search("token is wrong or missing.*RAY_AUTH_MODE=token.*RAY_AUTH_TOKEN_PATH", said)

@@ -109,7 +109,7 @@ class Site:
             SqliteLedger(self.ledger).set_cap("credit", epsilon=1.0, delta=DELTA)
 
     def begin(self, nursery: Nursery) -> int:
-        return nursery.start(self.folder, "run", "job.toml", "--engine", "inprocess", "--output", "run", "--json")
+        return nursery.start(self.folder, "run", "job.toml", "--at", "inprocess", "--output", "run", "--json")
 
     def complete(self, nursery: Nursery) -> float:
         """Run without a fault; return the seconds from the first line of the log to the end."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DELAY_MS = 20.0
-RUN = "vfl run long.toml --federation credit.toml --output runs/long"
+RUN = "vfl run long.toml --at credit.toml --output runs/long"
 
 
 @pytest.mark.slow

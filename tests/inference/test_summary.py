@@ -217,12 +217,10 @@ def test_a_run_without_errors_names_the_option(result: vfl.Result) -> None:
 
 def test_the_command_shows_and_tests(result: vfl.Result, tmp_path: Path) -> None:
     run, call = result.save(tmp_path / "run"), CliRunner()
-    shown = call.invoke(cli.vfl, ["summary", str(run), "--test", "age = 0"])
+    shown = call.invoke(cli.vfl, ["show", str(run), "--test", "age = 0"])
     assert str(result.summary()) in shown.output
     assert str(result.test("age = 0")) in shown.output
-    told = json.loads(
-        call.invoke(cli.vfl, ["summary", str(run), "--level", "0.9", "--test", "age = 0", "--json"]).output
-    )
+    told = json.loads(call.invoke(cli.vfl, ["show", str(run), "--level", "0.9", "--test", "age = 0", "--json"]).output)
     assert told["rows"][1]["high"] == pytest.approx(result.confint(0.9)["age"][1])
     assert told["tests"][0]["df"] == 1
 
@@ -363,7 +361,7 @@ def test_altered_errors_are_found(result: vfl.Result, tmp_path: Path) -> None:
     model["inference"]["covariance"][1][1] *= 0.25
     (run / "model.json").write_text(json.dumps(model), encoding="utf-8")
     assert "model" in vfl.Result.load(run).altered()
-    shown = CliRunner().invoke(cli.vfl, ["summary", str(run)])
+    shown = CliRunner().invoke(cli.vfl, ["show", str(run)])
     assert isinstance(shown.exception, OutputError)
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import vfl
 from vfl.errors import DataError, JobFileError, PartitionError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
+from vfl.job.site import Site, resolve
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:
@@ -574,6 +575,22 @@ def test_values_outside_bounds_and_missing_ones_are_never_refused() -> None:
 def test_an_unknown_site_is_refused() -> None:
     with pytest.raises(SpecificationError, match=r"unknown site at='dask'.*'inprocess', 'ray'"):
         vfl.train(job(), table(), at="dask")
+
+
+@pytest.mark.parametrize(
+    ("at", "site"),
+    [
+        ("inprocess", vfl.InProcess(cores=3, shards=2)),
+        ("ray", vfl.Ray(cores=3, shards=2)),
+        ("auto", vfl.Ray("auto", cores=3, shards=2)),
+        ("10.0.0.1:6379", vfl.Ray("10.0.0.1:6379", cores=3, shards=2)),
+        ("org/credit.toml", vfl.Federated("org/credit.toml")),
+        (None, vfl.InProcess()),
+    ],
+)
+def test_sites_named_as_text(at: str | None, site: Site) -> None:
+    """Cores and shards are those of the job's [ray] table."""
+    assert resolve(at, vfl.InProcess(), vfl.Ray(cores=3, shards=2)) == site
 
 
 FILE = """

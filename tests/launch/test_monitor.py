@@ -215,7 +215,7 @@ def test_the_command_prints_drift_and_exits_with_7(result: Result, tmp_path: Pat
     for words, why in (
         ((), "--data"),
         (("--data", files["same"]), "--epsilon"),
-        (("--data", files["same"], "--threshold", "0"), "positive"),
+        (("--data", files["same"], "--drift", "0"), "positive"),
     ):
         failed = call("monitor", run, *words)
         assert (failed.code, why in failed.err) == (2, True), failed.err
@@ -234,7 +234,7 @@ def test_the_command_counts_across_organisations(result: Result, tmp_path: Path,
         def monitor(name: str, *more: str) -> Said:
             given = [word for party in OWNED for word in ("--data", f"{party}={name}")]
             paid = ("--epsilon", "2", "--ledger", ledger, "--dataset", "credit")
-            return call("monitor", run, "--federation", str(joined.file), *given, *paid, *more)
+            return call("monitor", run, "--at", str(joined.file), *given, *paid, *more)
 
         training = [word for party in OWNED for word in ("--training", f"{party}=then")]
         quiet = monitor("same", *training)

@@ -74,12 +74,12 @@ def test_points_add_up_to_the_margin(result: vfl.Result, high: bool) -> None:
 
 def test_points_are_written(result: vfl.Result, tmp_path: Path, call: Callable[..., Said]) -> None:
     result.save(tmp_path / "run")
-    said = call("export", str(tmp_path / "run"), "--scorecard", "--output", str(tmp_path / "points.csv"))
+    said = call("export", str(tmp_path / "run"), "--form", "scorecard", "--output", str(tmp_path / "points.csv"))
     assert said.code == 0
     written = pd.read_csv(tmp_path / "points.csv")
     assert list(written.columns) == ["party", "column", "category", "points"]
     assert len(written) == len(result.scorecard().rows) == 12
-    assert call("export", str(tmp_path / "run"), "--scorecard", "--sklearn", "--output", "x").code == 2
+    assert call("export", str(tmp_path / "run"), "--form", "card", "--output", "x").code == 2
 
 
 def test_other_models_have_no_points(result: vfl.Result) -> None:

@@ -354,7 +354,7 @@ def test_the_command_takes_a_run(first: Result, tmp_path: Path) -> None:
     table(1).to_csv(tmp_path / "next.csv", index=False)
     text = job_of(privacy=private(), solver=vfl.SkGD(passes=3)).to_toml() + '\n[simulation]\ntable = "next.csv"\n'
     (tmp_path / "job.toml").write_text(text)
-    arguments = ["run", str(tmp_path / "job.toml"), "--engine", "inprocess", "--warm-start", str(before)]
+    arguments = ["run", str(tmp_path / "job.toml"), "--at", "inprocess", "--warm-start", str(before)]
     done = CliRunner().invoke(cli.vfl, [*arguments, "--output", str(tmp_path / "second")])
     assert done.exit_code == 0, done.output
     assert f"from the released model {first.certificate.model_digest[:12]}" in done.output

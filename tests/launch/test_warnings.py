@@ -149,7 +149,7 @@ def test_a_run_that_can_learn_nothing_says_so_at_its_end(tmp_path: Path, call: C
         text = "\n".join([",".join(data), *(",".join(map(str, row)) for row in rows)])
         (tmp_path / f"{n}.csv").write_text(text)
         (tmp_path / "job.toml").write_text(job.to_toml() + f'\n[simulation]\ntable = "{n}.csv"\n')
-        run = ("run", str(tmp_path / "job.toml"), "--engine", "inprocess", "--output")
+        run = ("run", str(tmp_path / "job.toml"), "--at", "inprocess", "--output")
         said = call(*run, str(tmp_path / str(n)))
         assert said.code == 0, said.err
         assert ("warning: NOISE: 40 records are too few" in said.err) is hopeless

@@ -134,7 +134,7 @@ def test_the_screen_and_the_report_say_it(result: vfl.Result, tmp_path: Path) ->
     arguments = [
         "run",
         str(tmp_path / "job.toml"),
-        "--engine",
+        "--at",
         "inprocess",
         "--json",
         "--output",

@@ -119,7 +119,7 @@ def test_macos(monkeypatch):
 class TestLedgers:
     def test_creating_and_writing_are_refused_and_reading_is_not(self, mounted):
         path = mounted(("share", "nfs4")) / "share" / "b.db"
-        with pytest.raises(LedgerError, match=r"nfs4.*--allow-network-file-system"):
+        with pytest.raises(LedgerError, match=r"nfs4.*allow_network_file_system"):
             SqliteLedger(path).set_cap("credit", epsilon=1.0, delta=1e-6)
         assert not path.exists()
         allowed = SqliteLedger(path, allow_network_file_system=True)

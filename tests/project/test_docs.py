@@ -176,8 +176,8 @@ class Reader:
                 self._shell(words, where)
 
     def _vfl(self, words: list[str], where: str) -> None:
-        if words[0] in ("run", "tune", "align") and not {"--engine", "--address", "--federation"} & set(words):
-            words += ["--engine", "inprocess"]
+        if words[0] in ("run", "tune", "align") and "--at" not in words:
+            words += ["--at", "inprocess"]
         result = CliRunner().invoke(command_line, words, standalone_mode=False)
         if isinstance(result.exception, vfl.VflError):
             self.printed += f"error: {result.exception}\n"
@@ -336,7 +336,7 @@ def test_completion_scripts_are_offered(shell):
         (("evaluate", "runs/x", "--data"), "b", [("file", "b")]),
         (("run", "job.toml"), "--led", [("plain", "--ledger")]),
         (("ledger",), "sh", [("plain", "show")]),
-        (("run", "job.toml", "--engine"), "in", [("plain", "inprocess")]),
+        (("export", "runs/x", "--form"), "sq", [("plain", "sql")]),
     ],
 )
 def test_completions(words, incomplete, offered):

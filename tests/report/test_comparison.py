@@ -1,4 +1,4 @@
-"""`vfl compare`: the numbers are those of the runs, altered runs are named, and pages load nothing."""
+"""`vfl show RUN RUN`: the numbers are those of the runs, altered runs are named, and pages load nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def invoke(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(cli.vfl, ["compare", *map(str, words)])
+    done = CliRunner().invoke(cli.vfl, ["show", *map(str, words)])
     return done.exit_code, done.output
 
 

@@ -186,8 +186,9 @@ class Store:
         if kind is not None:
             raise self.refusal(
                 f"it is on a network file system ({kind}), which can lose charges. Keep it "
-                "on a local disk of one machine, or accept the risk with allow_network_file_system (vfl: "
-                "--allow-network-file-system; a party's policy: allow_network_file_system = true)"
+                "on a local disk of one machine, or accept the risk with allow_network_file_system (job "
+                "file: [ledger] allow_network_file_system = true; a party's policy: the same key; vfl ledger: "
+                "--allow-network-file-system)"
             )
 
     def _keep_journal(self, connection: sqlite3.Connection) -> None:

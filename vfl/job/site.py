@@ -187,31 +187,36 @@ Site = InProcess | Ray | Federated
 RAY_KEYS = tuple(f.name for f in fields(Ray) if f.name not in ("cores", "faults"))
 """Keys of [ray] in a job file. Cores are in [alignment] instead, and faults in [faults]."""
 _KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (InProcess, Ray, Federated)}
-_NAMES: Mapping[str, Any] = {name.lower(): kind for name, kind in _KINDS.items() if kind is not Federated}
+_RAY = Ray()
+SITES = "'inprocess', 'ray', the HOST:PORT of a Ray cluster ('auto' for this node's), or the FILE.toml of a federation"
 
 
-def resolve(at: Site | str | None, otherwise: Site) -> Site:
+def resolve(at: Site | str | None, otherwise: Site, declared: Ray = _RAY) -> Site:
     """Return the site that an argument `at` means. Raises SpecificationError for any other value.
 
-    at : a site; 'inprocess' or 'ray' for that site with its defaults; None for the site `otherwise`.
+    at : a site; 'inprocess'; 'ray'; the address of a Ray cluster, host:port or 'auto'; the path of a federation file, which
+        ends in '.toml'; None for the site `otherwise`.
+    declared : cores, shards and policy for lost parties of a site that `at` names as text, and address of 'ray'.
     """
     if at is None:
         return otherwise
-    if isinstance(at, str):
-        if at not in _NAMES:
-            raise SpecificationError(
-                f"unknown site at={at!r}{nearest(at, _NAMES)}: give one of {', '.join(map(repr, _NAMES))}, or "
-                "vfl.InProcess(...), vfl.Ray(...) or vfl.Federated(FILE)"
-            )
-        site: Site = _NAMES[at]()
-        return site
     require(
         "at",
         at,
-        "'inprocess', 'ray', vfl.InProcess(...), vfl.Ray(...) or vfl.Federated(FILE)",
-        fits=isinstance(at, Site),
+        f"{SITES}, or vfl.InProcess(...), vfl.Ray(...) or vfl.Federated(FILE)",
+        fits=isinstance(at, Site | str),
     )
-    return at
+    if not isinstance(at, str):
+        return at
+    if at == "inprocess":
+        return InProcess(cores=declared.cores, shards=declared.shards)
+    if at == "ray":
+        return declared
+    if at.endswith(".toml"):
+        return Federated(at, faults=declared.faults)
+    if at == "auto" or ":" in at:
+        return replace(declared, address=at)
+    raise SpecificationError(f"unknown site at={at!r}{nearest(at, ('inprocess', 'ray', 'auto'))}: at takes {SITES}")
 
 
 def plain_site(site: Site) -> dict[str, Any]:

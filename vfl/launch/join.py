@@ -62,7 +62,7 @@ def prepare(
     read = read_federation(federation)
     if name == read.coordinator.name:
         raise SpecificationError(
-            f"{name!r} is the coordinator of the federation {read.name!r}, which starts jobs: vfl run JOB --federation "
+            f"{name!r} is the coordinator of the federation {read.name!r}, which starts jobs: vfl run JOB --at "
             f"{federation}. The parties that join are {', '.join(read.parties)}"
         )
     found = identity_for(read, federation, name, identity)

@@ -284,7 +284,7 @@ def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
     if largest <= room:
         count = len(sizes.widths) + 1
         remedy = (
-            f"run it on a Ray cluster of {count} such machines, one per party and one for the coordinator (--address); the "
+            f"run it on a Ray cluster of {count} such machines, one per party and one for the coordinator (--at); the "
             f"largest needs {size(largest)}"
         )
         return said, remedy

@@ -25,14 +25,13 @@ COMMANDS = {
     "align": ("training.plan", "find the records that all parties have"),
     "resume": ("training.resume", "continue a run that was cut off"),
     "predict": ("results.records", "apply a saved model to new records"),
-    "evaluate": ("results.records", "measure a model on held-out or other records"),
-    "summary": ("results.model", "show coefficients with standard errors"),
+    "show": ("results.model", "show coefficients with standard errors, and measures"),
+    "evaluate": ("results.records", "measure a model on other records"),
     "monitor": ("results.monitor", "compare the records of today with those of training"),
     "verify": ("results.guarantee", "check a certificate, and state its guarantee"),
     "audit": ("results.guarantee", "try to refute a job's ε on simulated records"),
     "export": ("results.model", "split a model by party, or for scikit-learn"),
     "report": ("results.pages", "draw a finished run as one HTML page"),
-    "compare": ("results.pages", "show finished runs side by side"),
     "ui": ("results.pages", "show a folder's jobs, runs and ledgers in a browser"),
     "ledger": ("administration.ledger", "set, show and check the budgets of data sets"),
     "identity": ("administration.federation", "make a key and a certificate for one participant"),
@@ -41,9 +40,6 @@ COMMANDS = {
     "serve": ("administration.join", "answer scoring requests over HTTP"),
     "doctor": ("administration.doctor", "check this installation"),
     "submit": ("cluster", "send a job to a Ray cluster"),
-    "status": ("cluster", "show the state of jobs on a cluster"),
-    "logs": ("cluster", "show the output of a job on a cluster"),
-    "cancel": ("cluster", "end a job on a cluster"),
 }
 """{command: (module that defines the command, line of the command in --help)}."""
 
@@ -51,25 +47,41 @@ COMMANDS = {
 TOLD_TOGETHER = {
     ("align", "resume"): "match records; continue a run that was cut off",
     ("predict", "serve"): "apply a saved model, or answer over HTTP",
-    ("evaluate", "summary"): "measure a model; show its standard errors",
-    ("export", "report", "compare", "ui"): "write a model's parts; draw runs as pages",
+    ("show", "evaluate"): "show what a run released; measure a model",
+    ("export", "report", "ui"): "write a model's parts; draw runs as pages",
     ("monitor", "verify", "audit"): "watch drift; check a certificate or an ε",
     ("identity", "federation", "join"): "take part across organisations",
-    ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",
 }
 """Commands that share one line of --help, so that the list fits one screen."""
 
 
 INSTEAD = {
-    "train": "run",
-    "fit": "run",
-    "test": "evaluate",
-    "score": "evaluate",
-    "budget": "ledger",
-    "stop": "cancel",
-    "search": "tune",
+    "train": "vfl run",
+    "fit": "vfl run",
+    "test": "vfl evaluate",
+    "score": "vfl evaluate",
+    "budget": "vfl ledger",
+    "search": "vfl tune",
+    "summary": "vfl show",
+    "compare": "vfl show",
+    "status": "ray job status",
+    "logs": "ray job logs",
+    "cancel": "ray job stop",
+    "stop": "ray job stop",
 }
-"""Names that other tools give to some commands, for suggestions."""
+"""Names that other tools, or earlier versions, give to some commands, for suggestions."""
+OPTIONS = {
+    "--engine": "--at",
+    "--address": "--at",
+    "--federation": "--at",
+    "--identity": "the environment variable VFL_IDENTITY",
+    "--key": "--signing-key or --signer",
+    "--threshold": "--drift",
+    "--nodes": "--explain",
+    "--allow-network-file-system": "--set ledger.allow_network_file_system=true",
+    **dict.fromkeys(("--sklearn", "--onnx", "--sql", "--scorecard", "--tracking"), "--form"),
+}
+"""{earlier name of an option: its name now}, for suggestions."""
 
 
 class LazyGroup(click.Group):
@@ -96,7 +108,7 @@ class LazyGroup(click.Group):
             from vfl.errors import nearest
 
             (best,) = difflib.get_close_matches(args[0], [*INSTEAD, *COMMANDS], n=1) or ("",)
-            close = f" (it is vfl {INSTEAD[best]})" if best in INSTEAD else nearest(args[0], COMMANDS)
+            close = f" (it is {INSTEAD[best]})" if best in INSTEAD else nearest(args[0], COMMANDS)
             ctx.fail(f"There is no command {args[0]!r}{close}.")
         return super().resolve_command(ctx, args)
 
@@ -124,10 +136,12 @@ INTERRUPTED = 130
 
 
 def _explained(error: click.NoSuchOption) -> click.UsageError:
-    """Return the error for an unknown option. The error suggests --set if a job has an option of that name."""
+    """Return the error for an unknown option. The error names the option that took its place, or the job's value."""
     from vfl.job.file import homes_of
 
     name = error.option_name
+    if name in OPTIONS:
+        return click.UsageError(f"No such option {name!r}: it is {OPTIONS[name]}", error.ctx)
     takes = error.ctx is not None and any("--set" in parameter.opts for parameter in error.ctx.command.params)
     homes = homes_of(name.lstrip("-").replace("-", "_")) if takes else []
     if not homes:

@@ -1,14 +1,12 @@
-"""`vfl submit`, `status`, `logs` and `cancel`: send jobs to a Ray cluster, follow them and end them."""
+"""`vfl submit`: send a job to a Ray cluster, where `ray job` shows and ends it."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import click
 
 from vfl.apps.cli.options import JSON, PATH, several, tell
-from vfl.apps.cli.options.jobs import NETWORK
 from vfl.errors import FederationError
 
 if TYPE_CHECKING:
@@ -35,8 +33,9 @@ ADDRESS = click.option(
 )
 @several("--set", "assignments", "KEY=VALUE", "Change a value of the job.")
 @click.option("--ledger", metavar="FILE", help="The ledger of the job's data set, a path on the coordinator's node.")
-@NETWORK
-@click.option("--key", metavar="FILE", help="The key that signs the certificate, a path on the coordinator's node.")
+@click.option(
+    "--signing-key", "key", metavar="FILE", help="The key that signs the certificate, a path on the coordinator's node."
+)
 @click.option("--follow", is_flag=True, help="Wait, and show the job's output.")
 @JSON
 def submit(
@@ -48,13 +47,13 @@ def submit(
     ledger: str | None,
     key: str | None,
     *,
-    allow_network_file_system: bool,
     follow: bool,
     as_json: bool,
 ) -> None:
     """Send the text of the job file JOB to a Ray cluster; data stay where they are.
 
-    The job is checked here first. Follow it with: vfl status, vfl logs, vfl cancel.
+    The job is checked here first. Afterwards: ray job status ID, ray job logs ID, ray job stop ID. What a stopped job released
+    stays charged; continue its run with --resume.
     """
     from vfl.job import file as jobfile
     from vfl.launch.engines.submission import RUNS, JobServer
@@ -67,8 +66,9 @@ def submit(
     else:
         spec, _ = jobfile.read(job, assignments)
         options: list[tuple[str, ...]] = [("--set", value) for value in assignments]
-        options += [(name, value) for name, value in (("--ledger", ledger), ("--key", key)) if value is not None]
-        options += [("--allow-network-file-system",)] if allow_network_file_system else []
+        options += [
+            (name, value) for name, value in (("--ledger", ledger), ("--signing-key", key)) if value is not None
+        ]
         text = job.read_text(encoding="utf-8")
         arguments = [part for option in options for part in option]
         sent = JobServer(address).submit(spec.name, text, folder=folder, arguments=arguments)
@@ -84,47 +84,4 @@ def _follow(server: JobServer, ident: str) -> None:
         click.echo(text, nl=False)
     job = server.status(ident)
     if job.status == "FAILED":
-        raise FederationError(f"{job.id} failed: {f'{job.brief}; ' if job.brief else ''}see vfl logs {job.id}")
-
-
-@click.command("status")
-@click.argument("ident", metavar="[ID]", required=False)
-@ADDRESS
-@JSON
-def status(ident: str | None, address: str | None, *, as_json: bool) -> None:
-    """Show the state of job ID, or of all jobs that the cluster's job server knows."""
-    from vfl.launch.engines.submission import JobServer
-
-    server = JobServer(address)
-    jobs = [server.status(ident)] if ident is not None else server.list()
-    tell(
-        [dataclasses.asdict(job) for job in jobs],
-        *(f"{j.id}  {j.status.lower()}  {j.message if ident is not None else j.brief}".rstrip() for j in jobs),
-        as_json=as_json,
-    )
-
-
-@click.command("logs")
-@click.argument("ident", metavar="ID")
-@ADDRESS
-@click.option("--follow", is_flag=True, help="Wait until the job ends, and fail if it failed.")
-def logs(ident: str, address: str | None, *, follow: bool) -> None:
-    """Show the output of job ID: its plan, rounds and certificate. The output holds no data."""
-    from vfl.launch.engines.submission import JobServer
-
-    server = JobServer(address)
-    if follow:
-        _follow(server, ident)
-    else:
-        click.echo(server.logs(ident), nl=False)
-
-
-@click.command("cancel")
-@click.argument("ident", metavar="ID")
-@ADDRESS
-def cancel(ident: str, address: str | None) -> None:
-    """End job ID, and wait for its end. Its releases stay charged. Continue its run with: vfl submit --resume RUN."""
-    from vfl.launch.engines.submission import JobServer
-
-    found = JobServer(address).cancel(ident)
-    click.echo(f"{ident}: {'ended; its run can be resumed' if found.status == 'STOPPED' else found.status.lower()}")
+        raise FederationError(f"{job.id} failed: {f'{job.brief}; ' if job.brief else ''}see ray job logs {job.id}")

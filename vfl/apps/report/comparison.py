@@ -95,7 +95,7 @@ def compared(run: str | Path) -> Compared:
 def compare(runs: Sequence[str | Path]) -> tuple[Compared, ...]:
     """Read the runs to compare, at least two. Raises SpecificationError for fewer, OutputError for other folders."""
     if len(runs) < 2:
-        raise SpecificationError("a comparison needs two runs or more: vfl compare RUN RUN")
+        raise SpecificationError("a comparison needs two runs or more: vfl show RUN RUN")
     return tuple(compared(run) for run in runs)
 
 

@@ -76,17 +76,17 @@ def check_address(address: str | None) -> None:
     if client is not None and client.ray.is_connected():
         raise PlacementError(
             "this process is connected to a cluster by Ray Client, with which it is not a node of the cluster and cannot keep "
-            "a run: run on a node with --address auto, send the job there with: vfl submit JOB, or call ray.shutdown() first"
+            "a run: run on a node with --at auto, send the job there with: vfl submit JOB, or call ray.shutdown() first"
         )
     if asked.startswith("ray://"):
         raise PlacementError(
             f"{said} is Ray Client, with which this process is not a node of the cluster and cannot keep a run: "
-            "run on a node with --address auto, or send the job there with: vfl submit JOB"
+            "run on a node with --at auto, or send the job there with: vfl submit JOB"
         )
     if asked.startswith(("http://", "https://")):
         raise PlacementError(
             f"{said} is a job server's, to which a job is sent with: vfl submit JOB. To run here, on a node of the "
-            "cluster, give --address HEAD:6379, or unset RAY_ADDRESS and give --address auto"
+            "cluster, give --at HEAD:6379, or unset RAY_ADDRESS and give --at auto"
         )
 
 
@@ -240,7 +240,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
             _started.add(ray.get_runtime_context().gcs_address)
         else:
             check_address(address)
-            remedy = "on a node of the cluster give --address auto; elsewhere send the job, with: vfl submit JOB"
+            remedy = "on a node of the cluster give --at auto; elsewhere send the job, with: vfl submit JOB"
             try:
                 if (named := _cluster_address(address)) is not None:
                     require_answer(named, rpc=True)

@@ -9,7 +9,6 @@ import logging
 import os
 import shlex
 import tempfile
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +48,7 @@ class Submission:
 
     @property
     def brief(self) -> str:
-        """First line of the message, without the logs that the server appends. `vfl logs` shows the logs."""
+        """First line of the message, without the logs that the server appends. `ray job logs` shows the logs."""
         return next(iter(self.message.splitlines()), "").partition(", last available logs")[0]
 
 
@@ -89,7 +88,7 @@ class JobServer:
         arguments : further arguments of `vfl run` on the cluster.
         """
         ident = f"{name}-{uuid.uuid4().hex[:8]}"
-        run = ["vfl", "run", f"{ident}.toml", "--address", "auto", "--output", f"{RUNS}/{ident}", *arguments]
+        run = ["vfl", "run", f"{ident}.toml", "--at", "auto", "--output", f"{RUNS}/{ident}", *arguments]
         # Ray puts the folder of each package on PYTHONPATH. Unlike an environment variable, a package may exceed 128 KiB.
         own = shlex.quote(ident)
         copy = f'IFS=:; for place in $PYTHONPATH; do cp "$place"/{own}/{SENT} {own}.toml 2>/dev/null && break; done; unset IFS'
@@ -104,19 +103,9 @@ class JobServer:
         ident = f"resume-{uuid.uuid4().hex[:8]}"
         return self._start(ident, folder, f"exec {shlex.join(['vfl', 'resume', run])}", {})
 
-    def list(self) -> list[Submission]:
-        """Return the server's jobs, oldest first."""
-        jobs = [job for job in self._client.list_jobs() if job.submission_id]
-        return [_said(job.submission_id, job) for job in sorted(jobs, key=lambda job: job.start_time or 0)]
-
     def status(self, ident: str) -> Submission:
         """Return the state of a job."""
         return _said(ident, self._known(self._client.get_job_info, ident))
-
-    def logs(self, ident: str) -> str:
-        """Return the output of a job's driver so far."""
-        text: str = self._known(self._client.get_job_logs, ident)
-        return text
 
     def follow(self, ident: str) -> Iterator[str]:
         """Yield the output of a job's driver until it ends."""
@@ -132,22 +121,6 @@ class JobServer:
                     return
         finally:
             loop.close()
-
-    def cancel(self, ident: str) -> Submission:
-        """Stop the driver of a job, and return the job's state once it has ended. The job's run can be resumed.
-
-        Raises FederationError if the job has not ended within CANCEL_SECONDS.
-        """
-        self._known(self._client.stop_job, ident)
-        until = time.monotonic() + CANCEL_SECONDS
-        while (found := self.status(ident)).status not in ENDED:
-            if time.monotonic() > until:
-                raise FederationError(
-                    f"job {ident} is still {found.status.lower()}, {CANCEL_SECONDS:g} s after it was told to end"
-                    f"{f' ({found.brief})' if found.brief else ''}: cancel it again, or see vfl logs {ident}"
-                )
-            time.sleep(POLL_SECONDS)
-        return found
 
     def _start(self, ident: str, folder: str, command: str, environment: Mapping[str, Any]) -> Submission:
         try:
@@ -167,7 +140,7 @@ class JobServer:
             return ask(ident)
         except RuntimeError as error:
             if "does not exist" in str(error):
-                raise FederationError(f"the cluster knows no job {ident!r}; list them with: vfl status") from error
+                raise FederationError(f"the cluster knows no job {ident!r}; list them with: ray job list") from error
             raise FederationError(f"the cluster does not answer for job {ident!r}: {error}") from error
 
 

@@ -197,7 +197,7 @@ def _signer(certificate: Certificate, wanted: str | None) -> str:
             raise _Mismatch(f"signed with key {stamp.public_key}, not with the expected key {wanted}")
         return f"the expected key, {wanted}"
     if stamp.public_key != signatures.own_public_key():
-        raise _Unsettled(f"not known here: {stamp.public_key}; compare it with --key PUBLIC")
+        raise _Unsettled(f"not known here: {stamp.public_key}; compare it with --signer PUBLIC")
     return f"this user's own key, {stamp.public_key}"
 
 

@@ -79,9 +79,10 @@ def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
 @click.option("--epsilon", type=float, required=True, metavar="E", help="ε > 0 of all releases on it together.")
 @click.option("--delta", type=float, required=True, metavar="D", help="δ of the cap, between 0 and 1.")
 @click.option(
-    "--accounting",
+    "--accountant",
+    "accounting",
     type=click.Choice(["gdp", "zcdp"]),
-    help="Accounting: gdp is exact for Gaussian releases, zcdp suits mixes with many selections. "
+    help="Accountant: gdp is exact for Gaussian releases, zcdp suits mixes with many selections. "
     "By default, the first job decides. It cannot be changed after the first reservation.",
 )
 @click.option("--yes", is_flag=True, help="Confirm a δ different from the data set's.")

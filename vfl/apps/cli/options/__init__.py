@@ -22,10 +22,14 @@ JSON_ALONE = click.option("--json", "as_json", is_flag=True, help="Print the out
 JSON_LINES = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event, one per line.")
 OUTPUT = click.option("--output", type=PATH, metavar="FOLDER", help="A new folder (default: runs/NAME-TIME).")
 KEY = click.option(
-    "--key", type=click.Path(), metavar="FILE", help="The key that signs the certificate (default: your own)."
+    "--signing-key",
+    "key",
+    type=click.Path(),
+    metavar="FILE",
+    help="Key that signs the certificate (default: your own).",
 )
 SIGNER = click.option(
-    "--key", metavar="PUBLIC", help="Public key of the expected signer: 64 hexadecimal digits, or a PEM file."
+    "--signer", "key", metavar="PUBLIC", help="Public key of the expected signer: 64 hexadecimal digits, or a PEM file."
 )
 
 
@@ -91,4 +95,4 @@ def records_option(about: str, least: int = 1, **others: Any) -> Adding:
 
 
 CHARGED = path_option("--ledger", "Ledger to which the run was charged.")
-IDENTITY = path_option("--identity", "Your key (default: NAME.key beside FILE).")
+IDENTITY = path_option("--identity", "Your key (default: NAME.key beside FILE).", envvar="VFL_IDENTITY")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,6 @@ NETWORK = click.option(
 )
 
 
-EXPLAIN = click.option("--explain", is_flag=True, help="Show the whole plan with every choice.")
-
-
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add JOB and --set to a command."""
     with_set = several(
@@ -44,12 +42,9 @@ def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("job", metavar="JOB", shell_complete=_completed)(with_set(command))
 
 
-def ledger_of(given: str | None, environment: Environment, *, network: bool) -> Ledger:
-    """Return the ledger of a command: from --ledger and --allow-network-file-system, else from the job file."""
-    from vfl.job.environment import Ledger
-
-    own = environment.ledger
-    return Ledger(given or own.path, network or own.allow_network_file_system)
+def ledger_of(given: str | None, environment: Environment) -> Ledger:
+    """Return the ledger of a command: the file from --ledger, else that of the job file."""
+    return replace(environment.ledger, path=given or environment.ledger.path)
 
 
 def _completed(context: click.Context, argument: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -127,7 +122,7 @@ def require_files(environment: Environment) -> None:
 
 
 SOURCES = several(
-    "--data", "sources", "PARTY=NAME", "With --federation: use the source to which its owner gave this name."
+    "--data", "sources", "PARTY=NAME", "With a federation: use the source to which its owner gave this name."
 )
 
 POLICIES = several(
@@ -213,7 +208,7 @@ def _named(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str] | s
 def records_of(
     where: Where, parties: Sequence[str], *, run: Path | None = None, sources: Sequence[str] | None = None
 ) -> Any:
-    """Return the sources in --data with their owners' policies; with --federation, {party: owner's name of the source}.
+    """Return the sources in --data with their owners' policies; with a federation, {party: owner's name of the source}.
 
     run : folder of a run, whose formats of text files are the defaults. sources : values of another option instead of --data.
     """
@@ -246,4 +241,4 @@ def placed(where: Where, job: Job, environment: Environment) -> tuple[Site, Any,
 
 def _asked(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str]:
     """Return {party: owner's name of the source}. The values of --data are then names, never paths."""
-    return pairs("with --federation, --data", "PARTY=NAME", sources, parties)
+    return pairs("with a federation, --data", "PARTY=NAME", sources, parties)

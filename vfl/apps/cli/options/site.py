@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import logging
+import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,36 +14,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.apps.cli.options import path_option
-from vfl.errors import OutputError, SpecificationError, nearest
+from vfl.errors import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from vfl.job import Job
-    from vfl.job.site import Ray, Site
+    from vfl.job.site import Federated, Ray, Site
 
-FEDERATION = (
-    path_option("--federation", "Parties elsewhere, which run vfl join FILE."),
-    click.option("--as", "name", metavar="NAME", help="With --federation: the coordinator's name."),
-    path_option("--identity", "Your key (default: NAME.key beside the federation file)."),
+AT = click.option(
+    "--at", metavar="SITE", help="inprocess, ray, a Ray cluster's HOST:PORT (or auto), or a federation's FILE.toml."
 )
+IDENTITY = "VFL_IDENTITY"
+"""Environment variable with the path of the coordinator's key, if the key does not lie beside the federation file."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
     """Values of the options that commands on data share: the site, the data, and what watches the run.
 
-    otherwise : engine if --engine and --address are not given. sources, formats, policies : values of --data, --csv, --policy.
-    metrics, log : address of the metrics and file of the log, for the coordinator of a federation.
+    at : value of --at; None stands for the job's Ray cluster, if the job names one, else for the site `otherwise`. sources,
+    formats, policies : values of --data, --csv, --policy. metrics, log : address of the metrics and file of the log, for the
+    coordinator of a federation.
     """
 
-    engine: str | None = None
-    address: str | None = None
-    shards: int | None = None
-    cores: int | None = None
-    federation: Path | None = None
-    name: str | None = None
-    identity: Path | None = None
+    at: str | None = None
     sources: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
@@ -50,120 +46,89 @@ class Where:
     log: Path | None = None
     otherwise: str = "ray"
 
+    @property
+    def federation(self) -> Path | None:
+        """Path of the federation file, if --at names one."""
+        return Path(self.at) if self.at is not None and self.at.endswith(".toml") else None
+
     def site(self, job: Job | None, declared: Ray | None = None, *, named: bool = False, **others: object) -> Site:
         """Return the site of a command.
 
         job : job whose parties must be in the federation. declared : site that the job file names. named : True if --data has
-            owners' names of sources, which need --federation. others : options that cannot be combined with --federation.
+            owners' names of sources, which need a federation. others : options that cannot be combined with a federation.
 
-        Raises SpecificationError for a party that is no member of the federation, for a member that is not the coordinator,
-        and for a key that cannot be used.
+        Raises SpecificationError for a party that is no member of the federation, and for a key that cannot be used.
         """
-        from vfl.job.site import InProcess, Ray
+        from vfl.job.site import Federated, Ray, resolve
         from vfl.launch.engines.connection import check_address
 
         declared = declared or Ray()
-        own = {"engine": self.engine, "address": self.address, "shards": self.shards, "cores": self.cores}
-        if self.federation is not None:
-            for option, value in {**own, "policy": self.policies, **others}.items():
+        site = resolve(self.at or ("ray" if declared.address else self.otherwise), declared, declared)
+        if isinstance(site, Federated):
+            for option, value in {"policy": self.policies, **others}.items():
                 if value:
-                    raise click.UsageError(f"--{option} cannot be combined with --federation: its parties run vfl join")
-            return self._across(self.federation, job, declared)
-        only = {"as": self.name, "identity": self.identity, "metrics": self.metrics, "log": self.log}
-        for option, given in {**only, "data": self.sources if named else ()}.items():
-            if given:
-                raise click.UsageError(f"--{option} needs --federation FILE")
-        ray = replace(
-            declared,
-            address=self.address or declared.address,
-            shards=self.shards or declared.shards,
-            cores=self.cores or declared.cores,
-        )
-        if (self.engine or ("ray" if ray.address else self.otherwise)) == "ray":
-            check_address(ray.address)
-            return ray
-        if ray.address is not None:
-            raise SpecificationError("an address names a Ray cluster: leave --address out, or use --engine ray")
-        return InProcess(cores=ray.cores, shards=ray.shards)
+                    raise click.UsageError(f"--{option} does not go with a federation, whose parties run vfl join")
+            return _across(site, job)
+        self._require_alone(data=self.sources if named else ())
+        if isinstance(site, Ray):
+            check_address(site.address)
+        return site
 
     def resumed(self, own: Site, job: Job, run: Path) -> Site:
-        """Return the site at which a run continues: the run's own site, with address, federation file and key from options."""
-        from vfl.job.site import Federated, Ray
+        """Return the site at which a run continues: its own site, or another one of the same type from --at."""
+        from vfl.job.site import Federated, Ray, resolve
+        from vfl.launch.engines.connection import check_address
 
-        if not isinstance(own, Federated):
-            if self.federation is not None:
-                raise click.UsageError(
-                    f"the run in {str(run)!r} did not begin across organisations: leave out --federation"
-                )
-            if self.address and not isinstance(own, Ray):
-                raise click.UsageError(f"the run in {str(run)!r} did not begin on Ray: leave out --address")
-            there = self.site(job, own if isinstance(own, Ray) else None)  # refuses options that need a federation
-            return there if isinstance(own, Ray) else own
-        identity = self.identity or (Path(own.identity) if own.identity else None)
-        across = replace(self, federation=self.federation or Path(own.file), identity=identity)
-        return across.site(job, Ray(faults=own.faults))
+        declared = own if isinstance(own, Ray) else Ray()
+        site = own if self.at is None else resolve(self.at, own, declared)
+        if type(site) is not type(own):
+            began = {"Ray": "on Ray", "Federated": "across organisations"}.get(type(own).__name__, "in one process")
+            raise click.UsageError(f"the run in {str(run)!r} began {began}: give --at such a site, or leave --at out")
+        if isinstance(site, Federated) and isinstance(own, Federated):
+            return _across(replace(own, file=site.file), job)
+        self._require_alone()
+        if isinstance(site, Ray):
+            check_address(site.address)
+            return site
+        return own
 
-    def _across(self, file: Path, job: Job | None, declared: Ray) -> Site:
-        from vfl.job.site import Federated
-        from vfl.network.federation.file import identity_for, read_federation
-
-        read, name = read_federation(file), self.name
-        own = read.coordinator.name
-        if name is not None and name != own:
-            known = name in read.joining
-            role = "a party" if name in read.parties else "the dealer"
-            raise SpecificationError(
-                f"{name!r} is {role} of the federation {read.name!r}, and {own!r} is its coordinator: {role} takes part with "
-                f"vfl join {file} --as {name}"
-                if known
-                else f"{name!r} is not a member of the federation {read.name!r}{nearest(name, read.members)}: "
-                f"{own!r} coordinates it"
-            )
-        if job is not None:
-            from vfl.launch.engines.place import check_job
-
-            check_job(job, read)
-        identity_for(read, file, own, self.identity)
-        return Federated(file, self.identity, faults=declared.faults)
+    def _require_alone(self, **others: object) -> None:
+        """Raise UsageError for an option that only the coordinator of a federation takes."""
+        for option, given in {"metrics": self.metrics, "log": self.log, **others}.items():
+            if given:
+                raise click.UsageError(f"--{option} needs a federation: --at FILE.toml")
 
 
-ADDRESS = click.option("--address", metavar="ADDRESS", help="A Ray cluster: host:port, or auto.")
+def _across(site: Federated, job: Job | None) -> Federated:
+    """Check the key of a federation's coordinator, and the parties of a job. Return the site."""
+    from vfl.launch.engines.place import check_job
+    from vfl.network.federation.file import identity_for, read_federation
 
-
-def resuming_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --address, --federation, --as and --identity to a command. The command receives them as `where`."""
-    return _taken(command, (ADDRESS, *FEDERATION), "ray")
+    read = read_federation(site.file)
+    if job is not None:
+        check_job(job, read)
+    site = replace(site, identity=os.environ.get(IDENTITY) or site.identity)
+    identity_for(read, site.file, read.coordinator.name, site.identity)
+    return site
 
 
 def site_options(otherwise: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --engine, --address, --shards, --cores and those of federations to a command, which receives them as `where`.
+    """Add --at to a command, which receives it, and its options on data, as `where`.
 
-    otherwise : engine if --engine and --address are not given.
+    otherwise : site if --at is not given and the job names no address.
     """
-    either = f"default: {otherwise}" + ("" if otherwise == "ray" else "; with --address: ray")
-    options = (
-        click.option("--engine", type=click.Choice(["ray", "inprocess"]), help=f"Actors, or this process ({either})."),
-        ADDRESS,
-        click.option(
-            "--shards", type=click.IntRange(min=1), metavar="S", help="Number of shards of each party's rows."
-        ),
-        click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party."),
-        *FEDERATION,
-    )
-    return lambda command: _taken(command, options, otherwise)
-
-
-def _taken(command: Callable[..., Any], options: tuple[Any, ...], otherwise: str) -> Callable[..., Any]:
     names = [f.name for f in fields(Where) if f.name != "otherwise"]
 
-    @functools.wraps(command)
-    def with_where(**given: Any) -> Any:
-        where = Where(**{name: given.pop(name) for name in names if name in given}, otherwise=otherwise)
-        return command(where=where, **given)
+    def taken(command: Callable[..., Any]) -> Callable[..., Any]:
+        @AT
+        @functools.wraps(command)
+        def with_where(**given: Any) -> Any:
+            where = Where(**{name: given.pop(name) for name in names if name in given}, otherwise=otherwise)
+            return command(where=where, **given)
 
-    for option in reversed(options):
-        option(with_where)
-    return with_where
+        return with_where
+
+    return taken
 
 
 def members_of(job: Job, federation: Path | None) -> tuple[str, ...]:
@@ -180,11 +145,11 @@ ROUNDS, LINKS = "vfl.run", "vfl.federation"
 
 
 def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --metrics and --log to a command that takes --federation."""
+    """Add --metrics and --log to a command that takes --at."""
     metrics = click.option(
-        "--metrics", metavar="HOST:PORT", help="With --federation: serve Prometheus metrics at this address."
+        "--metrics", metavar="HOST:PORT", help="With a federation: serve Prometheus metrics at this address."
     )
-    log = path_option("--log", "With --federation: append the log to this file, one JSON object per line.")
+    log = path_option("--log", "With a federation: append the log to this file, one JSON object per line.")
     return metrics(log(command))
 
 

@@ -1,4 +1,4 @@
-"""`vfl summary` and `vfl export`: show a model's coefficients with standard errors, or write the model for other tools."""
+"""`vfl show` and `vfl export`: show what runs released, or write a model for other tools."""
 
 from __future__ import annotations
 
@@ -9,54 +9,43 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.apps.cli.options import JSON, RUN, path_option, several, tell
+from vfl.apps.cli.options import JSON, PATH, RUN, path_option, several, tell
 from vfl.errors import OutputError, SpecificationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from vfl.launch.run.result import Result
 
-FORMS = {
-    "sklearn": "Write a scikit-learn Pipeline for pickle.load, of the model or with --party of one part; it needs no vfl.",
-    "onnx": "Write an ONNX graph in double precision, of the model or with --party of one part.",
-    "sql": "Write a SELECT for DuckDB or PostgreSQL from a table 'records', of the model or with --party of one part.",
-    "scorecard": "Write points per category as a CSV file, for a logistic model of binned and categorical columns.",
-    "tracking": "Write parameters, metrics and tags as JSON, for experiment trackers; without --output, print them.",
-}
+FORMS = ("sklearn", "onnx", "sql", "scorecard", "tracking")
 OF_PARTS = ("sklearn", "sql", "onnx")
 """Export formats that can also hold only one party's part of the model."""
-
-
-def _forms(command: Callable[..., Any]) -> Callable[..., Any]:
-    for form, about in reversed(FORMS.items()):
-        command = click.option(f"--{form}", "forms", flag_value=form, multiple=True, help=about)(command)
-    return command
 
 
 @click.command("export")
 @RUN
 @click.option("--party", metavar="NAME", help="Write the part of one party, which holds its own coefficients only.")
-@_forms
+@click.option("--form", type=click.Choice(FORMS), help="Form for other tools.")
 @path_option(
-    "--output", "New file; without any of the above a new folder for the parts of all parties.", metavar="PATH"
+    "--output", "New file; without --party and --form a new folder for the parts of all parties.", metavar="PATH"
 )
-def export_command(run: Path, party: str | None, output: Path | None, forms: tuple[str, ...]) -> None:
+def export_command(run: Path, party: str | None, form: str | None, output: Path | None) -> None:
     """Write the model in the folder RUN for others to apply: split by party, or for tools that need no vfl.
 
-    A party predicts with its part by vfl predict --part NAME=FILE. Pipelines, graphs and queries take one table of all
-    columns; they fill, clamp and encode them as declared, and decide at the model's threshold. They join no parties, and
-    carry no certificate. The scorecard has 600 points at even odds and 20 more when the odds of the negative class double.
+    A party predicts with its part by vfl predict --part NAME=FILE. The forms for other tools are sklearn, a pickled
+    scikit-learn Pipeline; onnx, a graph in double precision; sql, a SELECT for DuckDB or PostgreSQL from a table 'records'.
+    Each takes one table of all columns, or those of --party, applies the declared fills, bounds and encodings, and decides at
+    the model's threshold. It does not align records, and carries no certificate.
+
+    scorecard writes points per category as CSV, for a logistic model of binned and categorical columns: 600 points at even
+    odds, and 20 more when the odds of the negative class double. tracking writes parameters, metrics and tags as JSON, for
+    experiment trackers; without --output it prints them.
     """
     from vfl.base.writing import write_whole
     from vfl.launch.run.result import Result
 
-    if len(forms) > 1:
-        raise SpecificationError(f"export one form at a time: give --{forms[0]} or --{forms[1]}")
-    form = forms[0] if forms else None
     if party is not None and form is not None and form not in OF_PARTS:
-        raise SpecificationError(f"--{form} exports the whole model: leave --party out")
+        raise SpecificationError(f"--form {form} exports the whole model: leave --party out")
     if output is None and form != "tracking":
         raise click.MissingParameter(param_hint="'--output'", param_type="option")
     result = Result.load(run)
@@ -90,23 +79,44 @@ def _content(result: Result, form: str | None, party: str | None) -> str | bytes
     return result.part(str(party)).to_json()
 
 
-@click.command("summary")
-@RUN
-@click.option("--level", type=float, default=0.95, show_default=True, help="Level of the intervals.")
+@click.command("show")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
+@click.option("--level", type=float, default=0.95, show_default=True, help="Level of the intervals of coefficients.")
 @several(
     "--test", "hypotheses", "HYPOTHESIS", "Also test, such as 'age = 0' or 'age = income, calls = 0'; may be repeated."
 )
+@path_option("--output", "Of several runs: also write an HTML page.")
 @JSON
-def summary_command(run: Path, level: float, hypotheses: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the coefficients of the run in the folder RUN with standard errors, p-values and intervals.
+def show_command(
+    runs: tuple[Path, ...], level: float, hypotheses: tuple[str, ...], output: Path | None, *, as_json: bool
+) -> None:
+    """Show what the run in the folder RUN released: coefficients with standard errors, and measures. Costs no privacy.
 
-    The run must have been trained with --intervals, or without privacy. The table costs no privacy.
+    Standard errors need a run with --intervals, or without privacy. Several runs are shown side by side, with measures,
+    guarantee and settings. Choosing the best of several runs on the same records spends the ε of all of them.
     """
+    from vfl.apps.report.comparison import as_text, compare, write_comparison
     from vfl.launch.run.result import Result
 
+    if len(runs) > 1:
+        if hypotheses:
+            raise click.UsageError("--test takes a single run")
+        found = compare(runs)
+        tell([one.to_dict() for one in found], as_text(found), as_json=as_json)
+        if output is not None:
+            write_comparison(found, output)
+            click.echo(f"page: {output}", err=as_json)
+        return
+    if output is not None:
+        raise click.UsageError("--output takes several runs; vfl report draws the page of one")
+    (run,) = runs
     result = Result.load(run)
-    result.require_unaltered(f"the model in {str(run)!r} cannot be relied on")
-    summary = result.summary(level)
-    tests = [result.test(hypothesis) for hypothesis in hypotheses]
-    told = summary.to_dict() | {"tests": [dataclasses.asdict(test) for test in tests]}
-    tell(told, summary, *tests, as_json=as_json)
+    result.require_unaltered(f"the run in {str(run)!r} cannot be relied on")
+    measured = {name: findings.shown() for name, findings in result.findings.items()}
+    lines = [f"{name}: {findings}" for name, findings in result.findings.items()]
+    told: dict[str, Any] = {"measures": measured}
+    if result.inference is not None or hypotheses or not measured:
+        summary, tests = result.summary(level), [result.test(hypothesis) for hypothesis in hypotheses]
+        told |= summary.to_dict() | {"tests": [dataclasses.asdict(test) for test in tests]}
+        lines = [str(summary), *map(str, tests), *lines]
+    tell(told, *lines, as_json=as_json)

@@ -24,7 +24,7 @@ BASELINE, HISTORY = "baseline.json", "monitored"
 
 @click.command("monitor")
 @RUN
-@several("--data", "sources", "[PARTY=]FILE", "Records of today, with labels; as for vfl run.")
+@several("--data", "sources", "[PARTY=]FILE", "Records of today, with labels: one table, or PARTY=FILE once per party.")
 @several(
     "--training",
     "before",
@@ -44,7 +44,13 @@ BASELINE, HISTORY = "baseline.json", "monitored"
 @POLICIES
 @site_options("inprocess")
 @click.option(
-    "--threshold", type=float, default=0.2, show_default=True, metavar="T", help="Stability index that is drift."
+    "--drift",
+    "threshold",
+    type=float,
+    default=0.2,
+    show_default=True,
+    metavar="T",
+    help="Stability index that is drift.",
 )
 @path_option("--output", "HTML page; replaces an earlier one of this run.")
 @JSON_ALONE

@@ -1,4 +1,4 @@
-"""`vfl report`, `compare` and `ui`: show finished runs as pages, side by side, or with a whole folder in a browser."""
+"""`vfl report` and `vfl ui`: show a finished run as a page, or a whole folder in a browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vfl.apps.cli.options import CHARGED, JSON, PATH, RUN, SIGNER, path_option, several, tell
+from vfl.apps.cli.options import CHARGED, PATH, RUN, SIGNER, path_option, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,24 +45,6 @@ def report_command(
     path, report = write_run(run, output, ledger=ledger, key=key, with_timing=timing)
     click.echo(f"report: {path}")
     report.require()
-
-
-@click.command("compare")
-@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=PATH)
-@path_option("--output", "Also write an HTML page.")
-@JSON
-def compare_command(runs: tuple[Path, ...], output: Path | None, *, as_json: bool) -> None:
-    """Show measures, guarantee and settings of finished runs side by side. Reads the runs' folders only.
-
-    Choosing the best of several runs on the same records by their measures spends the ε of all of them.
-    """
-    from vfl.apps.report.comparison import as_text, compare, write_comparison
-
-    found = compare(runs)
-    tell([run.to_dict() for run in found], as_text(found), as_json=as_json)
-    if output is not None:
-        write_comparison(found, output)
-        click.echo(f"page: {output}", err=as_json)
 
 
 @click.command("ui")

@@ -32,7 +32,7 @@ def _threshold(decides: str) -> Callable[[Any], Any]:
     "--data",
     "sources",
     "[PARTY=]FILE",
-    "One table of all columns, or PARTY=FILE once per party; with --federation PARTY=NAME, the owner's name of a source.",
+    "One table of all columns, or PARTY=FILE once per party; with a federation PARTY=NAME, the owner's name of a source.",
     type=click.Path(),
 )
 @CSV
@@ -124,45 +124,32 @@ def _summary(found: Predictions, output: Path | None) -> dict[str, Any]:
     "--data",
     "sources",
     "[PARTY=]FILE",
-    "Records with labels to measure on, without noise: one table of all columns, or PARTY=FILE once for each party.",
+    "Records with labels: one table of all columns, or PARTY=FILE once for each party.",
     type=click.Path(),
 )
 @CSV
 @POLICIES
-@_threshold("With --data, measure decisions at")
+@_threshold("Measure decisions at")
 @site_options("inprocess")
 @JSON
 def evaluate_command(run: Path, threshold: float | None, where: Where, *, as_json: bool) -> None:
-    """Print the released measures of the run in the folder RUN, or measure its model on other records.
+    """Measure the model in the folder RUN on records with labels.
 
-    Printing released measures costs no privacy. Measures on --data are exact and have no privacy protection. If the job
-    aligns records by ids, the records of --data are aligned too. With --federation, --data PARTY=NAME takes the source to
-    which its owner gave this name.
+    The measures are exact and have no privacy protection. If the job aligns records by ids, these records are aligned too.
+    With a federation, --data PARTY=NAME takes the source to which its owner gave this name. `vfl show RUN` prints the measures
+    that the run released.
     """
     from vfl.apps.cli.terminal.progress import warnings_told
     from vfl.launch.predict import evaluate
     from vfl.launch.run.result import Result
 
     result = Result.load(run)
-    found, parties = dict(result.findings), result.job.partition.parties
+    parties = result.job.partition.parties
     site = where.site(result.job)
     if not where.sources and where.federation is None:
-        if threshold is not None:
-            raise click.UsageError(
-                "--threshold needs --data: the released measures have the thresholds that the job names"
-            )
-        for option in ("engine", "address", "shards", "cores"):
-            if getattr(where, option):
-                raise click.UsageError(f"--{option} needs --data, which names the records to measure on")
-        if found:
-            result.require_unaltered(f"the measures in {str(run)!r} cannot be relied on")
-    else:
-        data = records_of(where, parties, run=run)
-        with watched(where, parties, quiet=as_json), warnings_told():
-            found = {"data": evaluate(result, data, at=site, threshold=threshold)}
-    if not found:
-        raise SpecificationError(
-            f"the run in {str(run)!r} has no measures: train with --set holdout=0.2, or give --data with records to measure on"
-        )
+        raise click.UsageError("Missing option '--data'. (vfl show RUN prints the measures that the run released.)")
+    data = records_of(where, parties, run=run)
+    with watched(where, parties, quiet=as_json), warnings_told():
+        found = {"data": evaluate(result, data, at=site, threshold=threshold)}
     plain = {name: findings.shown() for name, findings in found.items()}
     tell(plain, *(f"{name}: {findings}" for name, findings in found.items()), as_json=as_json)

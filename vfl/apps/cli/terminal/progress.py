@@ -119,14 +119,10 @@ class Progress:
     """Watcher that prints alignment, plan and rounds of one run to standard error. Lines are wrapped only on a terminal.
 
     earlier : events that earlier processes of the run charged, so that the ε shown is that of the whole run.
-    explain : True prints the whole plan, False a short outline.
     """
 
-    def __init__(
-        self, *, quiet: bool = False, earlier: Mapping[Event, int] | None = None, explain: bool = False
-    ) -> None:
+    def __init__(self, *, quiet: bool = False, earlier: Mapping[Event, int] | None = None) -> None:
         self._quiet = quiet
-        self._explain = explain
         self._earlier = earlier or {}
         self._steps = Steps()
         self._aligning = False
@@ -175,7 +171,7 @@ class Progress:
         self._accountant = choose_accountant(plan.releases, committed=plan.committed)
         self._accountant.compose_all(self._earlier.items())
         self._steps.end()
-        click.echo(plan.explain() if self._explain else str(plan), err=True)
+        click.echo(str(plan), err=True)
         self._round_trips = plan.round_trips
         self._steps.begin(self._round_trips)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.apps.cli.options import JSON, JSON_ALONE, path_option, print_json, records_option, tell
-from vfl.apps.cli.options.jobs import EXPLAIN, SOURCES, job_argument, placed, read_job, require_files
+from vfl.apps.cli.options.jobs import SOURCES, job_argument, placed, read_job, require_files
 from vfl.apps.cli.options.site import Where, site_options, watched, watching_options
 
 if TYPE_CHECKING:
@@ -36,10 +36,9 @@ if TYPE_CHECKING:
     metavar="VALUE",
     help="Your guess of the AUC, or R², of the best model without noise (default: a weak to a strong one).",
 )
-@EXPLAIN
-@path_option("--federation", "Check the job's parties against FILE; take n from an alignment across it.")
+@click.option("--explain", is_flag=True, help="Show every release and choice; memory, bytes and time of each node.")
+@site_options("ray")
 @path_option("--candidates", "Plan a private choice among the candidates of FILE instead (vfl tune).")
-@click.option("--nodes", is_flag=True, help="Add memory, bytes and time for each node and transport.")
 @click.option(
     "--link",
     metavar="RATE/TRIP",
@@ -53,26 +52,26 @@ def plan_command(
     plot: Path | None,
     positives: float | None,
     signal: float | None,
-    federation: Path | None,
     candidates: Path | None,
+    where: Where,
     *,
     explain: bool,
-    nodes: bool,
     link: str | None,
     as_json: bool,
 ) -> None:
     """Show the guarantee of JOB and its expected quality and cost. Reads no party's records."""
-    from vfl.launch.engines.place import check_job, dealer_of
+    from vfl.launch.engines.place import check_job, dealer_of, place_of, require_fit
     from vfl.launch.sources import data_of, row_order_warnings
     from vfl.network.federation.file import read_federation
     from vfl.planning import forecast, plan
 
     spec, environment = read_job(job, assignments)
-    environment.site.require_fit(spec.trust)
-    across = None
+    across, federation = None, where.federation
     if federation is not None:
         across = read_federation(federation)
         check_job(spec, across)
+    else:
+        require_fit(place_of(where.site(spec, environment.site), environment.site), spec)
     noted = None
     if records is None and (across is not None or environment.table is None):
         noted = _noted(spec, environment, federation, across)
@@ -104,7 +103,7 @@ def plan_command(
         click.echo(f"  across     federation {across.name}, digest {across.digest}: {parties}{third}")
     for warning in warnings:
         click.echo(f"  warning    {warning}")
-    _print_costs(planned, environment, nodes=nodes)
+    _print_costs(planned, environment, nodes=explain)
     if noted is not None:
         click.echo(
             f"n was found by vfl align: {noted} records are common to all parties; runs start from that alignment"
@@ -119,7 +118,7 @@ def _noted(job: Job, environment: Environment, federation: Path | None, across: 
 
     noted = remembered_records(job, environment.data, across)
     if noted is None:
-        align = f"vfl align JOB --federation {federation}" if across is not None else "vfl align JOB"
+        align = f"vfl align JOB --at {federation}" if across is not None else "vfl align JOB"
         first = f"; or run {align}, which records it" if job.ids else ""
         raise click.UsageError(f"give the number of records: --records N{first} (a plan reads no party's data)")
     return noted

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vfl.apps.cli.options import JSON_ALONE, KEY, RUN
-from vfl.apps.cli.options.site import Where, members_of, resuming_options, watched, watching_options
+from vfl.apps.cli.options.site import Where, members_of, site_options, watched, watching_options
 from vfl.apps.cli.training.run import resumable, show
 from vfl.apps.cli.training.tune import show_tuned, telling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from vfl.job import Job
     from vfl.job.site import Site
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 @click.command("resume")
 @RUN
 @KEY
-@resuming_options
+@site_options("ray")
 @watching_options
 @JSON_ALONE
 def command(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
     """Continue the run in the folder RUN after the last release in its log. A finished run is only shown.
 
-    A run on a Ray cluster goes back to its cluster; --address names another one, such as a head that was restarted elsewhere.
-    A run across organisations finds its federation file and key where they were; --federation and --identity name others.
+    A run goes back to its site. --at names another address of the cluster, such as a head that was restarted elsewhere, or
+    another place of the federation file.
     """
     from vfl.apps.cli.terminal.progress import Progress
     from vfl.apps.tuning.run import is_tune
@@ -53,7 +53,7 @@ def command(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
     job, _ = jobfile.read(run / jobfile.NAME)
     kept = checkpoint.read(run, job)[0].environment
     site = where.resumed(site_of_log(kept), job, run)
-    where = replace(where, federation=Path(site.file) if isinstance(site, Federated) else None)
+    where = replace(where, at=str(site.file) if isinstance(site, Federated) else None)
     earlier = checkpoint.charged_before(run, job)
     with (
         resumable(run, site),

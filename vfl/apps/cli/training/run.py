@@ -13,7 +13,7 @@ import click
 
 from vfl.apps.cli import INTERRUPTED
 from vfl.apps.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, print_json
-from vfl.apps.cli.options.jobs import EXPLAIN, LEDGER, NETWORK, SOURCES, job_argument, ledger_of, placed, read_job
+from vfl.apps.cli.options.jobs import LEDGER, SOURCES, job_argument, ledger_of, placed, read_job
 from vfl.apps.cli.options.site import Where, members_of, site_options, watched, watching_options
 from vfl.errors import OutputError
 
@@ -32,14 +32,11 @@ LONGEST = 60
 @site_options("ray")
 @SOURCES
 @LEDGER
-@NETWORK
 @KEY
 @OUTPUT
 @path_option("--warm-start", "Start from this run's released model.", metavar="RUN")
 @click.option("--track", metavar="URI", help="Log the finished run to MLflow at URI.")
-@click.option("--diagnostics", is_flag=True, help="Print the exact objective: NOT PRIVATE.")
 @click.option("--intervals", is_flag=True, help="Spend part of ε on standard errors.")
-@EXPLAIN
 @watching_options
 @JSON_ALONE
 def command(
@@ -52,10 +49,7 @@ def command(
     warm_start: Path | None,
     track: str | None,
     *,
-    allow_network_file_system: bool,
-    diagnostics: bool,
     intervals: bool,
-    explain: bool,
     as_json: bool,
 ) -> None:
     """Train JOB: the path of a job file, or the name of a bundled example.
@@ -72,8 +66,7 @@ def command(
 
     if track is not None:
         check_tracker(track)  # before a folder is made
-    more = [text for text, on in (("diagnostics=true", diagnostics), ("privacy.inference=true", intervals)) if on]
-    spec, environment = read_job(job, (*assignments, *more))
+    spec, environment = read_job(job, (*assignments, *(("privacy.inference=true",) if intervals else ())))
     spec = starting_from(spec, warm_start)  # before a folder is made
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
         where = replace(where, otherwise="inprocess")  # the start of actors would take longer than the run
@@ -83,14 +76,14 @@ def command(
         stack.enter_context(watched(where, members_of(spec, where.federation), job=spec.name, quiet=as_json))
         folder = output or unused(spec.name)
         stack.enter_context(resumable(folder, site))
-        progress = stack.enter_context(Progress(quiet=as_json, explain=explain))
+        progress = stack.enter_context(Progress(quiet=as_json))
         for warning in () if as_json else warnings:
             click.echo(f"warning: {warning}", err=True)
         result = train(
             spec,
             data,
             at=site,
-            ledger=ledger_of(ledger, environment, network=allow_network_file_system),
+            ledger=ledger_of(ledger, environment),
             output=folder,
             key=key,
             watch=progress,

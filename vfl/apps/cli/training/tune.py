@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vfl.apps.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, print_json, records_option
-from vfl.apps.cli.options.jobs import LEDGER, NETWORK, SOURCES, job_argument, ledger_of, placed, read_job
+from vfl.apps.cli.options.jobs import LEDGER, SOURCES, job_argument, ledger_of, placed, read_job
 from vfl.apps.cli.options.site import Where, site_options
 from vfl.apps.cli.training.run import resumable, show, summary, unused
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 @SOURCES
 @records_option("Records common to all parties, if known: their number checks all plans before data are opened.")
 @LEDGER
-@NETWORK
 @KEY
 @OUTPUT
 @JSON_ALONE
@@ -39,7 +38,6 @@ def command(
     key: str | None,
     output: Path | None,
     *,
-    allow_network_file_system: bool,
     as_json: bool,
 ) -> None:
     """Train every candidate of FILE, score each on the held-out records, and release the best one.
@@ -70,7 +68,7 @@ def command(
             data=data,
             n_records=records,
             at=site,
-            ledger=ledger_of(ledger, environment, network=allow_network_file_system),
+            ledger=ledger_of(ledger, environment),
             output=folder,
             key=key,
             watch=telling(quiet=as_json),
