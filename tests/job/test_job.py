@@ -352,7 +352,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
             ),
             (
                 {"at": 2},
-                "at must be , or vfl.InProcess(...), vfl.Ray(...) or vfl.Federated(FILE), not 2",
+                "vfl.InProcess(...), vfl.Ray(...) or vfl.Federated(FILE), not 2",
             ),
             ({"ledger": 3}, "ledger must be the path of a ledger, or vfl.Ledger(path), not 3"),
         )
