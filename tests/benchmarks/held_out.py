@@ -35,10 +35,11 @@ EPSILONS = (0.1, 1.0, 10.0)
 class Recipe:
     """Public description of a problem, from which its records are drawn.
 
-    columns : {kind of `COLUMNS`: number of columns, or the numbers of levels of categorical columns}. noise : kind of NOISE.
-    r2 : share of the label's variance that the signal explains. span : declared range of the label in standard deviations of
-        the residuals; counts have their largest label instead. shift : position of the mean within the range.
-    rate : share of positive labels, or mean count.
+    columns : {kind of `COLUMNS`: number of columns, or the numbers of levels of categorical columns}. noise : kind of NOISE, or
+        'counts' or 'amounts', which grow with the exponential of the signal.
+    r2 : share of the label's variance that the signal explains; the signal's spread for counts and amounts. span : declared
+        range of the label in standard deviations of the residuals; the largest label of counts and amounts.
+    shift : position of the mean within the range. rate : share of positive labels, or mean of counts and amounts.
     """
 
     seed: int
@@ -57,7 +58,9 @@ def levels(rng, hidden, sizes):
     """Categorical columns with shares that fall as 1/k², so that the last levels are rare, and a declared level is empty."""
     for size in sizes:
         shares = 1.0 / np.arange(1.0, size) ** 2
-        own = np.log(shares) + rng.gumbel(size=(len(hidden), size - 1)) + 0.3 * hidden[:, :1] * rng.normal(size=size - 1)
+        own = (
+            np.log(shares) + rng.gumbel(size=(len(hidden), size - 1)) + 0.3 * hidden[:, :1] * rng.normal(size=size - 1)
+        )
         yield own.argmax(axis=1), tuple(f"l{k}" for k in range(size))
 
 
@@ -107,6 +110,8 @@ CHOSEN = {
     "one-hot, squared, span 40": Recipe(103, "squared", 20_000, {"levels": (14, 7, 8), "tails": 4}, "gamma", span=40, shift=0.1),
     "normal, squared, R² 0.99": Recipe(104, "squared", 12_000, {"normal": 10}, r2=0.99, span=60),
     "mixed, squared, lognormal": Recipe(105, "squared", 15_000, {"lognormal": 6, "flags": 8}, "lognormal", span=100, shift=0.05),
+    "one-hot, squared, skewed counts": Recipe(114, "squared", 22_000, {"levels": (9, 16, 6, 5, 12), "integer": 4}, "counts", r2=1.0, rate=1.0, span=9),
+    "normal, squared, lognormal amounts": Recipe(115, "squared", 15_000, {"normal": 8, "flags": 6}, "amounts", r2=0.6, rate=2.0, span=60),
     "parallel, squared": Recipe(106, "squared", 10_000, {"parallel": 6, "normal": 6}, "laplace", span=15),
     "one-hot, logistic": Recipe(107, "logistic", 20_000, {"levels": (9, 16, 6, 5, 12), "integer": 4}, rate=0.25),
     "parallel, logistic": Recipe(108, "logistic", 12_000, {"parallel": 8, "normal": 4}),
@@ -162,6 +167,10 @@ def labels(recipe, signal, rng):
     if recipe.loss == "poisson":
         mean = np.exp(np.clip(0.5 * signal, -3.0, 3.0))
         return np.minimum(rng.poisson(recipe.rate * mean / mean.mean()), recipe.span).astype(float), (0.0, recipe.span)
+    if recipe.noise in ("counts", "amounts"):  # residuals spread as the mean does, and are skewed
+        mean = recipe.rate * np.exp(recipe.r2 * signal - recipe.r2**2 / 2.0)
+        y = rng.poisson(mean).astype(float) if recipe.noise == "counts" else mean * rng.lognormal(-0.18, 0.6, n)
+        return np.minimum(y, recipe.span), (0.0, recipe.span)
     noise = NOISE[recipe.noise](rng, n)
     y = math.sqrt(recipe.r2 / (1.0 - recipe.r2)) * signal + (noise - noise.mean()) / noise.std()
     low, high = -recipe.shift * recipe.span, (1.0 - recipe.shift) * recipe.span
