@@ -1,9 +1,9 @@
 """Errors of untuned SkGD on ten problems that no rule is chosen on, and on others on which rules are chosen.
 
-    python -m tests.benchmarks.held_out [chosen | held-out] [--only NAME ...] [--epsilon E ...] [--seeds N] [--with OPTION=VALUE ...]
+    python -m tests.benchmarks.held_out [chosen | held-out] [--only NAME ...] [--epsilon E ...]
+                                         [--seeds N] [--with OPTION=VALUE ...]
 
-Prints for each problem and ε the excess (F(w) − F*)/F* as mean ± standard error over seeds, R² or its like of the mean, and the
-messages of a run. The default is `chosen`. Run `held-out` to judge a finished rule, never to choose a constant: its generators,
+Prints for each problem and ε the excess (F(w) − F*)/F* as mean ± standard error over seeds, and the messages of a run. The default is `chosen`. Run `held-out` to judge a finished rule, never to choose a constant: its generators,
 shapes of columns and labels differ from those of `chosen`, and its seeds were committed before the first run.
 
 For counts, F is half the deviance. For Huber loss, F has the width of the exact spread of the labels.
@@ -107,11 +107,19 @@ NOISE = {
 CHOSEN = {
     "one-hot, squared, span 10": Recipe(101, "squared", 20_000, {"levels": (9, 16, 6, 5, 12), "integer": 4}, span=10),
     "one-hot, squared, span 4": Recipe(102, "squared", 20_000, {"levels": (9, 16, 6, 5, 12), "integer": 4}, span=4),
-    "one-hot, squared, span 40": Recipe(103, "squared", 20_000, {"levels": (14, 7, 8), "tails": 4}, "gamma", span=40, shift=0.1),
+    "one-hot, squared, span 40": Recipe(
+        103, "squared", 20_000, {"levels": (14, 7, 8), "tails": 4}, "gamma", span=40, shift=0.1
+    ),
     "normal, squared, R² 0.99": Recipe(104, "squared", 12_000, {"normal": 10}, r2=0.99, span=60),
-    "mixed, squared, lognormal": Recipe(105, "squared", 15_000, {"lognormal": 6, "flags": 8}, "lognormal", span=100, shift=0.05),
-    "one-hot, squared, skewed counts": Recipe(114, "squared", 22_000, {"levels": (9, 16, 6, 5, 12), "integer": 4}, "counts", r2=1.0, rate=1.0, span=9),
-    "normal, squared, lognormal amounts": Recipe(115, "squared", 15_000, {"normal": 8, "flags": 6}, "amounts", r2=0.6, rate=2.0, span=60),
+    "mixed, squared, lognormal": Recipe(
+        105, "squared", 15_000, {"lognormal": 6, "flags": 8}, "lognormal", span=100, shift=0.05
+    ),
+    "one-hot, squared, skewed counts": Recipe(
+        114, "squared", 22_000, {"levels": (9, 16, 6, 5, 12), "integer": 4}, "counts", r2=1.0, rate=1.0, span=9
+    ),
+    "normal, squared, lognormal amounts": Recipe(
+        115, "squared", 15_000, {"normal": 8, "flags": 6}, "amounts", r2=0.6, rate=2.0, span=60
+    ),
     "parallel, squared": Recipe(106, "squared", 10_000, {"parallel": 6, "normal": 6}, "laplace", span=15),
     "one-hot, logistic": Recipe(107, "logistic", 20_000, {"levels": (9, 16, 6, 5, 12), "integer": 4}, rate=0.25),
     "parallel, logistic": Recipe(108, "logistic", 12_000, {"parallel": 8, "normal": 4}),
@@ -120,20 +128,30 @@ CHOSEN = {
     "one-hot, huber": Recipe(111, "huber", 20_000, {"levels": (12, 9, 7), "integer": 4}, "mixture", span=30),
     "one-hot, poisson": Recipe(112, "poisson", 20_000, {"levels": (12, 9, 7), "integer": 4}, rate=0.4, span=15),
     "normal, poisson": Recipe(113, "poisson", 8_000, {"normal": 8}, rate=5.0, span=80),
-}  # fmt: skip
+}
 """Problems on which rules are chosen."""
 HELD_OUT = {
-    "ordinal label, many levels": Recipe(7001, "squared", 18_000, {"levels": (20, 11, 8, 6, 3), "integer": 5}, span=7, r2=0.5),
-    "lognormal label, far range": Recipe(7002, "squared", 9_000, {"tails": 9, "waves": 5}, "lognormal", span=70, shift=0.04, parties=3),
+    "ordinal label, many levels": Recipe(
+        7001, "squared", 18_000, {"levels": (20, 11, 8, 6, 3), "integer": 5}, span=7, r2=0.5
+    ),
+    "lognormal label, far range": Recipe(
+        7002, "squared", 9_000, {"tails": 9, "waves": 5}, "lognormal", span=70, shift=0.04, parties=3
+    ),
     "label cut at its range": Recipe(7003, "squared", 26_000, {"waves": 12, "flags": 10}, "gamma", span=3.0, r2=0.3),
     "good fit, spikes": Recipe(7004, "squared", 14_000, {"spikes": 5, "normal": 12}, "laplace", span=45, r2=0.93),
     "rare levels, rare class": Recipe(7005, "logistic", 23_000, {"levels": (24, 13, 5), "spikes": 3}, rate=0.08),
-    "parallel and tails": Recipe(7006, "logistic", 17_000, {"parallel": 5, "tails": 9, "flags": 4}, rate=0.4, parties=3),
+    "parallel and tails": Recipe(
+        7006, "logistic", 17_000, {"parallel": 5, "tails": 9, "flags": 4}, rate=0.4, parties=3
+    ),
     "few records, wide bounds": Recipe(7007, "logistic", 3_000, {"wide": 7, "integer": 3}, rate=0.55),
-    "outliers, far range": Recipe(7008, "huber", 11_000, {"lognormal": 6, "waves": 6, "levels": (7,)}, "tails", span=60, shift=0.3),
-    "rare counts, levels": Recipe(7009, "poisson", 28_000, {"levels": (15, 9, 4), "waves": 4}, rate=0.15, span=10, parties=3),
+    "outliers, far range": Recipe(
+        7008, "huber", 11_000, {"lognormal": 6, "waves": 6, "levels": (7,)}, "tails", span=60, shift=0.3
+    ),
+    "rare counts, levels": Recipe(
+        7009, "poisson", 28_000, {"levels": (15, 9, 4), "waves": 4}, rate=0.15, span=10, parties=3
+    ),
     "large counts, tails": Recipe(7010, "poisson", 6_500, {"tails": 6, "flags": 5}, rate=9.0, span=120),
-}  # fmt: skip
+}
 """Problems on which no rule is chosen. Their seeds and recipes stand here since before the first run."""
 SETS = {"chosen": CHOSEN, "held-out": HELD_OUT}
 
@@ -201,7 +219,7 @@ def made(name):
 
 
 def judged(case):
-    """Return (F of a model, F* by which errors are divided): counts without the loss of a perfect fit, Huber at the exact width."""
+    """Return (F of a model, F* by which errors are divided): counts above a perfect fit, Huber at the exact width."""
     X, y = case.scaled
     if case.job.loss == "huber":
         low, high = np.quantile(y, (0.25, 0.75))
