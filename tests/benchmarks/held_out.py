@@ -3,8 +3,9 @@
     python -m tests.benchmarks.held_out [chosen | held-out] [--only NAME ...] [--epsilon E ...]
                                          [--seeds N] [--with OPTION=VALUE ...]
 
-Prints for each problem and ε the excess (F(w) − F*)/F* as mean ± standard error over seeds, and the messages of a run. The default is `chosen`. Run `held-out` to judge a finished rule, never to choose a constant: its generators,
-shapes of columns and labels differ from those of `chosen`, and its seeds were committed before the first run.
+Prints for each problem and ε the excess (F(w) − F*)/F* as mean ± standard error over seeds, and the messages of a run. The
+default is `chosen`. Run `held-out` to judge a finished rule, never to choose a constant: its generators, shapes of columns and
+labels differ from those of `chosen`, and its seeds were committed before the first run.
 
 For counts, F is half the deviance. For Huber loss, F has the width of the exact spread of the labels.
 """
