@@ -1,4 +1,4 @@
-"""Labels of private fits: classes are declared, or the fit says NOT PRIVATE; no label changes how another one is read."""
+"""Labels of private fits: declared, plain, or the fit says NOT PRIVATE; no label changes how another one is read."""
 
 from __future__ import annotations
 
@@ -46,10 +46,37 @@ def test_a_fit_with_declared_classes_is_private_and_does_not_warn() -> None:
     assert not any(flag.startswith(NOT_PRIVATE) for flag in certificate.flags)
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [Y, Y.astype(float), Y.tolist(), Y * 2 - 1, Y.astype(bool), Y.astype(bool).astype(object)],
+    ids=["0/1", "0.0/1.0", "list", "-1/1", "boolean", "objects"],
+)
+def test_plain_labels_are_public_by_declaration(labels: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = vfl.VerticalLogisticRegression(bounds=(-1, 1)).fit(X, labels)
+    assert fitted.certificate_.private
+    assert not any(flag.startswith(NOT_PRIVATE) for flag in fitted.certificate_.flags)
+    assert set(fitted.predict(X)) <= set(np.asarray(labels).tolist())
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [Y + 1, np.where(Y, "yes", "no"), np.where(Y, "1", "0"), np.arange(N) % 3, np.arange(N) % 3 - 1, Y * 0 + 1,
+     np.where(np.arange(N), 1, 0), np.where(np.arange(N), 1, -1)],
+    ids=["1/2", "words", "text", "three", "-1/0/1", "only 1", "one 0", "one -1"],
+)  # fmt: skip
+def test_other_labels_without_classes_are_refused_before_any_release(labels: Any, monkeypatch: Any) -> None:
+    """With a single negative record, one changed label would turn classes 0/1 into −1/1, which a certificate shows."""
+    monkeypatch.setattr("parties.party.Party.answer", None)
+    with pytest.raises(PrivacyError, match="classes='from data'"):
+        model().fit(X, labels)
+
+
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 def test_a_fit_that_reads_its_classes_is_not_private_and_warns_with_a_remedy(form: Any, tmp_path: Path) -> None:
     with pytest.warns(vfl.PrivacyWarning, match=r"NOT PRIVATE.*classes=\(negative, positive\)"):
-        fitted = model().fit(form(X), Y)
+        fitted = model(classes="from data").fit(form(X), Y)
     certificate = fitted.certificate_
     assert not certificate.private
     assert "NOT PRIVATE" in str(certificate)
@@ -61,7 +88,7 @@ def test_a_fit_that_reads_its_classes_is_not_private_and_warns_with_a_remedy(for
 
 def test_a_certificate_that_hides_the_flag_does_not_verify() -> None:
     with pytest.warns(vfl.PrivacyWarning):
-        result = model().fit(X, Y).result_
+        result = model(classes="from data").fit(X, Y).result_
     forged = replace(result.certificate, private=True).signed(signing_key(None))
     with pytest.raises(vfl.OutputError, match="the field 'private'"):
         replace(result, certificate=forged).verify()
@@ -73,24 +100,24 @@ def test_a_certificate_that_hides_the_flag_does_not_verify() -> None:
 def test_the_warning_comes_before_any_release_and_not_without_privacy() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", vfl.PrivacyWarning)
-        with pytest.raises(vfl.PrivacyWarning, match="classes are not declared"):
-            model().fit(X, Y)
+        with pytest.raises(vfl.PrivacyWarning, match="reads the labels from y"):
+            model(classes="from data").fit(X, Y)
         model(epsilon=None, C=0.1).fit(X, Y)
 
 
-@pytest.mark.filterwarnings("ignore:classes are not declared")
+@pytest.mark.filterwarnings("ignore:classes='from data'")
 def test_a_ledger_refuses_a_fit_that_reads_its_classes(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "book.db")
     ledger.set_cap("d", epsilon=2.0, delta=1e-4)
     options = {"ledger": str(ledger.path), "dataset": "d"}
     with pytest.raises(PrivacyError, match="names of the two classes"):
-        model(**options).fit(X, Y)
+        model(classes="from data", **options).fit(X, Y)
     assert model(classes=(0, 1), **options).fit(X, Y).certificate_.private
 
 
 def test_job_files_record_that_classes_were_read() -> None:
     with pytest.warns(vfl.PrivacyWarning):
-        job = model().fit(X, Y).result_.job
+        job = model(classes="from data").fit(X, Y).result_.job
     assert vfl.job.file.decode(job.to_dict()) == job
     with pytest.raises(SpecificationError, match="must be text"):
         vfl.Job(partition=job.partition, privacy=None, read_from_data="")

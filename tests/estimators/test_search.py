@@ -18,7 +18,7 @@ from vfl.privacy.events import Selection, bare
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:bounds are not declared:vfl.launch.run.warnings.PrivacyWarning"),
-    pytest.mark.filterwarnings("ignore:classes are not declared:vfl.launch.run.warnings.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore:classes='from data':vfl.launch.run.warnings.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore:label_bounds are not declared:vfl.launch.run.warnings.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore:private run:vfl.launch.run.warnings.PrivacyWarning"),
 ]
@@ -65,7 +65,9 @@ EXPECTED = (
 @parametrize_with_checks(
     [
         # One δ for all numbers of records, so that one calibration of the selection serves all checks.
-        vfl.VerticalGridSearch(vfl.VerticalLogisticRegression(delta=1e-6, max_iter=2), {"C": [1.0, 10.0]}, holdout=0.5),
+        vfl.VerticalGridSearch(
+            vfl.VerticalLogisticRegression(delta=1e-6, max_iter=2, classes="from data"), {"C": [1.0, 10.0]}, holdout=0.5
+        ),
         vfl.VerticalGridSearch(vfl.VerticalRidge(delta=1e-6, max_iter=2), {"alpha": [1.0, 10.0]}, holdout=0.5),
     ],
     expected_failed_checks=lambda estimator: EXPECTED,

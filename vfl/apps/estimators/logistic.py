@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +17,7 @@ from vfl.base.arguments import require_number
 from vfl.base.columns import canonical_category
 from vfl.base.losses import ClassWeighted
 from vfl.base.penalties import L1, L2, ElasticNet, NoPenalty
-from vfl.errors import DataError, SpecificationError
+from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.launch.run.warnings import warn
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 CLASSES_READ = "the names of the two classes"
 ALL_CLASSES_READ = "the names and the number of the classes"
+FROM_DATA = "from data"
+PLAIN_CLASSES = ((0, 1), (-1, 1), (False, True))
+"""Names of two classes that a private fit takes without a declaration, negative first."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -57,8 +61,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         1/(K·share) for publicly known shares of K classes. With K > 2 class weights multiply `sample_weight`, whose upper
         limit becomes hi·(largest class weight).
     classes : the labels, from public knowledge; of two classes, the larger label is positive. Any other label in y is
-        refused. None reads the labels from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and
-        `certificate_` says so. Without privacy None issues no warning.
+        refused. None stands for labels 0 and 1, −1 and 1, or False and True; without privacy it reads any labels from y.
+        'from data' reads the labels of a private fit from y, with a warning (vfl.PrivacyWarning): the fit is then NOT PRIVATE,
+        and `certificate_` says so.
     Other parameters : as for VerticalLinearRegression.
 
     Attributes
@@ -73,7 +78,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     C: float = 1.0
     l1_ratio: float = 0.0
     class_weight: Mapping[Any, float] | str | None = None
-    classes: Sequence[Any] | None = None
+    classes: Sequence[Any] | str | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -90,10 +95,12 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
     def prepared(self, X: Any, y: Any, sample_weight: Any = None) -> Prepared:  # type: ignore[override]
         """Return the job that `fit` would run on these data. Sets `classes_`."""
-        if self.classes is not None and isinstance(y, list | tuple):
+        reads = self.epsilon is None if self.classes is None else _reads(self.classes)
+        declared = self.classes is not None and not reads
+        if declared and isinstance(y, list | tuple):
             y = np.array(y, dtype=object)  # numpy would choose one type for all labels, from their values
         X, y = self._validated(X, y, y_numeric=False)
-        self.classes_ = self._declared_classes() if self.classes is not None else self._classes_in(y)
+        self.classes_ = self._declared_classes() if declared else self._classes_in(y) if reads else _plain_classes(y)
         codes, several = _codes(y, self.classes_), len(self.classes_) > 2
         names = tuple(map(_plain, self.classes_))
         labels = np.array([canonical_category(name) for name in names])[codes]
@@ -102,7 +109,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         factors = self._weights(sample_weight, X)
         if several:
             factors = self._with_class_weights(factors, codes)
-        read = None if self.classes is not None else ALL_CLASSES_READ if several else CLASSES_READ
+        read = None if not reads else ALL_CLASSES_READ if several else CLASSES_READ
         return self._prepare(
             X,
             labels,
@@ -189,7 +196,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
             raise DataError("y holds only one class: declare both, classes=(negative, positive), or check the labels")
         if self.epsilon is not None:
             warn(
-                "classes are not declared, so they were read from y and not charged: this fit is NOT PRIVATE. Declare "
+                "classes='from data' reads the labels from y, uncharged: this fit is NOT PRIVATE. Declare "
                 f"{'both' if len(found) == 2 else 'all'} labels from public knowledge: classes=(negative, "
                 f"positive{'' if len(found) == 2 else ', ...'})"
             )
@@ -218,6 +225,35 @@ def _plain(label: Any) -> str | int | float | bool:
     """Return a label as a type that a job file can hold."""
     value = label.item() if isinstance(label, np.generic) else label
     return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _reads(classes: Any) -> bool:
+    return isinstance(classes, str) and classes == FROM_DATA
+
+
+def _plain_classes(y: Any) -> Any:
+    """Return one of PLAIN_CLASSES for the labels of a private fit, (2,), as the type of y.
+
+    All neighbouring data sets that are accepted have the same classes. Proof: two or more records hold the negative label of
+    an accepted y. After a change of one record, another one still holds it, and a second negative label is refused.
+
+    Raises PrivacyError for any other labels.
+    """
+    if y.dtype != object:  # scikit-learn refuses objects, even truth values
+        check_classification_targets(y)
+    held: Counter[str] = Counter()
+    labels, counts = (y, [1] * len(y)) if y.dtype == object else np.unique(y, return_counts=True)
+    for label, count in zip(labels, counts, strict=True):
+        held[canonical_category(label)] += int(count)
+    for names in PLAIN_CLASSES:
+        negative, positive = map(canonical_category, names)
+        if y.dtype.kind not in "US" and held.keys() <= {negative, positive} and held[negative] > 1:
+            return np.array(names, dtype=y.dtype)
+    raise PrivacyError(
+        "classes are not declared, and the labels are not 0 and 1, −1 and 1, or booleans, with at least two records of class "
+        "0, −1 or False: declare classes=(negative, positive), or all labels, from public knowledge. classes='from data' reads "
+        "the labels from y, and the fit is then NOT PRIVATE"
+    )
 
 
 def _codes(y: Any, classes: Any) -> Any:
