@@ -367,3 +367,41 @@ def test_altered_errors_are_found(result: vfl.Result, tmp_path: Path) -> None:
 
 def test_a_saved_result_has_the_same_summary(result: vfl.Result, tmp_path: Path) -> None:
     assert str(vfl.Result.load(result.save(tmp_path / "run")).summary()) == str(result.summary())
+
+
+def test_a_table_states_covariance_condition_and_convergence() -> None:
+    """The condition number is that of determined directions, on columns of unit length; a levels' null direction is none."""
+    rng = np.random.default_rng(4)
+    near, n = rng.uniform(-1, 1, 20_000), 20_000
+    frame = pd.DataFrame({"a": near, "b": np.clip(near + 0.1 * rng.normal(size=n), -1, 1), "c": rng.uniform(-1, 1, n)})
+    frame["ward"], frame["y"] = rng.choice(["n", "s"], n), (rng.random(n) < 0.5).astype(int)
+    found = []
+    for names in (("b", "ward"), ("a", "b", "ward")):
+        job = vfl.Job(
+            partition=vfl.FeaturePartition({"p": ("c",), "q": names}, label=("q", "y")),
+            bounds={"*": (-1, 1)},
+            columns={"ward": vfl.Categorical(("n", "s"))},
+            privacy=vfl.Privacy(epsilon=8.0, delta=1e-6, inference=True, noise=vfl.SeededNoise(2)),
+        )
+        result = vfl.train(job, frame, at=vfl.InProcess(cores=1))
+        facts = result.summary().facts
+        assert "HC0" in facts["covariance"]
+        found.append(float(facts["condition"].removeprefix("at least ").split(",")[0]))
+        left = float(facts["converged"].split("at most ")[1].split("%")[0])
+        assert left < 1.0 if len(names) == 2 else left > 0.5
+    assert found[0] < 3.0
+    exact = np.linalg.cond(np.corrcoef(frame[["a", "b", "c"]].to_numpy().T))
+    assert 0.5 * exact < found[1] < 1.5 * exact
+
+
+def test_a_table_names_the_kind_of_weights_and_where_labels_are_clamped() -> None:
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({"a": rng.uniform(-1, 1, 500), "s": rng.uniform(1, 3, 500)})
+    frame["y"] = frame["a"] + rng.normal(size=500)
+    partition = vfl.FeaturePartition({"p": ("a",)}, label=("p", "y"), weight="s")
+    bounds = {"a": (-1, 1), "y": (-2, 2), "s": (0, 3)}
+    result = vfl.train(vfl.Job(partition=partition, bounds=bounds, loss="squared", privacy=None), frame)
+    summary = result.infer(frame).summary()
+    assert "sampling" in summary.facts["weights"]
+    assert summary.facts["covariance"] == "HC0"
+    assert any("[-2, 2]" in note for note in summary.notes)

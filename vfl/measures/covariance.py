@@ -72,6 +72,26 @@ def iterate_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Ve
     return np.asarray(total / (len(updates) - skipped))
 
 
+def remaining(updates: Sequence[Update], skipped: int, H: Vector, rows: Vector) -> float:
+    """Return the largest share of the start's error, in any direction, that is left in the mean of the later iterates.
+
+    Arguments as for `iterate_covariance`. rows : (m, p) combinations that the records determine; no other direction counts.
+    """
+    E, total = np.eye(len(H)), np.zeros_like(H)
+    for number, (S, gain, kept, _) in enumerate(updates):
+        E[S] = kept * (E[S] - gain[:, None] * (H[S] @ E))
+        total += E * (number >= skipped)
+    basis = _basis(rows)
+    return float(np.linalg.norm(basis @ total @ basis.T, 2) / (len(updates) - skipped))
+
+
+def _basis(rows: Vector) -> Vector:
+    """Return an orthonormal basis, (r, p), of the span of the rows (m, p)."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    _, values, basis = np.linalg.svd(rows / np.where(lengths > 0.0, lengths, 1.0), full_matrices=False)
+    return np.asarray(basis[values > values[0] * 1e-9])
+
+
 def noise_bias(S: Vector, H: Vector, power: float, at: int, unit: float) -> Vector:
     """Return the bias (p,) that noise causes in the mean of all iterates under a loss with a log link.
 
@@ -108,6 +128,16 @@ class Noisy:
         """Mean diagonal entry divided by σ√(2p), which is the norm of the noise matrix; inf without noise."""
         p = len(self.matrix)
         return float(np.trace(self.matrix) / p / (self.sigma * np.sqrt(2.0 * p))) if self.sigma else np.inf
+
+    def condition(self, rows: Vector) -> tuple[float, bool]:
+        """Return the condition number on the span of the rows (m, p), for columns of unit length.
+
+        If the noise hides the least eigenvalue, which is then below the norm of the noise, return a lower bound and True.
+        """
+        unit = 1.0 / np.sqrt(np.maximum(np.diag(self.matrix), np.trace(self.matrix) / len(self.matrix) * FLOOR))
+        basis, noise = _basis(rows / unit), 1.0 / self.clearness
+        values = np.linalg.eigvalsh(basis @ (self.matrix * np.outer(unit, unit)) @ basis.T)
+        return float(values[-1] / max(values[0], noise, np.finfo(float).eps)), bool(values[0] <= noise)
 
     def drawn(self, count: int, rng: np.random.Generator) -> Vector:
         """Return (count, p, p) positive definite draws from the posterior of the matrix before noise, taking entries as normal.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -51,7 +51,7 @@ class Inference:
     noise_covariance : (k, k) part of `covariance` due to the noise of privacy; None if that part is not known separately.
     df : degrees of freedom of `covariance`, for Student's t; None for the normal distribution.
     conservative : True if intervals are expected to be too wide for their level, because the released curvature is noisy.
-    notes : caveats to show with the intervals.
+    notes : caveats to show with the intervals. facts : {name: text} to show above the table, such as the condition number.
     """
 
     names: tuple[str, ...]
@@ -61,6 +61,7 @@ class Inference:
     conservative: bool = False
     notes: tuple[str, ...] = ()
     df: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         k, both = len(self.names), [v for v in (self.covariance, self.noise_covariance) if v is not None]
@@ -82,7 +83,9 @@ class Inference:
         m, k = fits.shape
         away = fits - fits.mean(axis=0)
         covariance = away.T @ away / ((m - 1) * m)
-        return cls(tuple(names), fits.mean(axis=0), covariance.reshape(k, k), None, notes=(SUBSAMPLED,), df=m - 1)
+        facts = {"covariance": f"spread of {m} fits"}
+        whole = covariance.reshape(k, k)
+        return cls(tuple(names), fits.mean(axis=0), whole, None, notes=(SUBSAMPLED,), df=m - 1, facts=facts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the inference as plain values, which `from_dict` reads."""
@@ -94,6 +97,7 @@ class Inference:
             "conservative": self.conservative,
             "notes": list(self.notes),
             **({} if self.df is None else {"df": self.df}),
+            **({"facts": dict(self.facts)} if self.facts else {}),
         }
 
     @classmethod
@@ -104,7 +108,10 @@ class Inference:
         noise = None if noise is None else np.array(noise, dtype=np.float64)
         df = plain.get("df")
         names, notes = tuple(map(str, plain["names"])), tuple(map(str, plain["notes"]))
-        return cls(names, estimates, both, noise, bool(plain["conservative"]), notes, None if df is None else int(df))
+        facts = {str(name): str(said) for name, said in plain.get("facts", {}).items()}
+        return cls(
+            names, estimates, both, noise, bool(plain["conservative"]), notes, None if df is None else int(df), facts
+        )
 
 
 STEP = 1e-4
@@ -449,6 +456,12 @@ SELECTED = (
     "records, chose this model"
 )
 CONSERVATIVE = "conservative: few records for this ε, so the intervals are expected to be wider than their level needs"
+UNLIKELY = (
+    "no deviance, AIC or likelihood ratio of the training records: noise moves the coefficients away from the maximum, and the "
+    "likelihood would be a further release. Compare nested models by Wald tests (Result.test), others by measures on a holdout"
+)
+CLAMPED = "labels are clamped to [{:g}, {:g}] first: if many lie outside, the coefficients are those of clamped labels"
+CURVES = "the coefficients of a curve mean little one by one: Result.curves(RUN) gives each curve with its band"
 ROBUST = (
     "without privacy: standard errors are robust against a wrong model (the sandwich HC0); the noise of privacy is 0"
 )

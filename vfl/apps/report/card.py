@@ -146,7 +146,7 @@ def _coefficients(facts: Facts) -> tuple[Block, ...]:
     if result.inference is not None:
         summary, ordered = ranked(facts)
         cells = tuple((row.name, party, *cells_of(row)) for row, _, party in ordered[:TOP])
-        return (Table(heading_of(summary), cells), *summary.notes)
+        return (Table(("", ""), tuple(summary.facts.items())), Table(heading_of(summary), cells), *summary.notes)
     original, intercepts = result.original, coordinates_of(INTERCEPT, result.job.class_names)
     found = zip(result.coordinates, facts.owners, map(float, result.w), strict=True)
     largest = sorted((one for one in found if one[0] not in intercepts), key=lambda one: -abs(one[2]))[:TOP]

@@ -302,6 +302,7 @@ def forest(facts: Facts) -> Markup | None:
         charts.both(lambda width: charts.rows(width, spans, "coefficient")) if spans else None,
         charts.parties_key(facts.parties),
         *map(remark, summary.notes),
+        table((), list(summary.facts.items())),
         details("All numbers, in original units", table(heading, listed, numbers=tuple(range(2, len(heading))))),
     )
 

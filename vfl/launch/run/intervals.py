@@ -10,16 +10,20 @@ import numpy as np
 
 from parties.loading import new_records
 from parties.prediction import added
+from vfl.base.features import Curve, Spline
 from vfl.base.losses import loss_of
 from vfl.base.problem import INTERCEPT
 from vfl.errors import SpecificationError
 from vfl.launch.sources import on_joined_rows, owned
-from vfl.measures.covariance import Noisy, covariances
+from vfl.measures.covariance import DRAWS, Noisy, covariances, remaining
 from vfl.measures.inference import (
     CAPPED,
+    CLAMPED,
     CONSERVATIVE,
+    CURVES,
     ROBUST,
     SELECTED,
+    UNLIKELY,
     USUAL,
     Estimates,
     Inference,
@@ -78,12 +82,22 @@ def summary_of(result: Model, level: float) -> Summary:
         "loss": job.loss if isinstance(job.loss, str) else loss.name,
         "privacy": "ε = {:.4g}, δ = {:.3g}, for every record (replace one)".format(*certificate.guaranteed),
         "units": "original",
+        **estimates.inference.facts,
     }
     if job.privacy is None:
         facts["privacy"] = "none"
+    if job.partition.weight is not None:
+        facts["weights"] = "sampling weights, not frequencies: a record of weight s is one record"
+    if (held := result.findings.get("held out")) is not None and (
+        shown := next((name for name in ("d2", "r2", "loss") if name in held.measures), None)
+    ):
+        facts["held out"] = f"{shown} {held.measures[shown]}"
     kind = "classes" if loss.classification else "numbers" if loss.power is None else "log link"
     notes = [ROBUST if job.privacy is None else CAPPED + USUAL[kind], *estimates.inference.notes]
-    notes += [CONSERVATIVE] * estimates.inference.conservative + [SELECTED]
+    notes += [CONSERVATIVE] * estimates.inference.conservative + [SELECTED] + [UNLIKELY] * (job.privacy is not None)
+    if not loss.classification and (limits := job.schema[job.partition.label[1]].limits) and math.isfinite(limits[1]):
+        notes.append(CLAMPED.format(*limits))
+    notes += [CURVES] * any(isinstance(job.schema[column], Curve | Spline) for column in job.partition.features)
     return Summary(
         f"{model_of(loss)} of {job.partition.label[1]!r}, job {job.name!r}",
         facts,
@@ -137,9 +151,8 @@ def inferred(result: Trained, data: Any) -> Trained:
     ]
     A = np.array([[*own, *((constant,) if job.intercept else ())] for own, constant in coefficients]).T
     original = result.original
-    inference = Inference(
-        tuple(original), np.array(list(original.values())), A @ V @ A.T, np.zeros((len(names), len(names)))
-    )
+    nothing, facts = np.zeros((len(names), len(names))), {"covariance": "HC0"}
+    inference = Inference(tuple(original), np.array(list(original.values())), A @ V @ A.T, nothing, facts=facts)
     return result.with_inference(inference)
 
 
@@ -215,21 +228,31 @@ def inference_from(plan: Plan, released: Sequence[Released | None], original: di
     problem = plan.problem
     if problem.inference is None or (seen := observed(plan, released)) is None:
         return None
-    found = (seen.matrix(of_curvature=kind) for kind in (True, False))
-    H, J = (None if one is None else Noisy(*one) for one in found)
+    matrices = (seen.matrix(of_curvature=kind) for kind in (True, False))
+    H, J = (None if one is None else Noisy(*one) for one in matrices)
     solver: Any = plan.solver
     if H is None or J is None:
         return None
     noise, both = covariances(problem, seen, solver.skipped(problem), H, J)
     to_original = _to_original(plan, seen)
     conservative = H.clearness < CLEAR or clearness(solver, problem) < CLEAR
-    return Inference(
+    found = Inference(
         tuple(original),
         np.array(list(original.values())),
         to_original @ both @ to_original.T,
         to_original @ noise @ to_original.T,
         conservative,
     )
+    determined = Estimates.of(found, full_sets(plan.job.schema, plan.job.partition.features)).weights @ to_original
+    condition, hidden = H.condition(determined)
+    mean = H.drawn(DRAWS, np.random.default_rng(0)).mean(axis=0)
+    left = remaining(seen.updates, solver.skipped(problem), mean, determined)
+    facts = {
+        "covariance": "HC0 from released matrices, and the noise of privacy",
+        "condition": f"{'at least ' * hidden}{condition:.3g}, of the released curvature of scaled columns",
+        "converged": f"{len(seen.updates):,} steps, planned and not tested; at most {left:.1%} of the start's error is left",
+    }
+    return replace(found, facts=facts)
 
 
 def _to_original(plan: Plan, seen: Observed) -> Vector:
