@@ -95,11 +95,12 @@ def summary_of(result: Model, level: float) -> Summary:
     kind = "classes" if loss.classification else "numbers" if loss.power is None else "log link"
     notes = [ROBUST if job.privacy is None else CAPPED + USUAL[kind], *estimates.inference.notes]
     notes += [CONSERVATIVE] * estimates.inference.conservative + [SELECTED] + [UNLIKELY] * (job.privacy is not None)
-    if not loss.classification and (limits := job.schema[job.partition.label[1]].limits) and math.isfinite(limits[1]):
-        notes.append(CLAMPED.format(*limits))
+    label = job.partition.label[1]
+    if not loss.classification and not job.schema.unbounded([label]):
+        notes.append(CLAMPED.format(*job.schema[label].limits))
     notes += [CURVES] * any(isinstance(job.schema[column], Curve | Spline) for column in job.partition.features)
     return Summary(
-        f"{model_of(loss)} of {job.partition.label[1]!r}, job {job.name!r}",
+        f"{model_of(loss)} of {label!r}, job {job.name!r}",
         facts,
         float(level),
         rows,
