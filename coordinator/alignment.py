@@ -1,8 +1,8 @@
 """The coordinator's side of an alignment: it passes sets of blinded ids from party to party and compares the final sets.
 
 The coordinator never learns the salt, so it cannot test guesses against the hash of the aligned ids. Across organisations, the
-parties seal the sets for one another. The coordinator then reads only sets that all parties have blinded; of all other sets it
-learns the lengths.
+parties encrypt the sets for one another. The coordinator then reads only sets that all parties have blinded. It learns the
+lengths of all other sets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.transport import expected, given, require_version
-from vfl.crypto.alignment import MOST_IDS, Aligned, Aligning, IdsGreeting, Indexed
+from vfl.crypto.alignment import MOST_IDS, Aligned, AlignmentProgress, IdsGreeting, Indexed
 from vfl.crypto.identifiers import IdKind, check_kinds
 from vfl.crypto.psi import SIZE, bucketed, intersect, is_large, joined, ring
 from vfl.errors import DataError, FederationError
@@ -21,14 +21,14 @@ from vfl.network.messages import BeginAligning, Conclude, Done, Multiply, ReadId
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from coordinator.transport import MessageTransport, Posted
+    from coordinator.transport import MessageTransport, PendingCall
     from vfl.base.types import Integers
     from vfl.crypto.psi import Points
 
 READ_SECONDS = 3600.0
 
 
-def align(transport: MessageTransport, *, required: bool = False) -> Generator[Aligning, None, Aligned]:
+def align(transport: MessageTransport, *, required: bool = False) -> Generator[AlignmentProgress, None, Aligned]:
     """Align the records of all parties by their ids. Yield progress, and return the outcome.
 
     If all parties have the index of one earlier alignment, this index is used again.
@@ -74,14 +74,14 @@ def align(transport: MessageTransport, *, required: bool = False) -> Generator[A
 
 def _positions(
     transport: MessageTransport, sizes: Mapping[str, int]
-) -> Generator[Aligning, None, Mapping[str, Integers]]:
+) -> Generator[AlignmentProgress, None, Mapping[str, Integers]]:
     parties = tuple(sizes)
     total, done = len(parties) * sum(sizes.values()), 0
     steps = ({party: party for party in parties}, *ring(parties))
     holders: dict[str, str] = {}
     for number, step in enumerate(steps):
         stage = "own ids" if number == 0 else f"others' ids, {number} of {len(steps) - 1}"
-        yield Aligning(done, total, stage)
+        yield AlignmentProgress(done, total, stage)
         made = dict.fromkeys(parties, 0)
         # Request all sets before any multiplication: a party answers messages in order, so later requests would wait.
         sets = {
@@ -106,19 +106,19 @@ def _positions(
                 answers = end.value
                 break
             made[party] = count
-            yield Aligning(done + sum(made.values()), total, stage)
+            yield AlignmentProgress(done + sum(made.values()), total, stage)
         for own, (reply, _) in zip(posted, answers, strict=True):
             expected(reply, Done, own.to)
         holders |= {owner: party for party, owner in step.items()}
         done += sum(sizes.values())
-    yield Aligning(done, total, "comparing")
+    yield AlignmentProgress(done, total, "comparing")
     if not is_large(list(sizes.values())):
         return intersect({owner: _points(transport, owner, holder, sizes) for owner, holder in holders.items()})
     # Hold only one of the large sets in memory at a time.
     return joined({q: bucketed(_points(transport, q, holder, sizes), q) for q, holder in holders.items()})
 
 
-def _set_of(transport: MessageTransport, owner: str, holder: str, to: str, sizes: Mapping[str, int]) -> Posted:
+def _set_of(transport: MessageTransport, owner: str, holder: str, to: str, sizes: Mapping[str, int]) -> PendingCall:
     """Ask `holder` for `owner`'s blinded set of ids, to pass it on to party `to`. If `to` is '', the set is read here."""
     return transport.post(holder, SendSet(owner, to), due={"points": SIZE * sizes[owner]}, passed=bool(to))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from coordinator.charging.budget import Budget, PartyBooks, Reserved
 from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
-from coordinator.rounds import Log, Lost, Made, Recovery, Round, rounds
+from coordinator.rounds import Log, Lost, Recovery, ReleasesComplete, Round, rounds
 from coordinator.states.iterate import Iterate
 from coordinator.states.shards import MarginShards, whole
 from coordinator.transport import MessageTransport, require_version
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vfl.network.messages import Greeting
     from vfl.privacy.ledger import Head, Reservation, Statement
 
-    Event: TypeAlias = "Plan | Reserved | Round | Lost | Made | Outcome"
+    Event: TypeAlias = "Plan | Reserved | Round | Lost | ReleasesComplete | Outcome"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,7 +214,7 @@ class Coordinator:
         recovery = Recovery(transport, self._faults, partial(_welcome, greetings, books), keep=label)
         trained, lasted = yield from rounds(plan.schedule(), execute, log, sealed=sealed, recovery=recovery)
         left = (*log.left.values(), *recovery.given_up)
-        yield Made()
+        yield ReleasesComplete()
         outcome = Outcome(plan, trained.w, None, trained.findings, left=left, knots=trained.knots, fits=trained.fits)
         if reservation is None:
             yield outcome

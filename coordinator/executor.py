@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     """State of a run between its queries: margins and labels, or the public model alone."""
 
 
-class Unanswered(Exception):
+class NoAnswer(Exception):
     """Raised if a party is lost during a query. The query has no result, and its charges stay.
 
     lost : error that names the party and the cause. charges : charges of the failed attempt.
@@ -41,7 +41,7 @@ class Executor:
     """Executor of queries. Every release is charged before any party is asked for it, durably if the budget is durable.
 
     After a failure, a charged release stays charged. This class repeats nothing, because a second attempt is a second
-    release. A caller that repeats a query after `Unanswered` makes a new attempt, with new noise and a new charge, on the
+    release. A caller that repeats a query after `NoAnswer` makes a new attempt, with new noise and a new charge, on the
     margins from before the query. Seeded noise is equal in each attempt, so all attempts then make the same release.
 
     margins : the state that queries read and change: margins, or only the public model (coordinator.states.margins).
@@ -78,14 +78,14 @@ class Executor:
     def __call__(self, query: Query) -> tuple[Released, Charges]:
         """Charge a query, send it, and return released values and charges.
 
-        Raises `Unanswered` if a party or a part of the state is lost. The next call then rebuilds a lost state first, from
+        Raises `NoAnswer` if a party or a part of the state is lost. The next call then rebuilds a lost state first, from
         released values. This releases nothing.
         """
         try:
             self._turn_to(query)
             self._catch_up()
         except PartyLost as still:
-            raise Unanswered(still, ()) from still
+            raise NoAnswer(still, ()) from still
         number, self._round = self._round, self._round + 1
         query, key, charges, sample = self._charger.charge(query, number)
         before: Any = None
@@ -99,7 +99,7 @@ class Executor:
             self._charger.lost()
             self._round, self.lost_any = number, True
             lost = self._undone(failed, before)
-            raise Unanswered(lost, charges) from lost
+            raise NoAnswer(lost, charges) from lost
         self._keep(query.replay(released), key)
         return released, charges
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from coordinator.transport import MessageTransport
     from vfl.base.types import Vector
-    from vfl.crypto.alignment import Aligned, Aligning
+    from vfl.crypto.alignment import Aligned, AlignmentProgress
     from vfl.job import Job
     from vfl.measures import Findings
     from vfl.queries.protocol import Released
@@ -33,7 +33,7 @@ ID_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Predicted:
+class PredictionOutcome:
     """Outcome of a prediction, in the order of the rows of the party that adds up.
 
     ids : ids of the records; None if the data have no ids. margins : (n,) float64, or (n, K) with multinomial loss.
@@ -48,7 +48,7 @@ class Predicted:
 
 def apply(
     transport: MessageTransport, job: Job, *, aligns: bool, ids: bool, threshold: float, w: Vector | None = None
-) -> Generator[Aligning | Aligned, None, Predicted | Findings]:
+) -> Generator[AlignmentProgress | Aligned, None, PredictionOutcome | Findings]:
     """Make the parties apply their parts of a job's model. Yield the alignment; return the added margins or exact measures.
 
     aligns : True to align the new records by their ids, by private set intersection. ids : True if the new records have ids.
@@ -66,7 +66,7 @@ def apply(
     if margins.nbytes != size:
         raise FederationError(f"party {receiver!r} sent margins of an unexpected size")
     shaped: Vector = margins.view(np.float64).reshape(job.shape_of_margins(n))
-    return Predicted(job, _ids_of(vectors["ids"], receiver, n) if "ids" in vectors else None, shaped, threshold)
+    return PredictionOutcome(job, _ids_of(vectors["ids"], receiver, n) if "ids" in vectors else None, shaped, threshold)
 
 
 def _measured(
@@ -97,7 +97,7 @@ def _asked(transport: MessageTransport, to: str, message: object, due: Mapping[s
 
 def _applied(
     transport: MessageTransport, job: Job, *, aligns: bool
-) -> Generator[Aligning | Aligned, None, tuple[str, int]]:
+) -> Generator[AlignmentProgress | Aligned, None, tuple[str, int]]:
     """Make all parties apply their parts and send them to the party that adds up.
 
     Return this party and the number of records.

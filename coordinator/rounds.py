@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from coordinator.executor import Unanswered
+from coordinator.executor import NoAnswer
 from coordinator.states.margins import StateLost
 from vfl.errors import BudgetExceeded, PartyLost
 
@@ -73,7 +73,7 @@ LEFT = "Left"
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ReleasesComplete:
     """Event: all releases of a run have been made. The run is settled when the next event is requested."""
 
 
@@ -220,7 +220,7 @@ def _answered(
     while True:
         try:
             return execute(query)
-        except Unanswered as failed:
+        except NoAnswer as failed:
             losses += 1
             yield Lost(number, failed.lost.party, failed.charges, str(failed.lost))
             if recovery is None:

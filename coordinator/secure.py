@@ -1,9 +1,9 @@
 """The coordinator's part of training on secret shares. It sends the requests for each gradient, and reveals the noised sum.
 
-Guarantee. The coordinator holds the public model, sealed messages that it cannot read, and the parties' shares of noised sums.
-Shares are integers modulo 2^64, which add up to the sum with noise. The coordinator never asks for labels. Each sum is charged
-before the first request for it is sent. If a request fails, nothing is released, the privacy cost remains charged, and the
-session ends. The next attempt has new keys, new masks and new streams.
+Guarantee. The coordinator holds the public model, encrypted messages that it cannot read, and the parties' shares of sums with
+noise. Shares are integers modulo 2^64 that add up to the sum. The coordinator never asks for labels. Each sum is charged before
+the first request for it is sent. If a request fails, nothing is released, the privacy cost remains charged, and the session
+ends. The next attempt has new keys, new masks and new streams.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from vfl.crypto.sealing import SealingKey
+from vfl.crypto.encryption import EncryptionKey
 from vfl.errors import PrivacyError
 from vfl.planning import layout_of
 from vfl.privacy.events import Gaussian
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coordinator.states.iterate import Iterate
-    from coordinator.transport import MessageTransport, Posted
+    from coordinator.transport import MessageTransport, PendingCall
     from vfl.base.types import Vector
     from vfl.network.messages import BookHeads, Greeting, Notice
     from vfl.planning import Plan
@@ -49,7 +49,7 @@ MOST_TERMS = 16
 """Largest number K of terms in a Fourier series of the sigmoid."""
 
 
-class Centred(NamedTuple):
+class CentredModel(NamedTuple):
     """Public model in terms of centred columns, with bounds of its margins.
 
     w : {party: (p,)}. needed : largest |margin| that the sigmoid's series must cover. reach : {party: bound of |X_q w_q|}.
@@ -86,8 +86,8 @@ class SecureTransport:
         self._version: requests.Version | None = None
         self._shared: dict[requests.Version, int] = {}
         self._sent: set[str] = set()
-        self._parcels: dict[tuple[str, str], list[Any]] = {}
-        self._waiting: list[Posted] = []
+        self._ciphertexts: dict[tuple[str, str], list[Any]] = {}
+        self._waiting: list[PendingCall] = []
 
     def greet(self) -> Mapping[str, Greeting]:
         """Return every party's greeting."""
@@ -230,12 +230,12 @@ class SecureTransport:
         self._setup, self._version = None, None
         self._shared.clear()
         self._sent.clear()
-        self._parcels.clear()
+        self._ciphertexts.clear()
         self._waiting.clear()
         everybody = (*self._roles.parties, DEALER)
         for name in everybody:
             self._post(name, requests.Meet(self._session))
-        keys = {name: key for name, key in self._collected().items() if isinstance(key, SealingKey)}
+        keys = {name: key for name, key in self._collected().items() if isinstance(key, EncryptionKey)}
         for name in everybody:
             others = {other: key for other, key in keys.items() if other != name}
             self._post(name, requests.Begin(self._session, self._plan.problem.n_records, others, self._knots))
@@ -278,7 +278,7 @@ class SecureTransport:
         self._setup = setup
         return setup
 
-    def _model(self, setup: requests.SetUp) -> Centred:
+    def _model(self, setup: requests.SetUp) -> CentredModel:
         """Return the current model for columns that are centred as in `setup`, with public bounds of its margins."""
         problem, model = self._plan.problem, self._iterate.model
         w = {party: model.w[party].copy() for party in self._roles.parties}
@@ -298,10 +298,10 @@ class SecureTransport:
             square += float(np.where(one, 0.0, (spread * w[party]) ** 2).sum())
             fixed += float(np.abs(w[party][one]).sum())
         needed = min(sum(reaches.values()), fixed + 5.0 * square**0.5)
-        return Centred(w, needed, reaches)
+        return CentredModel(w, needed, reaches)
 
     def _share(
-        self, model: Centred, setup: requests.SetUp, owners: tuple[str, ...]
+        self, model: CentredModel, setup: requests.SetUp, owners: tuple[str, ...]
     ) -> tuple[requests.Version, tuple[str, ...]]:
         """Compute shares of the residuals at a model, once. Return its `Version`, and the owners that take the shares now."""
         place = self._logistic.place(model.needed)
@@ -330,13 +330,13 @@ class SecureTransport:
         return version, fresh
 
     def _post(self, to: str, request: requests.Request) -> None:
-        """Send a request with the sealed parcels for its receiver, and keep the sealed parcels that the receiver returns."""
-        parcels = [self._parcels[sender, to].pop(0) for sender in requests.senders(request, to, self._roles)]
+        """Send a request with the encrypted messages for its receiver, and keep those that the receiver returns."""
+        ciphertexts = [self._ciphertexts[sender, to].pop(0) for sender in requests.senders(request, to, self._roles)]
         names = requests.receivers(request, to, self._roles)
-        due = dict.fromkeys(requests.parcel_names(len(names)), self._largest)
-        posted = self._inner.post(to, request, requests.named_parcels(parcels), due, passed=True)
-        for receiver, parcel in zip(names, posted.vectors.values(), strict=True):
-            self._parcels.setdefault((to, receiver), []).append(parcel)
+        due = dict.fromkeys(requests.ciphertext_names(len(names)), self._largest)
+        posted = self._inner.post(to, request, requests.named_ciphertexts(ciphertexts), due, passed=True)
+        for receiver, ciphertext in zip(names, posted.vectors.values(), strict=True):
+            self._ciphertexts.setdefault((to, receiver), []).append(ciphertext)
         self._waiting.append(posted)
 
     def _disclosed(self) -> dict[str, Words]:

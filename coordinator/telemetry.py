@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coordinator.charging.budget import Reserved
-from coordinator.rounds import Lost, Made, Round
+from coordinator.rounds import Lost, ReleasesComplete, Round
 from vfl.planning import Plan
 from vfl.privacy.accountants import choose_accountant
 
@@ -96,7 +96,7 @@ class Telemetry:
             self._lost.update(key for key, _ in event.charges)
             self._meters.add("vfl_retries", 1.0)
             self._line("lost", round=event.number, party=event.party, charged=len(event.charges))
-        elif isinstance(event, Made):
+        elif isinstance(event, ReleasesComplete):
             self._report(None)
             self._line("made")
 

@@ -42,7 +42,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Posted:
+class PendingCall:
     """A message that was sent but is not answered yet.
 
     to : the receiver. answer : the pending answer, for which the transport waits. vectors : {name: reference} of vectors to
@@ -60,8 +60,8 @@ class Call:
 
     to : the receiver. message : message of a registered kind; for a query, the tuple (query, key of its release).
     vectors : {name: array, or reference to one}. due : {name: largest number of bytes} of the vectors that the answer brings.
-    passed : True if these vectors are for other participants, and `Posted` has references to them; False if they come with the
-        reply.
+    passed : True if these vectors are for other participants, and `PendingCall` has references to them; False if they come with
+        the reply.
     steps : number of steps whose progress `follow` yields. seconds : limit for the answer, or for silence before it; None for
         the transport's limit.
     """
@@ -142,20 +142,20 @@ class MessageTransport(ABC):
         passed: bool = False,
         steps: int = 0,
         seconds: float | None = None,
-    ) -> Posted:
+    ) -> PendingCall:
         """Send a message and return at once. `collect` or `follow` waits for the answer. Arguments : the fields of `Call`."""
         return self._post(Call(to, message, vectors, due, passed, steps, seconds))
 
     @abstractmethod
-    def _post(self, call: Call) -> Posted:
+    def _post(self, call: Call) -> PendingCall:
         """Send a message over this transport."""
 
     @abstractmethod
-    def collect(self, posted: Sequence[Posted]) -> list[Received]:
+    def collect(self, posted: Sequence[PendingCall]) -> list[Received]:
         """Wait for all replies, or raise the first error in the order of the messages. PartyLost names the participant."""
 
     @abstractmethod
-    def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Received]]:
+    def follow(self, posted: Sequence[PendingCall]) -> Generator[tuple[str, int], None, list[Received]]:
         """Yield the progress of streaming messages as (participant, finished steps); return what `collect` would return."""
 
     @abstractmethod
@@ -171,7 +171,7 @@ class MessageTransport(ABC):
         return ()
 
     def exchange_keys(self, *, salted: bool) -> None:
-        """Exchange the parties' sealing keys; if salted, also a secret salt.
+        """Exchange the parties' encryption keys; if salted, also a secret salt.
 
         Needed only if vectors pass through the coordinator.
         """

@@ -11,7 +11,7 @@ import ray
 from parties.alignment.divided import IdRange
 from parties.alignment.reading import open_for
 from parties.loading import (
-    Divided,
+    ShardedSource,
     consented,
     digests_of,
     ids_of_shards,
@@ -25,23 +25,23 @@ from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from parties.services.training import TrainingService
 from parties.sources.opening import require_rereadable
-from vfl.crypto.alignment import Keeping
+from vfl.crypto.alignment import IndexRules
 from vfl.errors import FederationError, PartyLost
 from vfl.network.kinds import from_plain, from_plain_call, to_plain
 from vfl.network.messages import Load
-from vfl.network.shards import Each, Here
-from vfl.network.shards.lending import Borrower, Lender, Lent, Stored
+from vfl.network.shards import Each, LocalGroup
+from vfl.network.shards.lending import Borrower, Lender, Lent, StoredVector
 from vfl.network.shards.ray_transport import (
     FETCH_SECONDS,
     INLINE_BYTES,
-    Named,
+    NamedActor,
     Reader,
     answer_of,
     room_to_send,
     sent,
     stored,
 )
-from vfl.network.shards.serving import Served, Serving
+from vfl.network.shards.serving import PipeActor, PipeGroup
 from vfl.queries import Query, Records
 from vfl.secure.roles import DEALER
 from vfl.version import __version__
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from parties.alignment.index import Index
-    from parties.alignment.reading import Chosen
+    from parties.alignment.reading import ChosenRows
     from parties.party import Party
     from parties.prediction import ModelPart
     from parties.rows import RowFacts, Rows, SubsampledRows
@@ -104,7 +104,7 @@ def handed_on(spec: Any) -> Any:
     return spec if len(ray.cloudpickle.dumps(spec)) <= INLINE_BYTES else InMemory(ray.put(spec))
 
 
-class Shared(Named):
+class SharedActor(NamedActor):
     """Actor that hosts several parties of a simulation in one process. Each party is an ordinary `PartyActor`.
 
     This actor does not protect one party from another, so use it only for simulations by one owner. Results are bit-identical
@@ -134,7 +134,7 @@ def _encoded(argument: Any) -> Any:
     return to_plain(argument) if isinstance(argument, Query) else argument
 
 
-class IdsActor(Named):
+class IdsActor(NamedActor):
     """Base of actors that hold one shard of a party's rows. Before loading, they hold the ids of a range of the source's rows.
 
     task : task of the party, or a reference to it; it names the id column.
@@ -167,7 +167,7 @@ class IdsActor(Named):
         return getattr(self._ids, method)(*arguments)
 
 
-class RowsActor(Serving, IdsActor):
+class RowsActor(PipeActor, IdsActor):
     """Actor that holds one shard of a party's rows. Only the actor of the party starts and calls it.
 
     A restart by Ray leaves this actor without rows. The party's actor then makes it load the rows again.
@@ -186,7 +186,9 @@ class RowsActor(Serving, IdsActor):
         """Return the version of the code that runs here."""
         return __version__
 
-    def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> tuple[RowFacts, dict[int, str]]:
+    def load(
+        self, source: Any, shard: Shard, chosen: ChosenRows | None, content: str
+    ) -> tuple[RowFacts, dict[int, str]]:
         """Read the rows of the shard unless they are loaded. Errors in the data are raised here, in the data owner's process.
 
         Return facts of the rows, and the digests of the blocks that were read (parties.loading.digests_of).
@@ -279,17 +281,17 @@ class NewRowsActor(IdsActor):
         super().__init__(part.job.for_party(part.party).features)
         self._rows = NewRows(part, labelled=labelled)
 
-    def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> tuple[int, dict[int, str]]:
+    def load(self, source: Any, shard: Shard, chosen: ChosenRows | None, content: str) -> tuple[int, dict[int, str]]:
         """Read the records, apply the part of the model; return their number, and digests as `RowsActor.load` does."""
         self._ids = None
         return self._rows.load(_opened(source), shard, chosen, content=content), self._rows.digests
 
     def margins(self) -> tuple[bool, Vector]:
-        """Return the party's part of the margins; see `Served.vectors`."""
+        """Return the party's part of the margins; see `PipeGroup.vectors`."""
         return True, self._rows.margins()
 
     def total(self, *parts: Vector) -> tuple[bool, Vector]:
-        """Return the margins; see `Served.vectors`."""
+        """Return the margins; see `PipeGroup.vectors`."""
         return True, self._rows.total(*parts)
 
     def keep(self, *parts: Vector) -> int:
@@ -310,16 +312,16 @@ class Constants:
     def __init__(self) -> None:
         self._fetched: dict[str, tuple[int, Vector]] = {}
 
-    def of(self, name: str, given: Vector | Stored | None) -> Vector | None:
+    def of(self, name: str, given: Vector | StoredVector | None) -> Vector | None:
         """Return `given` if it is a vector; else fetch the vector that it refers to, once. name : name of the vector."""
-        if not isinstance(given, Stored):
+        if not isinstance(given, StoredVector):
             return given
         if name not in self._fetched or self._fetched[name][0] != given.number:
             self._fetched[name] = given.number, ray.get(given.reference, timeout=FETCH_SECONDS)
         return self._fetched[name][1]
 
 
-class ServiceActor(Named):
+class ServiceActor(NamedActor):
     """Actor around a service (parties.services). It fetches vectors by reference; messages are nested tuples, not objects.
 
     Ray never retries methods of this actor, since a retry would be a new release. name : name of the participant.
@@ -379,7 +381,7 @@ def _stored_once(vector: Any) -> Any:
     return np.frombuffer(vector, np.uint8) if isinstance(vector, bytes | bytearray) else vector
 
 
-class PartyActor(Serving, ServiceActor):
+class PartyActor(PipeActor, ServiceActor):
     """Actor of one party, which loads its columns and answers queries.
 
     Ray never retries methods of this actor, since a retry would be a new release. After a restart by Ray, the actor has no
@@ -396,17 +398,17 @@ class PartyActor(Serving, ServiceActor):
         job: Job | InMemory | None,
         name: str,
         policy: str | None = None,
-        keeping: Keeping | None = None,
+        keeping: IndexRules | None = None,
         threads: int = 1,
         shards: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self._shards = shards
         self._started: list[Any] = []
-        self._served: Served | None = None
-        self._divided: Divided | None = None
+        self._served: PipeGroup | None = None
+        self._divided: ShardedSource | None = None
         self._given: Job | None = _opened(job)
         self._name, self._policy = name, policy
-        self._keeping = keeping or Keeping()
+        self._keeping = keeping or IndexRules()
         self._threads = threads
         self._party: Party | None = None
         self._index: Index | None = None
@@ -445,7 +447,7 @@ class PartyActor(Serving, ServiceActor):
                 return self._party
             if self._divided is None:
                 self._index = settled()
-                self._divided = Divided(task, aligning.source, self._index, len(self._shards), read)
+                self._divided = ShardedSource(task, aligning.source, self._index, len(self._shards), read)
             facts = self._divided.load(self._group(), source)
             if self._party is None:
                 hashed = "" if self._index is None else self._index.hash
@@ -466,13 +468,13 @@ class PartyActor(Serving, ServiceActor):
         labelled = measured and receiver == name
         permission = permitted(own, spec, self._policy, receiver=receiver, labels=labelled)
         task = own.job.for_party(name).features
-        rows: Group = Here([NewRows(own, labelled=labelled)])
+        rows: Group = LocalGroup([NewRows(own, labelled=labelled)])
         if self._shards:
             made = ray.remote(NewRowsActor)
             self._started = [made.options(**options).remote(own, labelled=labelled) for options in self._shards]
-            rows = Served(self._started, self._of_shard, lost=self._late, seconds=SHARD_SECONDS)
+            rows = PipeGroup(self._started, self._of_shard, lost=self._late, seconds=SHARD_SECONDS)
         read = (lambda opened: ids_of_shards(task, spec, opened, rows, source)) if self._shards else None
-        aligning = AlignmentService(task, spec, Keeping(), parties=parties, salt=salt, cores=cores, read=read)
+        aligning = AlignmentService(task, spec, IndexRules(), parties=parties, salt=salt, cores=cores, read=read)
         self._service = PredictionService(
             own,
             spec,
@@ -496,14 +498,14 @@ class PartyActor(Serving, ServiceActor):
             self.prepare(source)
         self._own().answer(Load(), {})
 
-    def _group(self) -> Served:
+    def _group(self) -> PipeGroup:
         """Return the shards. Their actors start with the first call of this method."""
         if self._served is None:
             made, self._shared_task = ray.remote(RowsActor), handed_on(self._task)
             self._started = [
                 made.options(**options).remote(self._shared_task, self._threads) for options in self._shards
             ]
-            self._served = Served(
+            self._served = PipeGroup(
                 self._started, self._of_shard, _encoded, lost=self._late, seconds=SHARD_SECONDS, handles=True
             )
         return self._served
@@ -536,7 +538,7 @@ class DealerActor(ServiceActor):
     """Dealer of a run on secret shares: an actor without columns."""
 
     def __init__(self, job: Job | InMemory) -> None:
-        from parties.dealing import Dealing  # imported here, since a party does not need it
+        from parties.dealing import DealerService  # imported here, since a party does not need it
 
-        # Ray copies each parcel into its store when the request returns the parcel.
-        super().__init__(DEALER, Dealing(_opened(job), recycles=True))
+        # Ray copies each ciphertext into its store when the request returns the ciphertext.
+        super().__init__(DEALER, DealerService(_opened(job), recycles=True))

@@ -87,7 +87,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predicting:
+class PredictionPolicy:
     """Section [prediction] of a policy. The module's docstring explains each entry; an entry of None allows everything."""
 
     models: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class Policy:
     sources: tuple[str, ...] | None = None
     interactive: bool = False
     allow_non_private: bool = False
-    prediction: Predicting | None = None
+    prediction: PredictionPolicy | None = None
     secure: Demands | None = None
     allow_network_file_system: bool = False
     products: bool = False
@@ -157,7 +157,7 @@ class Policy:
                 f"the policy file {path.name!r} needs [total] with epsilon and delta: the most that all jobs together "
                 "may release"
             )
-        parts = {"total": Limit, "job": Limit, "prediction": Predicting, "secure": Demands}
+        parts = {"total": Limit, "job": Limit, "prediction": PredictionPolicy, "secure": Demands}
         plain = {"book": path.with_suffix(".book").name} | plain
         policy: Policy = built(cls, plain, f"the policy file {path.name!r}: ", **parts)
         return replace(policy, book=path.parent / policy.book)

@@ -13,7 +13,7 @@ import numpy as np
 
 from parties.services.service import Service
 from parties.session import RECORDS, Credentials, Session
-from vfl.crypto.sealing import PIECE, sealed_size
+from vfl.crypto.encryption import PIECE, encrypted_size
 from vfl.errors import FederationError, PartyLost, PrivacyError
 from vfl.network.messages import Done
 from vfl.planning import plan as make_plan
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
     from parties.services.service import Sent
     from vfl.job import Job
-    from vfl.secure.requests import Parcel, Request, Version
+    from vfl.secure.requests import Ciphertext, Request, Version
     from vfl.secure.sharing import GramSharing
 
 
-class Dealing(Service):
+class DealerService(Service):
     """Service that answers the requests to the dealer.
 
     job : the job of all participants; it also specifies the source of the noise.
-    recycles : True if the caller copies parcels before the next request. The largest parcel then reuses one buffer: allocating
+    recycles : True if the caller copies ciphertexts before the next request. The largest one then reuses a buffer: allocating
         the buffer takes longer than drawing the random integers.
     """
 
@@ -56,19 +56,19 @@ class Dealing(Service):
         self._recycles, self._sent = recycles, bytearray()
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
-        """Return the reply to a request, and the parcels that the dealer sends."""
+        """Return the reply to a request, and the ciphertexts that the dealer sends."""
         if not isinstance(message, requests.TO_DEALER):
             raise self.undue(message)
-        reply, parcels = self.request(message, requests.given_parcels(vectors))
-        return reply, requests.named_parcels(parcels)
+        reply, ciphertexts = self.request(message, requests.given_ciphertexts(vectors))
+        return reply, requests.named_ciphertexts(ciphertexts)
 
-    def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a request, and the sealed parcels for its receivers.
+    def request(self, request: Request, ciphertexts: Sequence[Ciphertext]) -> tuple[object, list[Ciphertext]]:
+        """Return the reply to a request, and the encrypted messages for its receivers.
 
-        parcels : sealed numbers of records, one per party.
+        ciphertexts : encrypted numbers of records, one per party.
         """
-        if parcels and not isinstance(request, requests.CheckRecords):
-            raise FederationError("the dealer received a sealed parcel, but it accepts only numbers of records")
+        if ciphertexts and not isinstance(request, requests.CheckRecords):
+            raise FederationError("the dealer received an encrypted message, but it accepts only numbers of records")
         if isinstance(request, requests.Meet):
             self._session = Session(DEALER, request.session, self._own)
             self._sharing, self._dealer, self._products = None, None, None
@@ -92,7 +92,7 @@ class Dealing(Service):
             raise FederationError("the dealer received a message before the keys of its session")
         sharing = self._sharing
         if isinstance(request, requests.CheckRecords):
-            self._check_records(self._session, sharing.roles.parties, parcels)
+            self._check_records(self._session, sharing.roles.parties, ciphertexts)
             return Done(), []
         if not self._checked:
             raise FederationError("the dealer was asked to deal before the parties have stated their number of records")
@@ -108,12 +108,12 @@ class Dealing(Service):
             case _:
                 raise FederationError(f"the dealer does not answer {type(request).__name__}")
 
-    def _check_records(self, session: Session, parties: Sequence[str], parcels: Sequence[Parcel]) -> None:
+    def _check_records(self, session: Session, parties: Sequence[str], ciphertexts: Sequence[Ciphertext]) -> None:
         """Raise PrivacyError unless every party states that it has n records, as in this session."""
-        if len(parcels) != len(parties):
+        if len(ciphertexts) != len(parties):
             raise FederationError("the dealer did not receive the number of records of every party")
-        for party, parcel in zip(parties, parcels, strict=True):
-            (count,) = session.open(party, RECORDS, parcel, np.uint64, 1)
+        for party, ciphertext in zip(parties, ciphertexts, strict=True):
+            (count,) = session.open(party, RECORDS, ciphertext, np.uint64, 1)
             if count != self._n_records:
                 raise PrivacyError(
                     f"the dealer was asked to deal for {self._n_records} records, and party {party!r} states {count}"
@@ -121,34 +121,34 @@ class Dealing(Service):
         self._checked = True
 
     def _fourier_terms(self, version: Version, dealer: Dealer, session: Session, sharing: Sharing) -> bytearray:
-        """Return the sealed shares of the Fourier terms for one version of the model.
+        """Return the encrypted shares of the Fourier terms for one version of the model.
 
-        The shares are drawn and sealed some rows at a time.
+        The shares are drawn and encrypted some rows at a time.
         """
         if version.place not in sharing.places:
             raise PrivacyError("the dealer was asked to use a series for the sigmoid that its job does not use")
         record = 16 * SERIES[version.place].terms
         size = record * dealer.n_rows
-        out = self._sent if len(self._sent) == sealed_size(size) else bytearray(sealed_size(size))
+        out = self._sent if len(self._sent) == encrypted_size(size) else bytearray(encrypted_size(size))
         if self._recycles:
             self._sent = out
         parts = dealer.fourier_terms(version, PIECE // record)
-        return session.seal_parts(sharing.roles.supplied, f"Fourier terms {version.name}", parts, size, out)
+        return session.encrypt_parts(sharing.roles.supplied, f"Fourier terms {version.name}", parts, size, out)
 
-    def _dealt(self, request: requests.DealProducts, session: Session, sharing: GramSharing) -> list[Parcel]:
-        """Return the dealer's part of each product of two parties, sealed for the party that is later in `Roles.parties`."""
+    def _dealt(self, request: requests.DealProducts, session: Session, sharing: GramSharing) -> list[Ciphertext]:
+        """Return the dealer's part of each product of two parties, encrypted for the party that is later in `Roles.parties`."""
         if self._products is None:
             raise FederationError("the dealer received a message before the keys of its session")
         parties = sharing.roles.parties
-        sealed: list[Parcel] = []
+        encrypted: list[Ciphertext] = []
         for place, later in enumerate(parties[1:], start=1):
             words = [
                 self._products.product(sharing.pair(first, later, request.key)).ravel() for first in parties[:place]
             ]
-            sealed.append(session.seal(later, f"products {request.key}", np.concatenate(words)))
-        return sealed
+            encrypted.append(session.encrypt(later, f"products {request.key}", np.concatenate(words)))
+        return encrypted
 
-    def _sums(self, request: requests.DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[Parcel]:
+    def _sums(self, request: requests.DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[Ciphertext]:
         query = request.query
         if not isinstance(query.event, Gaussian) or type(query.clip) is not Clip:
             raise PrivacyError(
@@ -162,7 +162,7 @@ class Dealing(Service):
         for opening in requests.openings(query, request.key, request.setup, request.version):
             deviations = sharing.deviations(opening.owner, query.clip.cap, query.event.sigma)
             words[opening.owner].append(dealer.sum(opening, deviations))
-        return [session.seal(owner, f"sum {request.key}", np.concatenate(own)) for owner, own in words.items()]
+        return [session.encrypt(owner, f"sum {request.key}", np.concatenate(own)) for owner, own in words.items()]
 
     def _planned(self, n_records: int) -> Sharing | GramSharing:
         sharing = make_plan(self._job, n_records).sharing

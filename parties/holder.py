@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.queries import Backward
-    from vfl.secure.requests import Commitment, Parcel, Request, Version
+    from vfl.secure.requests import Ciphertext, Commitment, Request, Version
     from vfl.secure.streams import Streams
 
 LOSS = "logistic"
@@ -101,11 +101,11 @@ class Holder:
         return self.sharing
 
     def takes(self, request: Request) -> int:
-        """Return the number of sealed parcels that must come with a request; 0 before the session's keys are exchanged."""
+        """Return the number of encrypted messages that must come with a request; 0 before the session's keys are exchanged."""
         return 0 if self._streams is None else len(requests.senders(request, self.name, self.sharing.roles))
 
-    def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a request, and sealed parcels for the request's `receivers`. parcels : from its `senders`."""
+    def request(self, request: Request, ciphertexts: Sequence[Ciphertext]) -> tuple[object, list[Ciphertext]]:
+        """Return the reply to a request, and ciphertexts for the request's `receivers`. ciphertexts : from its `senders`."""
         if isinstance(request, requests.Meet):
             self._session, self._streams = Session(self.name, request.session, self._own), None
             self._member, self._setup, self._gram, self._committed = None, None, None, None
@@ -124,14 +124,16 @@ class Holder:
             requests.senders(request, self.name, roles),
             requests.receivers(request, self.name, roles),
         )
-        if len(parcels) != len(senders_of):
-            raise self._refusal(f"received {len(parcels)} sealed parcels instead of {len(senders_of)}", FederationError)
+        if len(ciphertexts) != len(senders_of):
+            raise self._refusal(
+                f"received {len(ciphertexts)} encrypted messages instead of {len(senders_of)}", FederationError
+            )
         if isinstance(request, requests.Disclose):
             return self._disclosed(), []
         if isinstance(request, requests.StateRecords):
             count = np.array([self._columns.n_records], dtype=np.uint64)
-            return Done(), [session.seal(DEALER, RECORDS, count)]
-        given = dict(zip(senders_of, parcels, strict=True))
+            return Done(), [session.encrypt(DEALER, RECORDS, count)]
+        given = dict(zip(senders_of, ciphertexts, strict=True))
         products = self.sharing.products
         if products is not None and isinstance(request, PRODUCTS):
             return self._products(request, products, session, given, receivers_of)
@@ -159,8 +161,8 @@ class Holder:
 
     @np.errstate(all="ignore")
     def _answer(
-        self, request: Request, member: Member, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
-    ) -> tuple[object, list[Parcel]]:
+        self, request: Request, member: Member, session: Session, ciphertexts: dict[str, Ciphertext], to: Sequence[str]
+    ) -> tuple[object, list[Ciphertext]]:
         n = self._columns.n_records
         match request:
             case requests.SetUp():
@@ -168,7 +170,7 @@ class Holder:
             case requests.TakeColumns():
                 setup, owner = self._of_setup(), request.owner
                 sizes = [stop - start for start, stop in setup.blocks[owner]]
-                words = session.open(owner, f"columns {setup.number}", parcels[owner], np.uint64, sum(sizes), n)
+                words = session.open(owner, f"columns {setup.number}", ciphertexts[owner], np.uint64, sum(sizes), n)
                 at = 0
                 for start, stop in setup.blocks[owner]:
                     member.take_columns(owner, setup.number, start, stop, words[at : at + stop - start])
@@ -178,26 +180,26 @@ class Holder:
                     raise self._refusal("was asked for the coin, which the label party draws", FederationError)
                 coin = self._noise.stream(SHARED, "coin").words(4)
                 self._tossed(member, coin)
-                return Done(), [session.seal(party, "coin", coin) for party in to]
+                return Done(), [session.encrypt(party, "coin", coin) for party in to]
             case requests.TakeToss():
-                ((sender, parcel),) = parcels.items()
-                self._tossed(member, session.open(sender, "coin", parcel, np.uint64, 4))
+                ((sender, ciphertext),) = ciphertexts.items()
+                self._tossed(member, session.open(sender, "coin", ciphertext, np.uint64, 4))
             case requests.OpenRows():
-                return Done(), self._opened_rows(request.version, member, session, parcels, to)
+                return Done(), self._opened_rows(request.version, member, session, ciphertexts, to)
             case requests.CheckRows():
-                self._check_rows(request, member, session, parcels)
+                self._check_rows(request, member, session, ciphertexts)
             case requests.MaskAngles():
                 if member.coin is None:
                     raise self._refusal("was asked for angles before the coin by which the dealer is checked")
                 self._require_place(request.version.place)
                 masked = member.masked_angles(request.version, request.w, request.clamp)
-                return Done(), [session.seal(h, f"angles {request.version.name}", masked) for h in to]
+                return Done(), [session.encrypt(h, f"angles {request.version.name}", masked) for h in to]
             case requests.ShareResidual():
                 version = request.version
                 found = {owner: member.masked_residual(version, owner) for owner in to}
-                return Done(), [session.seal(o, f"residual {version.name}", words) for o, words in found.items()]
+                return Done(), [session.encrypt(o, f"residual {version.name}", words) for o, words in found.items()]
             case requests.Contribute():
-                words, key = self._contribution(request, member, session, parcels), request.key
+                words, key = self._contribution(request, member, session, ciphertexts), request.key
                 return self._commitment(words, replace(key, part=request.query.part), session), []
             case _:
                 raise self._refusal(f"does not answer {type(request).__name__}", FederationError)
@@ -222,34 +224,34 @@ class Holder:
         member.coin = coin.astype("<u8").tobytes()
 
     def _opened_rows(
-        self, version: Version, member: Member, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
-    ) -> list[Parcel]:
-        """Return this party's sealed check rows for the label party. A holder of residual shares first computes its share."""
+        self, version: Version, member: Member, session: Session, ciphertexts: dict[str, Ciphertext], to: Sequence[str]
+    ) -> list[Ciphertext]:
+        """Return this party's check rows, encrypted for the label party. A holder of residuals first computes its share."""
         n = self._columns.n_records
-        for sender, parcel in parcels.items():
+        for sender, ciphertext in ciphertexts.items():
             if sender == DEALER:
                 width = 2 * self._terms(version.place)
                 rows = session.open_parts(
-                    sender, f"Fourier terms {version.name}", parcel, np.uint64, n + CHECK_ROWS, width
+                    sender, f"Fourier terms {version.name}", ciphertext, np.uint64, n + CHECK_ROWS, width
                 )
                 member.take_terms(version, rows)
             else:
-                angles = session.open(sender, f"angles {version.name}", parcel, np.uint16, n)
+                angles = session.open(sender, f"angles {version.name}", ciphertext, np.uint16, n)
                 member.take_angles(version, sender, angles)
         if member.holds:
             member.share(version)  # computes the check rows, too, even if nobody needs this share
         masks, shares = member.opened_rows(version)
         words = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
-        return [session.seal(label, f"rows {version.name}", words) for label in to]
+        return [session.encrypt(label, f"rows {version.name}", words) for label in to]
 
     def _check_rows(
-        self, request: requests.CheckRows, member: Member, session: Session, parcels: dict[str, Parcel]
+        self, request: requests.CheckRows, member: Member, session: Session, ciphertexts: dict[str, Ciphertext]
     ) -> None:
         width = 2 * self._terms(request.version.place)
-        for sender, parcel in parcels.items():
+        for sender, ciphertext in ciphertexts.items():
             rows = width if sender in self.sharing.roles.holders else 0
             words = session.open(
-                sender, f"rows {request.version.name}", parcel, np.uint64, CHECK_ROWS // 4 + CHECK_ROWS * rows
+                sender, f"rows {request.version.name}", ciphertext, np.uint64, CHECK_ROWS // 4 + CHECK_ROWS * rows
             )
             masks, shares = (
                 words[: CHECK_ROWS // 4].view(np.uint16),
@@ -258,7 +260,7 @@ class Holder:
             member.take_rows(request.version, sender, masks, shares)
         member.check_dealt(request.version)
 
-    def _set_up(self, request: requests.SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
+    def _set_up(self, request: requests.SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Ciphertext]:
         """Cap and mask the party's own rows. The masked rows serve every later w.
 
         The capped rows are kept, for later requests with equal cap, centres and scales.
@@ -277,7 +279,7 @@ class Holder:
         member.set_up(request.number, self._known[1])
         self._setup = request
         words = np.concatenate([member.masked_columns(start, stop) for start, stop in request.blocks[self.name]])
-        return [session.seal(holder, f"columns {request.number}", words) for holder in to]
+        return [session.encrypt(holder, f"columns {request.number}", words) for holder in to]
 
     def _require_whole(self, block: Block, centre: Vector, scale: Vector) -> Block:
         """Return the block of all columns.
@@ -291,8 +293,13 @@ class Holder:
 
     @np.errstate(all="ignore")
     def _products(
-        self, request: Request, sharing: GramSharing, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
-    ) -> tuple[object, list[Parcel]]:
+        self,
+        request: Request,
+        sharing: GramSharing,
+        session: Session,
+        ciphertexts: dict[str, Ciphertext],
+        to: Sequence[str],
+    ) -> tuple[object, list[Ciphertext]]:
         """Answer a request for one release of all products of columns."""
         if isinstance(request, requests.MaskProducts) and self._streams is not None:
             block, centre, scale = request.rows[self.name]
@@ -301,15 +308,15 @@ class Holder:
             rows = self._gram_rows(sharing, block, centre, scale)
             made = GramMember(sharing.roles, self.name, self._streams, self._noise, rows)
             masked, self._gram = made.masked_columns(), made
-            return Done(), [session.seal(other, "columns", masked) for other in to]
+            return Done(), [session.encrypt(other, "columns", masked) for other in to]
         member, n = self._gram, self._columns.n_records
         match request:
             case requests.TakeProducts() if member is not None and request.width == sharing.widths[request.owner]:
-                words = session.open(request.owner, "columns", parcels[request.owner], np.uint64, request.width, n)
+                words = session.open(request.owner, "columns", ciphertexts[request.owner], np.uint64, request.width, n)
                 member.take_columns(request.owner, words)
                 return Done(), []
             case requests.ContributeProducts() if member is not None:
-                words = self._opened_products(request, sharing, member, session, parcels)
+                words = self._opened_products(request, sharing, member, session, ciphertexts)
                 return self._commitment(words, request.key, session), []
             case _:
                 raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
@@ -320,16 +327,16 @@ class Holder:
         sharing: GramSharing,
         member: GramMember,
         session: Session,
-        parcels: dict[str, Parcel],
+        ciphertexts: dict[str, Ciphertext],
     ) -> Words:
         """Charge the release; return this party's share of its products with each other party, in order, then its own block."""
         sharing.first.check()
         self.charges.record(sharing.first.shares()[self.name], request.key)
         widths, parties = sharing.widths, sharing.roles.parties
-        if DEALER in parcels:
+        if DEALER in ciphertexts:
             before = parties[: parties.index(self.name)]
             size = sum(widths[first] for first in before) * widths[self.name]
-            dealt = session.open(DEALER, f"products {request.key}", parcels[DEALER], np.uint64, size)
+            dealt = session.open(DEALER, f"products {request.key}", ciphertexts[DEALER], np.uint64, size)
             at = 0
             for first in before:
                 shape = widths[first], widths[self.name]
@@ -356,20 +363,20 @@ class Holder:
         return gram_rows(X.T, centre, scale, sharing.caps()[self.name], sharing.bits)
 
     def _contribution(
-        self, request: requests.Contribute, member: Member, session: Session, parcels: dict[str, Parcel]
+        self, request: requests.Contribute, member: Member, session: Session, ciphertexts: dict[str, Ciphertext]
     ) -> Words:
         query, key, version = request.query, request.key, request.version
         self._require_place(version.place)
         event = self._admitted(query, request)
         self.charges.record(query, key)
         n, sizes = self._columns.n_records, [block.size for block in query.blocks if block.party == self.name]
-        for sender, parcel in parcels.items():
+        for sender, ciphertext in ciphertexts.items():
             if sender != DEALER:
-                words = session.open(sender, f"residual {version.name}", parcel, np.uint64, n)
+                words = session.open(sender, f"residual {version.name}", ciphertext, np.uint64, n)
                 member.take_residual(version, sender, words)
         dealt = np.zeros(0, dtype=np.uint64)
-        if DEALER in parcels:
-            dealt = session.open(DEALER, f"sum {key}", parcels[DEALER], np.uint64, sum(sizes))
+        if DEALER in ciphertexts:
+            dealt = session.open(DEALER, f"sum {key}", ciphertexts[DEALER], np.uint64, sum(sizes))
         found, at = [], 0
         for opening in requests.openings(query, key, request.setup, version):
             if opening.owner == self.name:

@@ -16,26 +16,26 @@ from parties.consent import Policy, policy_of, require_source
 from parties.party import Party
 from parties.rows import Rows, SubsampledRows
 from parties.sources.blocks import CHANGED, BlockSource
-from parties.sources.csv import CsvSource, Scanned
+from parties.sources.csv import CsvSource, ScannedFile
 from parties.sources.opening import is_function, require_rereadable
 from parties.sources.ranges import content_of, count_records, rows_of
 from parties.sources.sparse import SparseSource
 from parties.sources.stores import is_stored
-from parties.storage.dense import Reading, read_columns
+from parties.storage.dense import ColumnReaders, read_columns
 from parties.storage.labels import GroupReader
 from parties.storage.sparse import read_sparse
 from vfl.base.schema import RealLabel
 from vfl.errors import SpecificationError
 from vfl.job.flags import unnoised
 from vfl.job.site import IN_ONE_PROCESS
-from vfl.network.shards import Each, Here, cut
+from vfl.network.shards import Each, LocalGroup, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from parties.alignment.divided import DividedIds
     from parties.alignment.index import Index
-    from parties.alignment.reading import Chosen, ReadIds
+    from parties.alignment.reading import ChosenRows, ReadIds
     from parties.book import PartyBook
     from parties.holder import Holder
     from parties.rows import RowFacts
@@ -93,7 +93,7 @@ def load(
     """
     agreed = policy if isinstance(policy, Policy) else consented(task, source, policy)
     opened = open_for(task, source, ids=index is not None)
-    unchanged = Unchanged(source, opened)
+    unchanged = SourceCheck(source, opened)
     rows = [
         load_rows(task, source, opened, shard, chosen, threads=threads, whole=own is not None)
         for shard, chosen in shards_of(task, source, opened, index, shards)
@@ -101,7 +101,7 @@ def load(
     if shards > 1:
         unchanged.require()
     facts = [part.facts() for part in rows]
-    return over(task, Here(rows), facts, agreed, alignment="" if index is None else index.hash, own=own)
+    return over(task, LocalGroup(rows), facts, agreed, alignment="" if index is None else index.hash, own=own)
 
 
 def over(
@@ -127,7 +127,7 @@ def over(
     if job.trust == "secure":
         from parties.holder import Holder
 
-        if not isinstance(shards, Here) or shards.size > 1:
+        if not isinstance(shards, LocalGroup) or shards.size > 1:
             raise SpecificationError(IN_ONE_PROCESS)
         (rows,) = shards.members
         holder = Holder(job, task.party, rows.columns, noise, rows.y, book, own)
@@ -150,7 +150,7 @@ def over(
     )
 
 
-class Unchanged:
+class SourceCheck:
     """Check that a source stays the same while several shards read it separately.
 
     Guarantee. No record can get into two shards by moving within the source between reads. `require` raises DataError if a file
@@ -190,7 +190,7 @@ class Unchanged:
         return () if source is None else self._origin.attempt(lambda: stamp_of(source), "cannot be read")
 
 
-def spec_for(source: Any, opened: Source, shard: Shard | None, chosen: Chosen | None) -> Scanned | None:
+def spec_for(source: Any, opened: Source, shard: Shard | None, chosen: ChosenRows | None) -> ScannedFile | None:
     """Return a CSV source with the lines of one shard only, for the shard's process; None to open the source as given.
 
     Aligned rows can be anywhere in a file. The process then reads the whole file.
@@ -199,11 +199,11 @@ def spec_for(source: Any, opened: Source, shard: Shard | None, chosen: Chosen | 
         return None
     if not (isinstance(opened, CsvSource) and opened.one_a_line):
         return None
-    return Scanned(source, opened.lines.near(shard.start + 1, shard.stop + 1))
+    return ScannedFile(source, opened.lines.near(shard.start + 1, shard.stop + 1))
 
 
 def digests_of(opened: Source) -> dict[int, str]:
-    """Return {block: digest} of the blocks that were read, for `Unchanged.require`; {} if the source is not in blocks."""
+    """Return {block: digest} of the blocks that were read, for `SourceCheck.require`; {} if the source is not in blocks."""
     return dict(opened.digests) if isinstance(opened, BlockSource) else {}
 
 
@@ -214,7 +214,7 @@ def _content(task: PartyTask, opened: Source, *, ids: bool) -> str:
 
 
 def require_content(task: PartyTask, opened: Source, content: str, *, ids: bool = False) -> None:
-    """Raise DataError if the records of a source do not match the digest of `Unchanged.content_for`; '' for no check."""
+    """Raise DataError if the records of a source do not match the digest of `SourceCheck.content_for`; '' for no check."""
     if content and _content(task, opened, ids=ids) != content:
         raise opened.origin.error(
             "its function returned different rows, or rows in a different order, to different shards: let it return the same "
@@ -229,7 +229,7 @@ def shards_of(
     index: Index | None,
     shards: int,
     read: ReadIds | None = None,
-) -> Iterator[tuple[Shard | None, Chosen | None]]:
+) -> Iterator[tuple[Shard | None, ChosenRows | None]]:
     """Yield each shard of the party's records, with the shard's rows of the source if the records are aligned.
 
     The ids of an aligned source are read again here, to detect a change since the alignment. If the records are neither aligned
@@ -251,7 +251,7 @@ def load_rows(
     source: Any,
     opened: Source,
     shard: Shard | None,
-    chosen: Chosen | None = None,
+    chosen: ChosenRows | None = None,
     *,
     threads: int = 1,
     whole: bool = False,
@@ -311,7 +311,7 @@ def new_records(task: PartyTask, source: Any, *, shards: int = 1) -> Iterator[tu
 
 def divided(
     task: PartyTask, source: Any, index: Index | None, shards: int, read: ReadIds | None = None
-) -> tuple[Source, Unchanged, Iterator[tuple[Shard | None, Chosen | None]]]:
+) -> tuple[Source, SourceCheck, Iterator[tuple[Shard | None, ChosenRows | None]]]:
     """Open a source. Return the opened source, the check that it stays unchanged, and its shards (`shards_of`).
 
     Raises DataError if the source may give different rows to different processes.
@@ -319,13 +319,13 @@ def divided(
     if shards > 1:
         require_rereadable(source, party=task.party)
     opened = open_for(task, source, ids=index is not None)
-    return opened, Unchanged(source, opened), shards_of(task, source, opened, index, shards, read)
+    return opened, SourceCheck(source, opened), shards_of(task, source, opened, index, shards, read)
 
 
-class Divided:
+class ShardedSource:
     """A party's source, divided among shards. The process of each shard opens the source; a lost process can load again.
 
-    Guarantee. Each record is in one shard: `load` raises DataError if two shards found different rows (`Unchanged`).
+    Guarantee. Each record is in one shard: `load` raises DataError if two shards found different rows (`SourceCheck`).
 
     read : as for `check_aligned`.
     """
@@ -343,7 +343,7 @@ class Divided:
         """Make each process load its shard, and return the answers.
 
         rows : one object per shard with a method `load(source, shard, chosen, content)`, which returns an answer and the
-            digests for `Unchanged.require`. source : in the form that these objects open.
+            digests for `SourceCheck.require`. source : in the form that these objects open.
         """
         shards, chosen = map(Each, zip(*self._ranges, strict=True))
         sources = Each(place or source for place in self._places)
@@ -355,14 +355,14 @@ class Divided:
 def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, handed: Any) -> tuple[DividedIds, IdKind]:
     """Make each shard read and keep the ids of one range of rows. Return the ids of all rows, and the kind of the ids.
 
-    Each id is read once. Raises DataError if the source changed between the reads of two shards (see `Unchanged`).
+    Each id is read once. Raises DataError if the source changed between the reads of two shards (see `SourceCheck`).
 
     rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind and the digests of
         blocks, and the method that `DividedIds` calls. source, opened : in this process. handed : as these objects open it.
     """
     if rows.size > 1:
         require_rereadable(source, party=task.party)
-    unchanged = Unchanged(source, opened)
+    unchanged = SourceCheck(source, opened)
     shards = cut(count_records(opened), rows.size)
     content = unchanged.content_for(task, opened, ids=True)
     sources = Each(spec_for(source, opened, shard, None) or handed for shard in shards)
@@ -376,7 +376,7 @@ def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, han
 
 
 def load_range(
-    task: PartyTask, source: Any, opened: Source, shard: Shard | None, chosen: Chosen | None
+    task: PartyTask, source: Any, opened: Source, shard: Shard | None, chosen: ChosenRows | None
 ) -> tuple[Storage, Vector | None]:
     """Return columns and labels of one shard of new records; arguments as for `load_rows`."""
     columns, labels, _ = _read(task, source, opened, shard, chosen)
@@ -400,7 +400,7 @@ def _total(task: PartyTask) -> PartyTask:
 
 
 def _read(
-    task: PartyTask, source: Any, opened: Source, shard: Shard | None, chosen: Chosen | None, *, whole: bool = False
+    task: PartyTask, source: Any, opened: Source, shard: Shard | None, chosen: ChosenRows | None, *, whole: bool = False
 ) -> tuple[Storage, Vector | None, Mapping[str, Integers]]:
     """Return columns, labels and group codes of one shard of the records, in their order.
 
@@ -417,7 +417,7 @@ def _read(
     if not isinstance(opened, SparseSource):
         if whole and chosen is not None and isinstance(opened, AlignedSource):
             groups = GroupReader(task.schema, task.groups, opened.origin, chosen.n_rows)
-            opened.every = Reading(opened.origin, chosen.n_rows, *wanted, groups=groups, **options)
+            opened.every = ColumnReaders(opened.origin, chosen.n_rows, *wanted, groups=groups, **options)
         groups = GroupReader(task.schema, task.groups, opened.origin, opened.at_most)
         columns, labels = read_columns(opened, *wanted, groups=groups, intercept=task.intercept, **options)
         codes = groups.codes(columns.n_records)

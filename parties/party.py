@@ -18,7 +18,7 @@ import numpy as np
 from parties.record_cap import OwnCap
 from vfl.errors import DataError, PrivacyError
 from vfl.network.messages import Greeting
-from vfl.network.shards import Each, Here
+from vfl.network.shards import Each, LocalGroup
 from vfl.privacy.mechanisms import release
 from vfl.privacy.selection import noisy_best
 from vfl.queries import QUERIES, Records
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from vfl.privacy.selection import NoisyScore
     from vfl.queries import Query, Reply
     from vfl.queries.parts import Sums
-    from vfl.queries.query import Priced
-    from vfl.secure.requests import Parcel, Request
+    from vfl.queries.query import ReleaseTerms
+    from vfl.secure.requests import Ciphertext, Request
 
 
 class Party:
@@ -93,7 +93,7 @@ class Party:
     @property
     def rows(self) -> Rows:
         """Return the rows of a party whose rows are all in one shard of this process; DataError for other parties."""
-        if not isinstance(self._shards, Here) or self._shards.size > 1:
+        if not isinstance(self._shards, LocalGroup) or self._shards.size > 1:
             raise DataError(f"party {self.name!r} holds its rows in shards")
         rows: Rows = self._shards.members[0]
         return rows
@@ -106,7 +106,7 @@ class Party:
         if self._charges is not None:
             raise PrivacyError(f"party {self.name!r} counts the releases of every run: load it again")
         again = copy.copy(self)
-        again._shards = Here([self.rows.afresh()])
+        again._shards = LocalGroup([self.rows.afresh()])
         again._cap = OwnCap(self.name, self.n_coordinates, repeats=not self._noise.private)
         return again
 
@@ -134,18 +134,18 @@ class Party:
         return self._piece(self._shards.vectors("labels"))
 
     def takes(self, request: Request) -> int:
-        """Return the number of sealed parcels that must come with a request of a run on secret shares."""
+        """Return the number of encrypted messages that must come with a request of a run on secret shares."""
         return 0 if self._holder is None else self._holder.takes(request)
 
-    def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a request of a run on secret shares, and the sealed parcels that the party sends."""
+    def request(self, request: Request, ciphertexts: Sequence[Ciphertext]) -> tuple[object, list[Ciphertext]]:
+        """Return the reply to a request of a run on secret shares, and the encrypted messages that the party sends."""
         if self._holder is None:
             raise PrivacyError(
                 f"party {self.name!r} was sent a request of training on shares, which its job does not use"
             )
         if isinstance(request, Begin):
             self._shards.ask("place", request.knots)
-        return self._holder.request(request, parcels)
+        return self._holder.request(request, ciphertexts)
 
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell
     def answer(self, query: Query, records: Records | Each, key: ReleaseKey) -> Reply:
@@ -210,7 +210,7 @@ class Party:
         """Return the per-record vector of a query. Only the coordinator's `Margins` may receive it."""
         return self._piece(self._shards.vectors("vector", query, records, deltas))
 
-    def release(self, sums: Sums, terms: Priced, key: ReleaseKey) -> Vector:
+    def release(self, sums: Sums, terms: ReleaseTerms, key: ReleaseKey) -> Vector:
         """Return sums with the noise of their event. Every sum that the party sends passes through this method."""
         return release(sums, terms.grid, terms.event, self._noise, key, terms.sensitivity)
 

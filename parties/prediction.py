@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from parties.alignment.reading import Chosen
+    from parties.alignment.reading import ChosenRows
     from parties.storage.classes import Storage
     from vfl.base.types import Integers, Vector
     from vfl.job import Job
@@ -301,7 +301,7 @@ class NewRows:
         self.digests: dict[int, str] = {}
 
     def load(
-        self, source: Any, shard: Shard | None, chosen: Chosen | None, opened: Any = None, *, content: str = ""
+        self, source: Any, shard: Shard | None, chosen: ChosenRows | None, opened: Any = None, *, content: str = ""
     ) -> int:
         """Read the records, apply the part, and return their number. The columns are not kept.
 

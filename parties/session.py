@@ -1,6 +1,6 @@
 """Keys of one participant in one session of a run on secret shares.
 
-With these keys, the participant seals parcels, and derives one stream of random numbers with each of the other participants.
+With these keys, the participant encrypts messages, and derives one stream of random numbers with each other participant.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.crypto.sealing import PIECE, Sealer, SealingKey, sealed_size
+from vfl.crypto.encryption import PIECE, EncryptionKey, Encryptor, encrypted_size
 from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import ReleaseKey
 from vfl.secure.streams import Streams
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from vfl.privacy.noise import NoiseSource
-    from vfl.secure.requests import Parcel
+    from vfl.secure.requests import Ciphertext
 
 SHARED = ReleaseKey(-1)
 """Key under which seeded masks are drawn. No release uses this key."""
 RECORDS = "records"
-"""Label of the sealed text in which a party states its number of records to the dealer."""
+"""Label of the encrypted text in which a party states its number of records to the dealer."""
 
 
 class Credentials:
@@ -54,11 +54,11 @@ class Session:
 
     def __init__(self, name: str, session: str, own: Credentials) -> None:
         self.name, self.session, self._own = name, session, own
-        self._sealer = Sealer(name, own.key_pem, (*own.context, session))
-        self.key = SealingKey(self._sealer.key, self._sealer.signature)
+        self._encryptor = Encryptor(name, own.key_pem, (*own.context, session))
+        self.key = EncryptionKey(self._encryptor.key, self._encryptor.signature)
         self._begun = False
 
-    def begin(self, keys: Mapping[str, SealingKey], others: Sequence[str], noise: NoiseSource) -> Streams:
+    def begin(self, keys: Mapping[str, EncryptionKey], others: Sequence[str], noise: NoiseSource) -> Streams:
         """Exchange keys with all other participants, and return the streams that this participant shares with them.
 
         A session begins once. A second call raises PrivacyError, since new streams from the same keys would not know which
@@ -74,53 +74,53 @@ class Session:
             )
         for other in others:
             certificate = None if self._own.key_pem is None else self._own.certificates[other]
-            self._sealer.meet(other, keys[other].key, keys[other].signature, certificate)
+            self._encryptor.meet(other, keys[other].key, keys[other].signature, certificate)
         if noise.private:
-            return Streams(self.session, self._sealer.seeds())
+            return Streams(self.session, self._encryptor.seeds())
         pairs = {other: " ".join(sorted((self.name, other))) for other in others}
         seeds = {other: noise.stream(SHARED, f"shares {pair}").words(4).tobytes() for other, pair in pairs.items()}
         return Streams("seeded", seeds)
 
-    def seal(self, to: str, label: str, words: npt.NDArray[Any]) -> bytearray:
-        """Return integers modulo 2^64, sealed for the participant `to`."""
+    def encrypt(self, to: str, label: str, words: npt.NDArray[Any]) -> bytearray:
+        """Return integers modulo 2^64, encrypted for the participant `to`."""
         data = _plain(words)
         pieces = (data[start : start + PIECE] for start in range(0, max(len(data), 1), PIECE))
-        return self._sealer.seal_pieces(to, f"{self.name} {label}", pieces, len(data))
+        return self._encryptor.encrypt_pieces(to, f"{self.name} {label}", pieces, len(data))
 
-    def seal_parts(
+    def encrypt_parts(
         self, to: str, label: str, parts: Iterable[npt.NDArray[Any]], size: int, out: bytearray | None = None
     ) -> bytearray:
-        """Return integers modulo 2^64, sealed for the participant `to`. No array holds all of them at once.
+        """Return integers modulo 2^64, encrypted for the participant `to`. No array holds all of them at once.
 
-        parts : arrays of PIECE bytes each, the last one may be shorter. size : total bytes. out : see `Sealer.seal_pieces`.
+        parts : arrays of PIECE bytes, the last one may be shorter. size : total bytes. out : see `Encryptor.encrypt_pieces`.
         """
-        return self._sealer.seal_pieces(to, f"{self.name} {label}", map(_plain, parts), size, out)
+        return self._encryptor.encrypt_pieces(to, f"{self.name} {label}", map(_plain, parts), size, out)
 
-    def open(self, sender: str, label: str, parcel: Parcel, kind: Any, *shape: int) -> npt.NDArray[Any]:
-        """Return integers that `sender` sealed for this participant, in this shape. Raises FederationError for other data."""
+    def open(self, sender: str, label: str, ciphertext: Ciphertext, kind: Any, *shape: int) -> npt.NDArray[Any]:
+        """Return integers that `sender` encrypted for this participant, in this shape. Raises FederationError otherwise."""
         words = np.empty(shape, dtype=np.dtype(kind).newbyteorder("<"))
-        self._fits(sender, parcel, words.nbytes)
-        for _ in self._sealer.open_pieces(sender, f"{sender} {label}", _view(parcel), _plain(words)):
+        self._fits(sender, ciphertext, words.nbytes)
+        for _ in self._encryptor.open_pieces(sender, f"{sender} {label}", _view(ciphertext), _plain(words)):
             pass
         return words.astype(kind, copy=False)
 
     def open_parts(
-        self, sender: str, label: str, parcel: Parcel, kind: Any, n: int, width: int
+        self, sender: str, label: str, ciphertext: Ciphertext, kind: Any, n: int, width: int
     ) -> Iterator[npt.NDArray[Any]]:
-        """Yield the (n, width) integers modulo 2^64 that `sender` sealed for this participant, some rows at a time.
+        """Yield the (n, width) integers modulo 2^64 that `sender` encrypted for this participant, some rows at a time.
 
         Each part overwrites the rows of the part before it, and may raise FederationError. PIECE is a multiple of a row's
         bytes.
         """
         kind = np.dtype(kind)
-        self._fits(sender, parcel, n * width * kind.itemsize)
-        for piece in self._sealer.open_pieces(sender, f"{sender} {label}", _view(parcel)):
+        self._fits(sender, ciphertext, n * width * kind.itemsize)
+        for piece in self._encryptor.open_pieces(sender, f"{sender} {label}", _view(ciphertext)):
             yield np.frombuffer(piece, dtype=kind.newbyteorder("<")).astype(kind, copy=False).reshape(-1, width)
 
-    def _fits(self, sender: str, parcel: Parcel, size: int) -> None:
-        if len(parcel) != sealed_size(size):
+    def _fits(self, sender: str, ciphertext: Ciphertext, size: int) -> None:
+        if len(ciphertext) != encrypted_size(size):
             raise FederationError(
-                f"{sender!r} sent {self.name!r} a sealed parcel of {len(parcel)} bytes instead of {sealed_size(size)}"
+                f"{sender!r} sent {self.name!r} an encrypted message of {len(ciphertext)} bytes, not {encrypted_size(size)}"
             )
 
 
@@ -130,5 +130,5 @@ def _plain(words: npt.NDArray[Any]) -> memoryview:
     return plain.reshape(-1).view(np.uint8).data
 
 
-def _view(parcel: Parcel) -> memoryview:
-    return parcel.data if isinstance(parcel, np.ndarray) else memoryview(parcel)
+def _view(ciphertext: Ciphertext) -> memoryview:
+    return ciphertext.data if isinstance(ciphertext, np.ndarray) else memoryview(ciphertext)

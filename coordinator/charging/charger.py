@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Charges = tuple[tuple[ReleaseKey, Event], ...]
 
 
-class Charged(NamedTuple):
+class PaidQuery(NamedTuple):
     """A query whose releases are paid for.
 
     query : a query of a pass names the charge that covers it. key : key of its releases. charges : new charges.
@@ -84,7 +84,7 @@ class Charger:
         self._sample: tuple[Query, ReleaseKey] | None = None
         self._again = self._redraw = False
 
-    def charge(self, query: Query, number: int) -> Charged:
+    def charge(self, query: Query, number: int) -> PaidQuery:
         """Charge the releases of a query, durably if the budget is durable.
 
         Raises BudgetExceeded, and PrivacyError for a release that nothing pays for.
@@ -105,7 +105,7 @@ class Charger:
             self._batches.void()
             raise
 
-    def _charged(self, query: Query, key: ReleaseKey, sample: tuple[Query, ReleaseKey] | None) -> Charged:
+    def _charged(self, query: Query, key: ReleaseKey, sample: tuple[Query, ReleaseKey] | None) -> PaidQuery:
         events, query = self._due(query, key)
         if None in events and not isinstance(query, self._unnoised):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
@@ -119,7 +119,7 @@ class Charger:
             if self._reservation is None:
                 raise PrivacyError(f"{type(query).__name__} is to be charged, and nothing was reserved for this run")
             self._reservation.charge(charges)
-        return Charged(query, key, charges, sample)
+        return PaidQuery(query, key, charges, sample)
 
     def lost(self) -> None:
         """Record that the answer to the last query was lost. Its releases may have been made."""

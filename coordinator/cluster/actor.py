@@ -15,14 +15,14 @@ from coordinator.cluster.ray_transport import Constants, RayTransport
 from coordinator.cluster.shard_transport import ShardTransport
 from coordinator.coordinator import Coordinator
 from coordinator.prediction import apply
-from coordinator.rounds import Made
+from coordinator.rounds import ReleasesComplete
 from coordinator.states.margins import StateLost
 from coordinator.states.shards import MarginShards, ShardMargins, whole
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
 from vfl.errors import PartyLost
 from vfl.network.shards.lending import Lender, Lenders, Lent
-from vfl.network.shards.ray_transport import Named, Reader, answer_of, room_to_send, sent
-from vfl.network.shards.serving import Served, Serving
+from vfl.network.shards.ray_transport import NamedActor, Reader, answer_of, room_to_send, sent
+from vfl.network.shards.serving import PipeActor, PipeGroup
 from vfl.queries import Records
 from vfl.version import __version__
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from coordinator.charging.budget import Budget
     from coordinator.coordinator import Event
-    from coordinator.prediction import Predicted
+    from coordinator.prediction import PredictionOutcome
     from coordinator.rounds import Log
     from vfl.base.holdout import Split, Subsample
     from vfl.base.problem import Targets
     from vfl.base.types import Vector
-    from vfl.crypto.alignment import Aligned, Aligning
+    from vfl.crypto.alignment import Aligned, AlignmentProgress
     from vfl.job import Job
     from vfl.job.site import Faults
     from vfl.measures import Findings
@@ -70,7 +70,7 @@ class RayMeters:
         self._meters[name].set(value)
 
 
-class MarginsActor(Named, Serving, ShardMargins):
+class MarginsActor(NamedActor, PipeActor, ShardMargins):
     """Actor that holds one shard of the margins Xw.
 
     The actor shares memory with parties whose shard is on the same machine. It puts vectors for other parties into the object
@@ -128,7 +128,7 @@ class MarginsActor(Named, Serving, ShardMargins):
         return self._lenders.lend(margins, self._used())
 
 
-class CoordinatorActor(Named):
+class CoordinatorActor(NamedActor):
     """Actor that runs a job over the parties' actors.
 
     The actor waits for the driver twice: before the first release, so that the driver can refuse the plan, and before the
@@ -162,11 +162,11 @@ class CoordinatorActor(Named):
         """Return the version of the vfl code in this process."""
         return __version__
 
-    def align(self, *, required: bool) -> Iterator[Aligning | Aligned]:
+    def align(self, *, required: bool) -> Iterator[AlignmentProgress | Aligned]:
         """Align the parties' records by their ids. Yield progress, then the outcome."""
         yield (yield from align(self._transport, required=required))
 
-    def apply(self, job: Job, **asked: Any) -> Iterator[Aligning | Aligned | Predicted | Findings]:
+    def apply(self, job: Job, **asked: Any) -> Iterator[AlignmentProgress | Aligned | PredictionOutcome | Findings]:
         """Make the parties apply their parts of a model. Yield the alignment, then the predictions or the model's measures.
 
         asked : keyword arguments of coordinator.prediction.apply.
@@ -181,7 +181,7 @@ class CoordinatorActor(Named):
     def rounds(self) -> Iterator[Event]:
         """Make the planned releases, and yield the event of each round."""
         for event in self._events:
-            if isinstance(event, Made):
+            if isinstance(event, ReleasesComplete):
                 return
             yield event
 
@@ -194,7 +194,7 @@ class CoordinatorActor(Named):
     ) -> MarginShards:
         """Start one actor per shard of the margins, and return the margins. These actors end when this actor ends."""
         started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
-        group = Served(started, partial(self._of_margins, started), lost=self._late, seconds=self._answer_seconds)
+        group = PipeGroup(started, partial(self._of_margins, started), lost=self._late, seconds=self._answer_seconds)
         assert isinstance(self._transport, ShardTransport)  # noqa: S101 - made with the shards
         self._transport.targets = targets
         self._transport.n_trained = n_records if split is None else split.sizes(n_records)[0]

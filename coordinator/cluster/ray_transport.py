@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
-from coordinator.transport import Call, MessageTransport, Posted, Traffic
+from coordinator.transport import Call, MessageTransport, PendingCall, Traffic
 from vfl.errors import PartyLost
 from vfl.network.kinds import from_plain, to_plain_call
 from vfl.network.messages import Greeting, Load
-from vfl.network.shards.lending import Borrower, Lender, Lent, Stored
+from vfl.network.shards.lending import Borrower, Lender, Lent, StoredVector
 from vfl.network.shards.ray_transport import INLINE_BYTES, answer_of
 from vfl.secure.roles import DEALER
 
@@ -83,24 +83,24 @@ class Constants:
     """Vectors that most queries share. Each vector is stored once, and queries carry a reference to it."""
 
     def __init__(self) -> None:
-        self._stored: dict[str, tuple[Vector, Stored]] = {}
+        self._stored: dict[str, tuple[Vector, StoredVector]] = {}
         # Readers cache vectors by number. The random start keeps a restarted process from reusing numbers.
         self._n_stored = secrets.randbits(62)
 
-    def of(self, name: str, vector: Vector | None) -> Vector | Stored | None:
+    def of(self, name: str, vector: Vector | None) -> Vector | StoredVector | None:
         """Return a reference to the stored vector; return a small vector itself."""
         if vector is None or vector.nbytes <= INLINE_BYTES:
             return vector
         known = self._stored.get(name)
         if known is None or known[0] is not vector:
             self._n_stored += 1
-            known = self._stored[name] = (vector, Stored(ray.put(vector), self._n_stored))
+            known = self._stored[name] = (vector, StoredVector(ray.put(vector), self._n_stored))
         return known[1]
 
     def shared(self, name: str, vector: Vector) -> Vector:
         """Store a vector. Return a read-only view of it in the object store, so that this process can drop its own copy."""
         stored = self.of(name, vector)
-        if not isinstance(stored, Stored):
+        if not isinstance(stored, StoredVector):
             return vector
         view: Vector = ray.get(stored.reference)
         self._stored[name] = (view, stored)
@@ -137,25 +137,25 @@ class RayTransport(MessageTransport):
         self._borrower = Borrower()
         self._near: frozenset[str] | None = None
 
-    def _post(self, call: Call) -> Posted:
+    def _post(self, call: Call) -> PendingCall:
         """Call the participant's actor. Ray keeps the calls to one actor in order."""
         to, actor = call.to, self._dealer if call.to == DEALER else self._actors[call.to]
         limits = call.seconds or self._timeout, process_of(actor)
         plain, names, vectors = to_plain_call(call.message), tuple(call.vectors), call.vectors.values()
         if call.steps:
             made = actor.stream.options(num_returns="streaming").remote(plain, names, *vectors)
-            return Posted(to, (made, *limits))
+            return PendingCall(to, (made, *limits))
         if not call.passed or not call.due:
-            return Posted(to, (actor.call.remote(plain, names, None, *vectors), *limits))
+            return PendingCall(to, (actor.call.remote(plain, names, None, *vectors), *limits))
         sent = tuple(call.due)
         ref, *refs = actor.call.options(num_returns=1 + len(sent)).remote(plain, names, sent, *vectors)
-        return Posted(to, (ref, *limits), dict(zip(sent, refs, strict=True)))
+        return PendingCall(to, (ref, *limits), dict(zip(sent, refs, strict=True)))
 
-    def collect(self, posted: Sequence[Posted]) -> list[Any]:
+    def collect(self, posted: Sequence[PendingCall]) -> list[Any]:
         """Wait for replies in the order of the messages, so that PartyLost names the first participant that was lost."""
         return [received(answer_of(own.to, *own.answer)) for own in posted]
 
-    def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:
+    def follow(self, posted: Sequence[PendingCall]) -> Generator[tuple[str, int], None, list[Any]]:
         """Yield the progress counts of streaming calls, and return all answers."""
         streams, answers = {own.answer[0]: own for own in posted}, {}
         while streams:

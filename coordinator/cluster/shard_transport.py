@@ -12,7 +12,7 @@ import numpy as np
 
 from coordinator.cluster.ray_transport import RayTransport, Seat, received
 from coordinator.states.margins import StateLost
-from coordinator.transport import Call, Posted
+from coordinator.transport import Call, PendingCall
 from vfl.base.problem import Targets
 from vfl.errors import PartyLost
 from vfl.network.kinds import to_plain_call
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from vfl.network.messages import Greeting
-    from vfl.network.shards.serving import Served
+    from vfl.network.shards.serving import PipeGroup
     from vfl.queries import Query, Reply
 
 
@@ -40,11 +40,11 @@ class ShardTransport(RayTransport):
     targets = Targets()
     n_trained = 0
 
-    _margins: Served | None = None
+    _margins: PipeGroup | None = None
     _callers: Mapping[str, Caller] = MappingProxyType({})
     _piped = False
 
-    def introduce(self, margins: Served) -> None:
+    def introduce(self, margins: PipeGroup) -> None:
         """Find out which shards and main actors share a machine, and tell each actor the result."""
         self._margins = margins
         probes = margins.ask("probe")
@@ -75,7 +75,7 @@ class ShardTransport(RayTransport):
         self._piped = self._callers.keys() >= set(parties)
         return {"records": list(records)}
 
-    def _post(self, call: Call) -> Posted:
+    def _post(self, call: Call) -> PendingCall:
         """Call the party's main actor.
 
         A query uses pipes if all addressed parties have one, since open pipes block Ray calls.
@@ -85,9 +85,9 @@ class ShardTransport(RayTransport):
             return super()._post(call)
         caller, vectors = self._callers[call.to], call.vectors
         caller.say(*written(("call", (to_plain_call(call.message), tuple(vectors), None, *vectors.values()))))
-        return Posted(call.to, caller)
+        return PendingCall(call.to, caller)
 
-    def collect(self, posted: Sequence[Posted]) -> list[Any]:
+    def collect(self, posted: Sequence[PendingCall]) -> list[Any]:
         """Wait for the answers, from pipes or from Ray."""
         if not any(isinstance(own.answer, Caller) for own in posted):
             return super().collect(posted)

@@ -16,7 +16,7 @@ from vfl.errors import FederationError, PartyLost, PrivacyError, VflError
 from vfl.network.kinds import from_plain, to_plain
 from vfl.network.messages import Failure
 from vfl.network.wire.federation_pb2 import FromParty, Refused, ToParty, Welcome
-from vfl.network.wire.frames import PROTOCOL, SLOWEST, Constant, Incoming, Limits, frames, parsed
+from vfl.network.wire.frames import PROTOCOL, SLOWEST, Constant, IncomingCall, Limits, frames, parsed
 from vfl.network.wire.streams import Listener
 from vfl.network.wire.values import WireError
 from vfl.version import __version__
@@ -47,7 +47,7 @@ STEP_SECONDS = 1e-3
 """Additional seconds per step of a call that reports progress: 40 times the time to blind one id on one core."""
 
 
-class Answer(Future[Incoming]):
+class Answer(Future[IncomingCall]):
     """Awaited answer to a call. `Link` sets the result once the answer is complete, or the error if no answer will come.
 
     sent : total size in bytes of the vectors in the call. progress, steps : as for `Link.call`.
@@ -68,7 +68,7 @@ class Answer(Future[Incoming]):
         self._bytes = sent
         self._began = self._touched = time.monotonic()
 
-    def began(self, incoming: Incoming) -> None:
+    def began(self, incoming: IncomingCall) -> None:
         """Record the head, that is, the first frame of the answer."""
         self._bytes += incoming.size
         if self._progress is not None:
@@ -132,7 +132,7 @@ class Link:
         self._lock = threading.Lock()
         self._calls = 0
         self._waiting: Answer | None = None
-        self._incoming: Incoming | None = None
+        self._incoming: IncomingCall | None = None
         self._held: dict[str, Any] = {}
         self.ended = ""
 
@@ -197,7 +197,7 @@ class Link:
                 answer.progressed(frame.progress.done)
                 return
             if kind == "head" and frame.head.call == answer.call and self._incoming is None:
-                self._incoming = Incoming(frame.head, content, answer.limits, {})
+                self._incoming = IncomingCall(frame.head, content, answer.limits, {})
                 answer.began(self._incoming)
             elif kind == "piece" and self._incoming is not None and frame.piece.call == answer.call:
                 self._incoming.feed(content)
@@ -231,7 +231,7 @@ def error_of(failure: Failure, party: str) -> VflError:
     return error
 
 
-class Gathering:
+class ConnectedMembers:
     """Connected members of a federation, with one stream each: the parties, and the dealer in training on secret shares.
 
     If a party connects again from the same process, the new stream replaces the old one. A second process of the party is

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.federation.gathering import SENTENCE
-from coordinator.transport import MOST_RECORDS, NOTHING, Call, MessageTransport, Posted, given
+from coordinator.transport import MOST_RECORDS, NOTHING, Call, MessageTransport, PendingCall, given
 from vfl.base.holdout import Side
 from vfl.base.problem import Targets
+from vfl.crypto.encryption import EncryptionKey, encrypted_size
 from vfl.crypto.psi import SIZE
-from vfl.crypto.sealing import SealingKey, sealed_size
 from vfl.errors import FederationError, PartyLost
-from vfl.network.messages import Done, Greeting, Introduce, Introduced, Load, MakeSalt, Sealed, TakeSalt
+from vfl.network.messages import Done, Encrypted, Greeting, Introduce, Introduced, Load, MakeSalt, TakeSalt
 from vfl.network.wire.frames import Constant, Limits, as_vector
 from vfl.network.wire.values import WireError
 from vfl.planning.cost import memory_here
@@ -29,7 +29,7 @@ from vfl.secure.roles import DEALER
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
-    from coordinator.federation.gathering import Gathering, Link
+    from coordinator.federation.gathering import ConnectedMembers, Link
     from vfl.base.types import Vector
     from vfl.queries import Query
 
@@ -56,7 +56,7 @@ class FederationTransport(MessageTransport):
 
     def __init__(
         self,
-        gathering: Gathering,
+        gathering: ConnectedMembers,
         parties: tuple[str, ...],
         *,
         timeout: float,
@@ -76,19 +76,19 @@ class FederationTransport(MessageTransport):
         self._n_records: dict[str, int] = {}
         self._constants: dict[str, tuple[Vector, Constant]] = {}
 
-    def _post(self, call: Call) -> Posted:
+    def _post(self, call: Call) -> PendingCall:
         """Queue a message. It is sent once its vectors have arrived and the participant has answered all earlier messages.
 
-        Vectors for other participants pass through this process, sealed for their receivers.
+        Vectors for other participants pass through this process, encrypted for their receivers.
         """
         to, done = call.to, list[int]()
         if to not in self._queues:
             self._queues[to] = ThreadPoolExecutor(1, f"messages to {to}")
         answer = self._queues[to].submit(self._sent, call, done.append)
         passed = {name: _Awaited(answer, name) for name in call.due} if call.passed else NOTHING
-        return Posted(to, (answer, done), passed)
+        return PendingCall(to, (answer, done), passed)
 
-    def collect(self, posted: Sequence[Posted]) -> list[Any]:
+    def collect(self, posted: Sequence[PendingCall]) -> list[Any]:
         """Wait for all replies, and return them, or raise the first error in the order of the messages.
 
         If the messages have different receivers, any other error is raised in preference to PartyLost. The caller may repeat
@@ -100,7 +100,7 @@ class FederationTransport(MessageTransport):
             raise next((error for error in failed if not isinstance(error, PartyLost)), failed[0])
         return [own.answer[0].result() for own in posted]
 
-    def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:
+    def follow(self, posted: Sequence[PendingCall]) -> Generator[tuple[str, int], None, list[Any]]:
         """Yield the progress that participants report, and return all answers."""
         left: set[Future[Any]] = {own.answer[0] for own in posted}
         while left:
@@ -113,16 +113,16 @@ class FederationTransport(MessageTransport):
         return self.collect(posted)
 
     def exchange_keys(self, *, salted: bool) -> None:
-        """Exchange the parties' sealing keys. If salted, also pass on the salt that the first party chooses and seals."""
-        keys = self.call(dict.fromkeys(self.parties, Introduce()), SealingKey)
+        """Exchange the parties' encryption keys. If salted, also pass on the salt that the first party chooses and encrypts."""
+        keys = self.call(dict.fromkeys(self.parties, Introduce()), EncryptionKey)
         self.call(dict.fromkeys(self.parties, Introduced(keys)), Done)
         if not salted:
             return
         maker, *others = self.parties
-        sealed = self.call({maker: MakeSalt()}, Sealed)[maker]
-        if sealed.texts.keys() != set(others):
-            raise FederationError(f"party {maker!r} did not seal the salt for all parties")
-        self.call({name: TakeSalt(maker, sealed.texts[name]) for name in others}, Done)
+        encrypted = self.call({maker: MakeSalt()}, Encrypted)[maker]
+        if encrypted.texts.keys() != set(others):
+            raise FederationError(f"party {maker!r} did not encrypt the salt for all parties")
+        self.call({name: TakeSalt(maker, encrypted.texts[name]) for name in others}, Done)
 
     def check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Raise FederationError if this machine cannot hold sets of ids of these sizes. Call this before a set is sent."""
@@ -174,7 +174,7 @@ class FederationTransport(MessageTransport):
         """Wait for the call's vectors, then call the participant. Return its reply, and the vectors of the reply."""
         to, message = call.to, call.message
         given = {name: own.get() if isinstance(own, _Awaited) else own for name, own in call.vectors.items()}
-        due = {name: sealed_size(size) if call.passed else size for name, size in call.due.items()}
+        due = {name: encrypted_size(size) if call.passed else size for name, size in call.due.items()}
         request = isinstance(message, Request)
         if to == DEALER and self._dealer is None:
             raise FederationError("a run on shares has no dealer here")
@@ -188,7 +188,7 @@ class FederationTransport(MessageTransport):
                 answer = link.call(*messages, vectors=given, limits=limits, progress=reports, steps=call.steps)
                 reply, found = answer.wait(call.seconds or self._timeout)
             if request and set(found) != set(due):
-                raise FederationError(f"the answer of {member!r} contains parcels different from those requested")
+                raise FederationError(f"the answer of {member!r} contains ciphertexts different from those requested")
         if request:
             self.traffic.n_bytes += sum(map(len, found.values()))
         return reply, found

@@ -12,7 +12,7 @@ import numpy as np
 
 from parties.sources.ranges import rows_of
 from parties.sources.sparse import SparseSource
-from vfl.crypto.identifiers import PIECE, Gathered, IdKind, check_one_kind, cut, joined, normalised, repeats
+from vfl.crypto.identifiers import PIECE, IdKind, RemoteIdentifiers, check_one_kind, cut, joined, normalised, repeats
 from vfl.network.shards import Each
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class IdRange:
         return np.fromiter(hashed, np.uint64, len(self._ids))
 
 
-class DividedIds(Gathered):
+class DividedIds(RemoteIdentifiers):
     """Normalised ids of all rows, read from the shards in chunks. They must not be sent to other participants.
 
     shards : objects with a method `of_ids(method, ...)` that calls a method of their `IdRange`. ranges : rows of each shard.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from parties.alignment.index import Index
     from parties.sources.base import Content, Origin, Source
-    from parties.storage.dense import Reading
+    from parties.storage.dense import ColumnReaders
     from vfl.base.types import Integers, Vector
     from vfl.crypto.identifiers import IdKind, Ids
     from vfl.job import Job
@@ -155,7 +155,7 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
+class ChosenRows:
     """Rows of a source to read, in the order common to all parties.
 
     rows : (k,) positions in the source. n_rows : number of rows of the source.
@@ -167,7 +167,7 @@ class Chosen:
     stamp: tuple[tuple[object, ...], ...] | None = None
 
 
-def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read: ReadIds | None = None) -> Chosen:
+def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read: ReadIds | None = None) -> ChosenRows:
     """Check that the source is the one that was aligned; return the aligned rows.
 
     opened : the source, with its ids (`open_for`). read : function that reads the ids; None reads them in this process.
@@ -177,7 +177,7 @@ def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read
     stamp = stamp_of(spec)
     ids, _ = read_ids(task, opened) if read is None else read(opened)
     check_unchanged(index, digest_of(spec, task.party), ids, task)
-    return Chosen(index.rows, len(ids), stamp)
+    return ChosenRows(index.rows, len(ids), stamp)
 
 
 class AlignedSource:
@@ -189,9 +189,9 @@ class AlignedSource:
     """
 
     n_records: int | None
-    every: Reading | None = None
+    every: ColumnReaders | None = None
 
-    def __init__(self, source: Source, chosen: Chosen, unchanged: Callable[[], bool]) -> None:
+    def __init__(self, source: Source, chosen: ChosenRows, unchanged: Callable[[], bool]) -> None:
         self._source, self._chosen, self._unchanged = source, chosen, unchanged
         self.origin: Origin = source.origin
         self.names, self.typed = source.names, source.typed
@@ -199,7 +199,7 @@ class AlignedSource:
         self._sorted = np.sort(chosen.rows)
 
     @classmethod
-    def of(cls, opened: Source, chosen: Chosen, spec: Any) -> Source:
+    def of(cls, opened: Source, chosen: ChosenRows, spec: Any) -> Source:
         """Return the source of the chosen rows. Rows of a sparse matrix are put into the common order at once.
 
         spec : the source, whose files must not change while they are read.

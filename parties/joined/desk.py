@@ -17,8 +17,8 @@ from parties.alignment.index import file_of
 from parties.allowed import name_of
 from parties.book import require_room
 from parties.consent import Policy, policy_of
-from parties.dealing import Dealing
-from parties.joined.work import Answered, DealerWork, PredictingWork, Sealing, ServingWork, TrainingWork
+from parties.dealing import DealerService
+from parties.joined.work import AnsweredKeys, DealerWork, KeyExchange, PredictingWork, ServingWork, TrainingWork
 from parties.loading import load
 from parties.prediction import ModelPart, NewRows, permitted
 from parties.services.aligning import AlignmentService
@@ -27,8 +27,8 @@ from parties.services.serving import ServingService
 from parties.services.training import TrainingService
 from parties.session import Credentials
 from vfl.base.documents import parse_json
-from vfl.crypto.alignment import Keeping
-from vfl.crypto.sealing import Sealer
+from vfl.crypto.alignment import IndexRules
+from vfl.crypto.encryption import Encryptor
 from vfl.errors import (
     ConsentRefused,
     FederationError,
@@ -44,7 +44,7 @@ from vfl.job.flags import flags_of
 from vfl.network.federation import events
 from vfl.network.kinds import from_plain_call
 from vfl.network.messages import EVALUATE, PREDICT, PURPOSES, SERVE, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
-from vfl.network.shards import Here
+from vfl.network.shards import LocalGroup
 from vfl.network.wire.frames import Limits
 from vfl.secure.requests import Contribute, ContributeProducts, DealProducts, DealSum
 from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
@@ -266,16 +266,16 @@ class Desk:
             policy.check_source(self.party, name_of(source), f"job {job.name!r}", owners=True)
             if not offer.resumed:
                 require_room(policy, self.party, job)
-        keeping = Keeping(self._indexes, offer.keeps or None, offer.resumed, offer.later, offer.last, offer.again)
+        keeping = IndexRules(self._indexes, offer.keeps or None, offer.resumed, offer.later, offer.last, offer.again)
         task = job.for_party(self.party)
         aligning = AlignmentService(
             task if part is None else task.features, source, keeping, parties=offer.parties, cores=self._cores
         )
         certificates = self._certificates()
-        sealer = Sealer(self.party, self._identity.key_pem, (self._federation.digest, offer.run, offer.purpose))
-        sealing = Sealing(self.party, sealer, offer.parties, certificates, aligning)
+        encryptor = Encryptor(self.party, self._identity.key_pem, (self._federation.digest, offer.run, offer.purpose))
+        encryption = KeyExchange(self.party, encryptor, offer.parties, certificates, aligning)
         if part is not None:
-            return PredictingWork(offer, self._predicting(offer, part, source, aligning), sealing)
+            return PredictingWork(offer, self._predicting(offer, part, source, aligning), encryption)
         dealer = self._dealer(job)
         dealt = certificates if dealer is None else certificates | {DEALER: dealer.certificate_pem}
         own = self._credentials(offer, dealt)
@@ -284,9 +284,9 @@ class Desk:
         )
         training = TrainingService(self.party, aligning, loaded)
         answered = functools.partial(
-            Answered, policy.book.with_suffix(".answered"), self.party, offer.run, policy.allow_network_file_system
+            AnsweredKeys, policy.book.with_suffix(".answered"), self.party, offer.run, policy.allow_network_file_system
         )
-        return TrainingWork(offer, task, training, sealing, answered)
+        return TrainingWork(offer, task, training, encryption, answered)
 
     def _certificates(self) -> dict[str, bytes]:
         return {name: member.certificate_pem for name, member in self._federation.parties.items()}
@@ -308,7 +308,7 @@ class Desk:
             permission=permission,
             measured=measured,
             aligning=aligning,
-            rows=Here([NewRows(part, labelled=labelled) for _ in range(self._shards)]),
+            rows=LocalGroup([NewRows(part, labelled=labelled) for _ in range(self._shards)]),
         )
 
     def _serving(self, offer: Offer, part: ModelPart, source: Any) -> ServingWork:
@@ -353,7 +353,7 @@ class Desk:
 
     def _require_trust(self, policy: Policy, job: Job) -> None:
         if policy.trust is None or job.trust not in policy.trust:
-            travels = "sealed shares" if job.secure is not None else "residuals, margins or labels of single records"
+            travels = "encrypted shares" if job.secure is not None else "residuals, margins or labels of single records"
             raise ConsentRefused(
                 f"party {self.party!r} refuses job {job.name!r} by its policy's trust: this job would send {travels} to other "
                 f'organisations. To allow that, write trust = ["{job.trust}"] in the policy of party {self.party!r}'
@@ -404,7 +404,7 @@ class DealerDesk(Desk):
     def _dealing(self, offer: Offer, job: Job) -> DealerWork:
         if job.secure is None or job.secure.dealer != SEPARATE:
             raise FederationError(f"{self.party!r} deals only for jobs on shares that name a separate dealer")
-        return DealerWork(offer, job, Dealing(job, self._credentials(offer, self._certificates())))
+        return DealerWork(offer, job, DealerService(job, self._credentials(offer, self._certificates())))
 
 
 def _part_of(offer: Offer, party: str) -> ModelPart:

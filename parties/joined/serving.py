@@ -20,8 +20,8 @@ from vfl.network.federation import events
 from vfl.network.kinds import to_plain
 from vfl.network.messages import Failure
 from vfl.network.wire.federation_pb2 import FromParty, Hello, Progress, ToParty
-from vfl.network.wire.frames import PROTOCOL, SLOWEST, Incoming, frames, parsed
-from vfl.network.wire.streams import CONNECT_SECONDS, Dialled, StreamBroken
+from vfl.network.wire.frames import PROTOCOL, SLOWEST, IncomingCall, frames, parsed
+from vfl.network.wire.streams import CONNECT_SECONDS, PartyStream, StreamBroken
 from vfl.network.wire.values import WireError
 from vfl.version import __version__
 
@@ -105,7 +105,7 @@ class _Joining:
         self._on_event, self._stop, self._longest_pause = on_event, stop, longest_pause
         self._process = secrets.token_bytes(16)
         self._lock = threading.Lock()
-        self._open: Dialled | None = None
+        self._open: PartyStream | None = None
         self._connected = False
         self._told = False
         self._due = math.inf
@@ -142,7 +142,7 @@ class _Joining:
     def _session(self) -> None:
         """Open a stream, and answer calls until it breaks. Raises StreamBroken, WireError or _Busy."""
         outgoing: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
-        dialled = Dialled(self._federation, self._identity, _flattened(outgoing))
+        dialled = PartyStream(self._federation, self._identity, _flattened(outgoing))
         with self._lock:
             self._open = dialled
         if self._stop.is_set():
@@ -201,11 +201,11 @@ class _Joining:
             message, vectors = self._desk.answer(plain, coming.vectors, progress)
             outgoing.put(frames(call, to_plain(message), vectors))
 
-    def _whole(self, frame: ToParty, content: memoryview, incoming: Iterator[bytes]) -> Incoming:
+    def _whole(self, frame: ToParty, content: memoryview, incoming: Iterator[bytes]) -> IncomingCall:
         """Return the call whose first frame is `frame`, after all of its frames have arrived."""
         if frame.WhichOneof("frame") != "head":
             raise WireError("received an unexpected frame")
-        coming = Incoming(frame.head, content, self._desk.limits, self._desk.held, self._desk.due)
+        coming = IncomingCall(frame.head, content, self._desk.limits, self._desk.held, self._desk.due)
         self._due = time.monotonic() + STALL_SECONDS + coming.size / SLOWEST
         while not coming.complete:
             following, content = parsed(ToParty, next(incoming))

@@ -12,8 +12,8 @@ import numpy as np
 
 from parties.services.training import RECORDS
 from vfl.base.store import Store
+from vfl.crypto.encryption import EncryptionKey, encrypted_size
 from vfl.crypto.psi import SIZE, new_salt
-from vfl.crypto.sealing import SealingKey, sealed_size
 from vfl.errors import ConsentRefused, FederationError, PrivacyError
 from vfl.network import messages
 from vfl.network.messages import TRAIN, About, Conclude, Done, Load, Multiply, Notice, Score, TakeMargins
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from parties.dealing import Dealing
+    from parties.dealing import DealerService
     from parties.party import Party
     from parties.services.aligning import AlignmentService
     from parties.services.predicting import PredictionService
     from parties.services.service import Sent, Service
     from parties.services.serving import ServingService
     from parties.services.training import TrainingService
-    from vfl.crypto.sealing import Sealer
+    from vfl.crypto.encryption import Encryptor
     from vfl.job import Job
     from vfl.job.job import PartyTask
     from vfl.network.messages import Offer
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
 """Largest size of a call's body in bytes: a base, plus an addition per coordinate of the party."""
 MOST_PARCELS, MOST_TERMS = 16, 16
-"""Largest number of sealed parcels in a request, and largest number K of terms of the sigmoid's Fourier series."""
+"""Largest number of encrypted messages in a request, and largest number K of terms of the sigmoid's Fourier series."""
 OF_MARGINS = ("weights", "margins")
 """Names of the vectors in `Records` that have K entries per record under multinomial loss: residuals and margins."""
 MOST_NOTICES = 1000
@@ -64,24 +64,24 @@ _TAKE = (
 )
 
 
-class Sealing:
+class KeyExchange:
     """One party's side of the key exchange with the other parties, for one offer of a job.
 
     The party also makes the salt of the alignment or receives it from another party. The coordinator never learns the salt.
 
-    sealer : the party's sealer. parties : all participating parties. certificates : {party: certificate}, to check keys.
+    encryptor : the party's encryptor. parties : all participating parties. certificates : {party: certificate}, to check keys.
     aligning : alignment service that uses the salt.
     """
 
     def __init__(
         self,
         party: str,
-        sealer: Sealer,
+        encryptor: Encryptor,
         parties: tuple[str, ...],
         certificates: Mapping[str, bytes],
         aligning: AlignmentService,
     ) -> None:
-        self._party, self._sealer, self._parties = party, sealer, parties
+        self._party, self._encryptor, self._parties = party, encryptor, parties
         self._certificates, self._aligning = certificates, aligning
 
     def exchanged(self, message: object) -> object | None:
@@ -89,7 +89,7 @@ class Sealing:
         others = [name for name in self._parties if name != self._party]
         match message:
             case messages.Introduce():
-                return SealingKey(self._sealer.key, self._sealer.signature)
+                return EncryptionKey(self._encryptor.key, self._encryptor.signature)
             case messages.Introduced():
                 if message.keys.keys() != set(self._parties):
                     raise FederationError(f"party {self._party!r} was not given the keys of all parties")
@@ -97,18 +97,20 @@ class Sealing:
                     if name not in self._certificates:
                         raise FederationError(f"{name!r} is not a party of this federation")
                     given = message.keys[name]
-                    self._sealer.meet(name, given.key, given.signature, self._certificates[name])
+                    self._encryptor.meet(name, given.key, given.signature, self._certificates[name])
                 return messages.Done()
             case messages.MakeSalt():
                 self._aligning.salt = new_salt()
-                return messages.Sealed({name: self._sealer.seal(name, "salt", self._aligning.salt) for name in others})
+                return messages.Encrypted(
+                    {name: self._encryptor.encrypt(name, "salt", self._aligning.salt) for name in others}
+                )
             case messages.TakeSalt():
-                self._aligning.salt = bytes(self._sealer.open(message.maker, "salt", message.text))
+                self._aligning.salt = bytes(self._encryptor.open(message.maker, "salt", message.text))
                 return messages.Done()
         return None
 
     def opened(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the vectors of a message. A vector that another party sealed for this party is unsealed."""
+        """Return the vectors of a message. A vector that another party encrypted for this party is decrypted."""
         match message:
             case messages.Multiply() if message.owner != self._party:
                 name, sender, label = "points", message.holder, f"set of {message.owner}"
@@ -118,10 +120,10 @@ class Sealing:
                 return vectors
         if name not in vectors:
             return vectors
-        return {name: np.frombuffer(self._sealer.open(sender, label, vectors[name]), np.uint8)}
+        return {name: np.frombuffer(self._encryptor.open(sender, label, vectors[name]), np.uint8)}
 
-    def sealed(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the vectors of an answer. A vector for another party is sealed."""
+    def encrypted(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the vectors of an answer. A vector for another party is encrypted."""
         match message:
             case messages.SendSet() if message.to:
                 name, label = "points", f"set of {message.owner}"
@@ -130,21 +132,21 @@ class Sealing:
             case _:
                 return vectors
         plain = np.ascontiguousarray(vectors[name]).reshape(-1).view(np.uint8)
-        return {name: self._sealer.seal(message.to, label, plain.data)}
+        return {name: self._encryptor.encrypt(message.to, label, plain.data)}
 
 
 class Work:
     """An accepted offer in progress. The work survives a broken stream. An unexpected call is refused, and nothing is computed.
 
-    offer : the accepted offer. service : service that answers the calls. sealing : None for the dealer, which seals parcels
-        itself. coordinator : the process that made the offer. reported : time of the last report of the cost.
+    offer : the accepted offer. service : service that answers the calls. encryption : None for the dealer, which encrypts
+        by itself. coordinator : the process that made the offer. reported : time of the last report of the cost.
     """
 
-    def __init__(self, offer: Offer, service: Service, sealing: Sealing | None) -> None:
+    def __init__(self, offer: Offer, service: Service, encryption: KeyExchange | None) -> None:
         self.offer, self.coordinator = offer, b""
         self.reported = 0.0
         self.releases = 0
-        self._service, self._sealing = service, sealing
+        self._service, self._encryption = service, encryption
         self._began = time.monotonic()
 
     @property
@@ -163,19 +165,19 @@ class Work:
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
         """Return the answer to a call. Raises an error with the reason if the call is refused."""
-        exchanged = None if self._sealing is None else self._sealing.exchanged(message)
+        exchanged = None if self._encryption is None else self._encryption.exchanged(message)
         if exchanged is not None:
             return exchanged, {}
         vectors = self._admitted(message, vectors)
-        if self._sealing is None:
+        if self._encryption is None:
             return self._service.answer(message, vectors)
-        working = self._service.stream(message, self._sealing.opened(message, vectors))
+        working = self._service.stream(message, self._encryption.opened(message, vectors))
         while True:
             try:
                 progress(next(working))
             except StopIteration as end:
                 reply, sent = end.value
-                return reply, self._sealing.sealed(message, sent)
+                return reply, self._encryption.encrypted(message, sent)
 
     def _admitted(self, message: Any, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
         """Check a call and return its vectors. Raises an error with the reason if the call is refused."""
@@ -198,7 +200,7 @@ class Work:
 
 def _limits_of_alignment(aligning: AlignmentService, own: str) -> dict[str, int]:
     sizes = aligning.sizes
-    return {"positions": 8 * sizes[own], "points": sealed_size(SIZE * max(sizes.values()))} if sizes else {}
+    return {"positions": 8 * sizes[own], "points": encrypted_size(SIZE * max(sizes.values()))} if sizes else {}
 
 
 def _taken_by_alignment(message: Any, own: str) -> tuple[str, ...]:
@@ -210,7 +212,7 @@ def _taken_by_alignment(message: Any, own: str) -> tuple[str, ...]:
     return ()
 
 
-class Answered:
+class AnsweredKeys:
     """Keys of answered releases, in a file next to the party's release log (book).
 
     Guarantee. `take` returns only once for a key of a run, across all processes, and the key is then on disk. Noise is
@@ -266,12 +268,12 @@ class TrainingWork(Work):
         offer: Offer,
         task: PartyTask,
         training: TrainingService,
-        sealing: Sealing,
-        answered: Callable[[], Answered],
+        encryption: KeyExchange,
+        answered: Callable[[], AnsweredKeys],
     ) -> None:
-        super().__init__(offer, training, sealing)
+        super().__init__(offer, training, encryption)
         self._task, self._open = task, answered
-        self._answered: Answered | None = None
+        self._answered: AnsweredKeys | None = None
         self._notices = 0
 
     @property
@@ -282,8 +284,8 @@ class TrainingWork(Work):
             return Limits(body, _limits_of_alignment(self._service.aligning, self._task.party))
         if self._task.job.secure is not None:
             columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
-            largest = sealed_size(8 * (party.n_trained + CHECK_ROWS) * max(columns, 2 * MOST_TERMS))
-            return Limits(body, dict.fromkeys(requests.parcel_names(MOST_PARCELS), largest))
+            largest = encrypted_size(8 * (party.n_trained + CHECK_ROWS) * max(columns, 2 * MOST_TERMS))
+            return Limits(body, dict.fromkeys(requests.ciphertext_names(MOST_PARCELS), largest))
         limits = {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS}
         if self._task.job.shows_columns:  # t (one weight per record), the label, and columns of another party
             limits["weights"] *= 2 + held_at_once(party.n_trained)
@@ -294,7 +296,7 @@ class TrainingWork(Work):
         if self._party is None:
             return _taken_by_alignment(message, self._task.party)
         if isinstance(message, requests.Request):
-            return requests.parcel_names(self._party.takes(message))
+            return requests.ciphertext_names(self._party.takes(message))
         return vectors_with(message[0]) if isinstance(message, tuple) else ()
 
     @property
@@ -402,7 +404,7 @@ def _noised(query: Query) -> int:
 
 
 class PredictingWork(Work):
-    """Work on a prediction or an evaluation. Parts of margins are sealed for the party that adds them up."""
+    """Work on a prediction or an evaluation. Parts of margins are encrypted for the party that adds them up."""
 
     _service: PredictionService
 
@@ -412,7 +414,7 @@ class PredictingWork(Work):
         n, part = self._service.n_records, self._service.part
         if n is None:
             return Limits(BODY_BYTES, _limits_of_alignment(self._service.aligning, part.party))
-        return Limits(BODY_BYTES, {"margins": sealed_size(8 * n * part.job.n_margins)})
+        return Limits(BODY_BYTES, {"margins": encrypted_size(8 * n * part.job.n_margins)})
 
     def takes(self, message: Any) -> Iterable[str]:
         """Return the names of the vectors that must come with a call.
@@ -443,7 +445,7 @@ class PredictingWork(Work):
 class ServingWork(Work):
     """Work for a resident service. The party that adds up the margins runs the service, as coordinator of the federation.
 
-    The stream ends in a process that may see the parts of the margins. TLS is therefore enough, and nothing is sealed.
+    The stream ends in a process that may see the parts of the margins. TLS is therefore enough, and nothing is encrypted.
     """
 
     service: ServingService
@@ -469,22 +471,22 @@ class ServingWork(Work):
 class DealerWork(Work):
     """The dealer's work on one run. The number of records is known from the first session on."""
 
-    def __init__(self, offer: Offer, job: Job, dealing: Dealing) -> None:
+    def __init__(self, offer: Offer, job: Job, dealing: DealerService) -> None:
         super().__init__(offer, dealing, None)
         self._coordinates = sum(map(len, layout_of(job).columns.values()))
-        self._counts = dict.fromkeys(requests.parcel_names(len(job.partition.parties)), sealed_size(8))
+        self._counts = dict.fromkeys(requests.ciphertext_names(len(job.partition.parties)), encrypted_size(8))
         self._n_records: int | None = None
 
     @property
     def limits(self) -> Limits:
         """Return the size limits of the next call.
 
-        A gradient query names coordinates of all parties; a sealed message contains one number.
+        A gradient query names coordinates of all parties; an encrypted message contains one number.
         """
         return Limits(BODY_BYTES + PER_COORDINATE * (self._coordinates + 1), self._counts)
 
     def takes(self, message: Any) -> Iterable[str]:
-        """Return the names of the sealed messages that must come with a call: the parties' numbers of records."""
+        """Return the names of the encrypted messages that must come with a call: the parties' numbers of records."""
         return self._counts if isinstance(message, requests.CheckRecords) else ()
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:

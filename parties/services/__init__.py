@@ -1,1 +1,1 @@
-"""Services of one participant, which answer messages. Policies, identities and sealing are added around them if needed."""
+"""Services of one participant, which answer messages. Policies, identities and encryption are added around them if needed."""

@@ -1,6 +1,6 @@
 """A party's part of an alignment: it reads its ids, blinds sets of ids, and learns which of its rows all parties have.
 
-Ids, the secret and rows stay in the party's process. `Keeping` says which files the party keeps on its own disk.
+Ids, the secret and rows stay in the party's process. `IndexRules` says which files the party keeps on its own disk.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
     from parties.alignment.reading import ReadIds as Reader
     from parties.services.service import Sent
-    from vfl.crypto.alignment import Indexed, Keeping
+    from vfl.crypto.alignment import Indexed, IndexRules
     from vfl.crypto.identifiers import IdKind
     from vfl.crypto.psi import Points
     from vfl.job.job import PartyTask
 
 
 COPIES = 3
-"""Number of copies of a set that a party holds at once: the sealed set, the opened set and the blinded set."""
+"""Number of copies of a set that a party holds at once: the encrypted set, the opened set and the blinded set."""
 EVERY_SECONDS = 0.2
 
 
 PENDING = ".pending"
 
 
-class Pending:
+class AlignmentState:
     """State of one alignment on disk. If an alignment of the same ids was interrupted, `salt` is its salt, else None.
 
     Only one process at a time keeps state. If another process aligns the same ids on this machine, this process keeps no state
@@ -129,7 +129,7 @@ class AlignmentService(Service):
         self,
         task: PartyTask,
         source: Any,
-        keeping: Keeping,
+        keeping: IndexRules,
         *,
         parties: Collection[str],
         salt: bytes = b"",
@@ -140,7 +140,7 @@ class AlignmentService(Service):
         self._parties, self.salt, self.cores = parties, salt, cores
         self.sizes: Mapping[str, int] = {}
         self._ids: tuple[Sequence[bytes], IdKind] | None = None
-        self._pending: Pending | None = None
+        self._pending: AlignmentState | None = None
         self._index: Index | None = None
         self._blinder: psi.Blinder | None = None
         self._points: dict[str, Points] = {}
@@ -244,7 +244,7 @@ class AlignmentService(Service):
         self._points.clear()
 
     def _open(self, *, resumed: bool) -> None:
-        """Read the ids, and look for an index to continue with. resumed : as in `Keeping`."""
+        """Read the ids, and look for an index to continue with. resumed : as in `IndexRules`."""
         task, keeping = self._task, self._keeping
         self._digest = digest_of(self.source, task.party)
         opened = open_for(task, self.source, ids=True)
@@ -257,7 +257,7 @@ class AlignmentService(Service):
         self._of_run = folder / (named("run", keeping.run, task.party) + SUFFIX) if keeping.run else None
         self._index = self._found(ids, resumed=resumed)
         continues = keeping.later or (self._index is None and keeping.run)
-        self._pending = Pending(folder, named("pending", *described), task.party, ids) if continues else None
+        self._pending = AlignmentState(folder, named("pending", *described), task.party, ids) if continues else None
         self._ids = ids, kind
 
     def _found(self, ids: Sequence[bytes], *, resumed: bool) -> Index | None:
@@ -306,7 +306,7 @@ class AlignmentService(Service):
         self._blinder = psi.Blinder(self._task.party, self._current, cores=self.cores, folder=folder)
 
     def _conclude(self, positions: Any) -> Indexed:
-        """Make the index from the coordinator's positions, write the files that `Keeping` asks for, and discard the secret."""
+        """Make the index from the coordinator's positions, write files by `IndexRules`, and discard the secret."""
         (ids, _), blinder = self._require_ids(), self._begun()
         try:
             rows = blinder.rows(positions)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.alignment.reading import holds_ids, raw_ids
-from parties.loading import Divided, divided
+from parties.loading import ShardedSource, divided
 from parties.prediction import NewRows, task_of
 from parties.services.service import Service
 from vfl.errors import DataError, FederationError
 from vfl.network.messages import AddUp, Applied, Apply, Done, Measure, Multiply, ReadIds, SendMargins, TakeMargins
-from vfl.network.shards import Each, Here
+from vfl.network.shards import Each, LocalGroup
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -130,18 +130,20 @@ class PredictionService(Service):
         index = self._index = self.aligning.concluded() if self._aligned else None
         if index is not None:  # other parties chose these records, so even an error about a cell reveals a record
             self._permission.count(len(index.rows))
-        if isinstance(self._rows, Here):
+        if isinstance(self._rows, LocalGroup):
             opened, unchanged, ranges = divided(task, self._source, index, self._rows.size)
             # Each object reads its range of rows and applies the part to it before the next object reads.
             counts = [new.load(self._source, *own, opened) for new, own in zip(self._rows.members, ranges, strict=True)]
             if self._rows.size > 1:
                 unchanged.require()
         else:
-            counts = Divided(task, self._source, index, self._rows.size, self._read).load(self._rows, self._handed)
+            counts = ShardedSource(task, self._source, index, self._rows.size, self._read).load(
+                self._rows, self._handed
+            )
         if index is None:
             self._permission.count(sum(counts))
         if self._joined is not None:
-            self._rows = Here([NewRows.chosen(self._rows.members, self._joined)])
+            self._rows = LocalGroup([NewRows.chosen(self._rows.members, self._joined)])
             counts = [len(self._joined)]
         self._counts = counts
         return sum(counts)
@@ -166,7 +168,7 @@ class PredictionService(Service):
 
     def _whole(self, pieces: Each) -> Any:
         """Return a vector of all records; with shards in other processes, references to the shards' parts of the vector."""
-        if isinstance(self._rows, Here):
+        if isinstance(self._rows, LocalGroup):
             return np.ascontiguousarray(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
         return list(pieces)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """Base of participants' services. A service asks no policy, has no identity, seals nothing, and raises errors unchanged.
+    """Base of participants' services. A service asks no policy, has no identity, encrypts nothing, and raises errors unchanged.
 
     A message of an unknown kind or out of order raises FederationError and changes nothing.
     """

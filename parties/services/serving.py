@@ -28,11 +28,11 @@ from parties.alignment.index import file_of, stamp_of
 from parties.alignment.reading import open_for, raw_ids, read_ids
 from parties.consent import VARIABLE, policy_of
 from parties.daily_count import CountedAhead, DailyCount, Rate
-from parties.loading import Unchanged, load_range
+from parties.loading import SourceCheck, load_range
 from parties.prediction import ModelPart, permitted, task_of
 from parties.services.service import Service
 from parties.sources import plugins
-from parties.sources.base import Origin, Sparing
+from parties.sources.base import Origin, TolerantOrigin
 from parties.sources.databases import Lookup, is_database
 from parties.sources.stores import is_stored
 from parties.storage.cells import contents_of
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from parties.consent import Policy, Predicting
+    from parties.consent import Policy, PredictionPolicy
     from parties.services.service import Sent
     from parties.sources.base import Source
     from vfl.base.types import Vector
@@ -162,7 +162,7 @@ class Rows:
         return found
 
 
-class Queried:
+class DatabaseRows:
     """Records in a database, looked up anew for each request. This class has the methods of `Rows`."""
 
     def __init__(self, part: ModelPart, source: Any, fill: Mapping[str, Any], tell: Callable[[str], None]) -> None:
@@ -188,7 +188,7 @@ class Queried:
         self._lookup.close()
 
 
-class Served:
+class ServedPart:
     """One part of a model, with the rows of its source. The rows are read again when the source's file changes.
 
     source : the source in this process. Files and stored objects are watched for changes. In databases and functions a change
@@ -215,7 +215,7 @@ class Served:
         self._looked = time.monotonic()
         self._due = math.inf
         self._reading = threading.Thread()
-        self.rows: Rows | Queried | None = None
+        self.rows: Rows | DatabaseRows | None = None
         self.state, self.stale = LOADING, ""
         self.refresh()
 
@@ -253,7 +253,7 @@ class Served:
 
     def close(self) -> None:
         """Close the connection to a database, if there is one."""
-        if isinstance(self.rows, Queried):
+        if isinstance(self.rows, DatabaseRows):
             self.rows.close()
 
     @staticmethod
@@ -269,7 +269,7 @@ class Served:
         try:
             self._stamp = self._stamped(self.source)
             if self.lookup:
-                self.rows = Queried(self.part, self.source, self.fill, lambda why: self._tell(why, False))
+                self.rows = DatabaseRows(self.part, self.source, self.fill, lambda why: self._tell(why, False))
             else:
                 self.rows = read_rows(self.part, self.source, self.fill)
                 told = self.rows.reasons
@@ -296,7 +296,7 @@ def read_rows(part: ModelPart, source: Any, fill: Mapping[str, Any]) -> Rows:
     """Read a source, and apply a part of a model to all records of the source. Raises DataError."""
     task, _ = _with_ids(part, fill)
     opened = open_for(task, source, ids=True)
-    unchanged = Unchanged(source, opened)
+    unchanged = SourceCheck(source, opened)
     row_of, n, twice, unread = _rows_by_id(task, source, opened)
     margins, reasons = margins_of(part, task, source, n, opened)
     unchanged.require()
@@ -351,7 +351,7 @@ def margins_of(
     if not task.columns:
         return np.zeros((n, part.job.n_margins) if part.job.class_names else n), ()
     opened = opened or open_for(task, source, ids=False)
-    spared = Sparing.of(opened)
+    spared = TolerantOrigin.of(opened)
     margins = part.applied(load_range(task, source, opened, None, None)[0])
     margins[spared.rows[: len(margins)]] = np.inf
     return margins, [INCOMPLETE.format(why, row + 1) for why, row in spared.reasons.items()]
@@ -372,7 +372,7 @@ class ServingService(Service):
         self._owners = tell or (lambda why, _: log.warning("%s", why))
         self._told = ""
         self._policy_path = os.environ.get(VARIABLE) or str(policy)
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, ServedPart] = {}
         self._lock = threading.RLock()
         self._policy_stamp: Any = None
         self._policy: Policy | None = None
@@ -400,10 +400,10 @@ class ServingService(Service):
             self._require(part, source)
             _with_ids(part, self._fill)  # the owner's fill must fit the declarations
             own: dict[str, Any] = {"lookup": self._looks_up(source), "fill": self._fill}
-            self._served[part.digest] = Served(part, source, self._tell, **own)
+            self._served[part.digest] = ServedPart(part, source, self._tell, **own)
 
     @property
-    def _allowed(self) -> Predicting | None:
+    def _allowed(self) -> PredictionPolicy | None:
         return None if self._policy is None else self._policy.prediction
 
     def _tell(self, why: str, stale: bool) -> None:
@@ -509,7 +509,7 @@ class ServingService(Service):
             if outcome.code in LOOKED_UP
         )
 
-    def _admitted(self, one: Asked, served: Served | None) -> Outcome:
+    def _admitted(self, one: Asked, served: ServedPart | None) -> Outcome:
         """Return the outcome of a request, as far as it is known before its records are counted."""
         if served is None:
             return Outcome(ABSENT, f"party {self._party!r} does not serve this part of a model")

@@ -10,7 +10,7 @@ from vfl.errors import PartyLost
 from vfl.network.messages import Done, Load, Multiply, Notice, SendLabels
 from vfl.network.shards import Each
 from vfl.queries import Records
-from vfl.secure.requests import Request, given_parcels, named_parcels
+from vfl.secure.requests import Request, given_ciphertexts, named_ciphertexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -52,8 +52,8 @@ class PartyService(Service):
             case Notice():
                 return party.hear(message), {}
         if isinstance(message, Request):
-            reply_to_request, parcels = party.request(message, given_parcels(vectors))
-            return reply_to_request, named_parcels(parcels)
+            reply_to_request, ciphertexts = party.request(message, given_ciphertexts(vectors))
+            return reply_to_request, named_ciphertexts(ciphertexts)
         raise self.undue(message)
 
 

@@ -196,7 +196,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Sparing(Origin):
+class TolerantOrigin(Origin):
     """Origin that notes the records with bad cells, so that all other records can be used.
 
     rows : True for each such record. reasons : {error: its first record}. start : [record of the next cells]. Counts from 0.
@@ -207,7 +207,7 @@ class Sparing(Origin):
     start: list[int] = field(default_factory=lambda: [0])
 
     @classmethod
-    def of(cls, source: Source) -> Sparing:
+    def of(cls, source: Source) -> TolerantOrigin:
         """Give a source such an origin, before its cells are read, and return the origin."""
         own = source.origin
         source.origin = made = cls(

@@ -162,7 +162,7 @@ def dialect(spec: Csv) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class ScannedFile:
     """A CSV file with positions of its lines, which another process has found. This process then reads only a part of the file.
 
     source : the path, address or `Csv` that the user gave.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from parties.sources import databases, files, plugins, sparse, stores, tables
 from parties.sources.base import Origin
 from parties.sources.blocks import Blocks, BlockSource, is_dataset
-from parties.sources.csv import Scanned
+from parties.sources.csv import ScannedFile
 from parties.sources.sparse import SparseSource
 from vfl.base.csv import Csv
 from vfl.errors import PartitionError, nearest
@@ -36,7 +36,7 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
         which may also hold the ids of its rows under the id column's name; (ids, sparse matrix); the address of a database
         (parties.sources.databases) or of a file in an object store (parties.sources.stores); the address NAME://... of an
         installed source (parties.sources.plugins); or a function without arguments that returns one of these, called here.
-        The actors of a run on Ray also open the `Blocks` of a Ray dataset, and a `Scanned` CSV file.
+        The actors of a run on Ray also open the `Blocks` of a Ray dataset, and a `ScannedFile` CSV file.
     columns : {column: content} of the wanted columns; a sequence of names stands for numbers. Other columns are not read.
 
     Raises DataError if data are missing or cannot be read, and SpecificationError for an unknown kind of source.
@@ -51,7 +51,7 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
 
 def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> Source:
     lines = None
-    if isinstance(spec, Scanned):
+    if isinstance(spec, ScannedFile):
         spec, lines = spec.source, spec.lines
     if address := plugins.address_of(spec):
         origin = Origin(party, f"source {plugins.shown(address)!r}")

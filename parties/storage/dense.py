@@ -43,7 +43,7 @@ ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pending:
+class PendingCurve:
     """A curve without declared knots, or a pair with such a curve. cells : keys of the cells, one per source of the column.
 
     scales : scaling of each coordinate.
@@ -64,7 +64,7 @@ class Curves:
     fixed : True once a query has read these coordinates; then the knots cannot change.
     """
 
-    pending: list[Pending] = field(default_factory=list)
+    pending: list[PendingCurve] = field(default_factory=list)
     cells: dict[Key, npt.NDArray[Any]] = field(default_factory=dict)
     placed: tuple[tuple[float, ...], ...] | None = field(default=None, init=False)
     fixed: bool = field(default=False, init=False)
@@ -79,11 +79,11 @@ class Curves:
         keys = tuple((source, _alike(side)) for source, side in zip(sources, sides, strict=True))
         for key, side in zip(keys, sides, strict=True):
             self.cells.setdefault(key, np.empty(n, "M8[s]" if isinstance(side, DateParts) else np.float64))
-        self.pending.append(Pending(column, declared, keys, scales))
+        self.pending.append(PendingCurve(column, declared, keys, scales))
         return [self.cells[key] for key in keys]
 
     @property
-    def own(self) -> list[tuple[Pending, Curve]]:
+    def own(self) -> list[tuple[PendingCurve, Curve]]:
         """Return the curves for which the run finds knots. Pairs use some of these knots, too."""
         return [(own, own.declared) for own in self.pending if isinstance(own.declared, Curve)]
 
@@ -217,7 +217,7 @@ def read_columns(
     store = np.empty(n * p, dtype=dtype)
     array = store.reshape((n, p), order="F")
     options: Any = {"label": label, "factors": factors, "groups": groups}
-    reading = Reading(source.origin, n, columns, schema, scaling, dtype, **options)
+    reading = ColumnReaders(source.origin, n, columns, schema, scaling, dtype, **options)
     count = 0
     # If the party needs no column, read any column, to count the records.
     for batch in source.batches(reading.wanted or source.names[:1]):
@@ -247,7 +247,7 @@ def check_types(source: Source, columns: Sequence[str], schema: Schema, scaling:
     Raises DataError early; `read_columns` would raise it only after a long alignment. A text file has no types, so the first
     piece of the file is read and converted.
     """
-    reading = Reading(source.origin, 0, columns, schema, scaling, **options)
+    reading = ColumnReaders(source.origin, 0, columns, schema, scaling, **options)
     batch = next(iter(source.batches(reading.wanted)), None) if reading.wanted else None
     if batch is not None:
         reading.check(batch.slice(0, 0))
@@ -255,7 +255,7 @@ def check_types(source: Source, columns: Sequence[str], schema: Schema, scaling:
             reading.labels.require_some(batch)
 
 
-class Reading:
+class ColumnReaders:
     """Readers of all columns of a source. at_most : bound on the number of records. wanted : names of the columns to read."""
 
     def __init__(

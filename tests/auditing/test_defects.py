@@ -12,7 +12,7 @@ import pytest
 
 import parties.party
 import vfl
-from coordinator.charging.charger import Charged, Charger
+from coordinator.charging.charger import Charger, PaidQuery
 from parties.party import Party
 from parties.record_cap import OwnCap
 from parties.rows import Rows
@@ -168,7 +168,9 @@ def uncharged_moments(patch: Patch) -> None:
         Charger,
         "charge",
         lambda self, query, number: (
-            Charged(query, ReleaseKey(number), (), None) if isinstance(query, Moments) else charge(self, query, number)
+            PaidQuery(query, ReleaseKey(number), (), None)
+            if isinstance(query, Moments)
+            else charge(self, query, number)
         ),
     )
 

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.federation.gathering import Gathering
+from coordinator.federation.gathering import ConnectedMembers
 from coordinator.federation.transport import FederationTransport
 from parties.joined.serving import _Joining
 from tests.benchmarks import relay as relaying
@@ -154,7 +154,7 @@ def measured(n: int, runs: int, path: relaying.Path | None = None) -> tuple[list
         host, _, port = address.rpartition(":")
         with (
             socket.create_server((host, int(port))) as server,
-            Gathering(joined.federation, joined.identities["hub"], listen=listen) as gathering,
+            ConnectedMembers(joined.federation, joined.identities["hub"], listen=listen) as gathering,
         ):
             for worker in workers:
                 worker.start()
@@ -168,7 +168,7 @@ def measured(n: int, runs: int, path: relaying.Path | None = None) -> tuple[list
         return times
 
 
-def _transport(gathering: Gathering) -> FederationTransport:
+def _transport(gathering: ConnectedMembers) -> FederationTransport:
     return FederationTransport(
         gathering, ("bank",), offer=lambda _: None, parts=lambda n: (n, 0), timeout=60.0, load_seconds=60.0
     )
@@ -178,7 +178,7 @@ def _query() -> Forward:
     return Forward({"bank": (Block(0, "bank", 0, 4, 0), np.zeros(4))})
 
 
-def _turns(gathering: Gathering, stream: ssl.SSLSocket, n: int, runs: int) -> tuple[list[float], list[float]]:
+def _turns(gathering: ConnectedMembers, stream: ssl.SSLSocket, n: int, runs: int) -> tuple[list[float], list[float]]:
     transport, query = _transport(gathering), _query()
     transport.greet()
     rng = np.random.default_rng(0)
@@ -202,7 +202,7 @@ def growth(visits: int = 10_000, n: int = 1_000) -> int:
     with (
         tempfile.TemporaryDirectory() as name,
         federation(Path(name), ("bank",)) as joined,
-        Gathering(joined.federation, joined.identities["hub"]) as gathering,
+        ConnectedMembers(joined.federation, joined.identities["hub"]) as gathering,
     ):
         stop = spawn.Event()
         worker = spawn.Process(target=party, args=(Path(name), n, stop), daemon=True)

@@ -2,7 +2,7 @@
 
 Two parties of --columns columns train logistic regression in blocks of --block columns. A table lists for every request its
 messages, their bytes beside those of the cost model (vfl.secure.cost), and the processor's seconds of its sender. Messages are
-sealed parcels, and for Contribute the words that a party returns to the coordinator. On Ray, the coordinator runs in this
+encrypted messages, and for Contribute the words that a party returns to the coordinator. On Ray, the coordinator runs in this
 process and the participants are actors. In the federation, all members run in threads of this process and talk over gRPC on
 loopback, so only messages and bytes are counted. Below the table: the time of a round, from one model to the next; its
 processor time over all participants, which two cores cannot undercut by more than one half; and the growth of the participants'
@@ -33,7 +33,7 @@ from coordinator.coordinator import Coordinator
 from coordinator.federation.transport import FederationTransport
 from coordinator.rounds import Round
 from parties.actor import DealerActor, PartyActor
-from parties.dealing import Dealing
+from parties.dealing import DealerService
 from parties.loading import load
 from tests.coordinator.organisations import federation
 from vfl.job.site import Faults
@@ -116,7 +116,7 @@ class MeasuredParty(PartyActor):
         """Begin to measure."""
         self.meter, inner = Meter(), self._party
         plain = inner.request
-        inner.request = lambda request, parcels: self.meter.call(request, lambda: plain(request, parcels))  # type: ignore[method-assign, union-attr]
+        inner.request = lambda request, ciphertexts: self.meter.call(request, lambda: plain(request, ciphertexts))  # type: ignore[method-assign, union-attr]
 
     def stated(self) -> Any:
         """Return what was measured."""
@@ -130,7 +130,7 @@ class MeasuredDealer(DealerActor):
         super().__init__(job)
         self.meter, inner = Meter(), self._service
         plain = inner.request
-        inner.request = lambda request, parcels: self.meter.call(request, lambda: plain(request, parcels))
+        inner.request = lambda request, ciphertexts: self.meter.call(request, lambda: plain(request, ciphertexts))
 
     def stated(self) -> Any:
         """Return what was measured."""
@@ -141,7 +141,9 @@ class Measured(InProcessTransport):
     """Transport in one process that measures the requests."""
 
     def __init__(self, job: vfl.Job, sources: Any) -> None:
-        super().__init__({name: load(job.for_party(name), source) for name, source in sources.items()}, Dealing(job))
+        super().__init__(
+            {name: load(job.for_party(name), source) for name, source in sources.items()}, DealerService(job)
+        )
         self.meter = Meter()
 
     def post(self, to: str, message: Any, *vectors: Any, **options: Any) -> Any:

@@ -8,8 +8,8 @@ import numpy as np
 
 import vfl
 from coordinator.coordinator import Coordinator, Outcome
-from coordinator.transport import NOTHING, Posted
-from parties.dealing import Dealing
+from coordinator.transport import NOTHING, PendingCall
+from parties.dealing import DealerService
 from parties.loading import load
 from vfl.job.site import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 N = 300
 CUT_OFF = b"lost"
-"""Parcel of a lost participant."""
+"""Ciphertext of a lost participant."""
 
 
 def table(n: int = N, p: int = 6, seed: int = 0) -> dict[str, np.ndarray]:
@@ -63,10 +63,10 @@ class Watched(InProcessTransport):
         self.spec = spec
         self.sources = sources_of(spec, data, ids=True)
         self.holders = {name: load(spec.for_party(name), source) for name, source in self.sources.items()}
-        super().__init__(self.holders, Dealing(spec))
+        super().__init__(self.holders, DealerService(spec))
         self.lose, self.answered, self.broken = lose, answered, False
         self.requests: list[tuple[str, Request]] = []
-        self.parcels: list[tuple[str, Request, list[bytes]]] = []
+        self.ciphertexts: list[tuple[str, Request, list[bytes]]] = []
         self.replies: list[object] = []
 
     def labels(self, party: str) -> Any:
@@ -79,7 +79,7 @@ class Watched(InProcessTransport):
         self.replies += replies.values()
         return replies
 
-    def post(self, to: str, message: Any, vectors: Any = NOTHING, due: Any = NOTHING, **options: Any) -> Posted:
+    def post(self, to: str, message: Any, vectors: Any = NOTHING, due: Any = NOTHING, **options: Any) -> PendingCall:
         """Record a request, and lose it if it is the one to lose."""
         if not isinstance(message, Request):
             return super().post(to, message, vectors, due, **options)
@@ -87,15 +87,15 @@ class Watched(InProcessTransport):
         self.requests.append((to, request))
         lost = self.lose is not None and type(request) is self.lose[0] and to == self.lose[1]
         if lost and not self.answered:
-            return Posted(to, self._lost(to), dict.fromkeys(due, CUT_OFF))
+            return PendingCall(to, self._lost(to), dict.fromkeys(due, CUT_OFF))
         if self.broken:  # an actor's later calls fail, and the first loss is the one that is seen
-            return Posted(to, vfl.PartyLost(f"{to!r} was cut off", to), dict.fromkeys(due, CUT_OFF))
+            return PendingCall(to, vfl.PartyLost(f"{to!r} was cut off", to), dict.fromkeys(due, CUT_OFF))
         posted = super().post(to, request, vectors, due, **options)
-        self.parcels.append((to, request, list(posted.vectors.values())))
+        self.ciphertexts.append((to, request, list(posted.vectors.values())))
         self.replies.append(posted.answer[0])
-        return Posted(to, self._lost(to), posted.vectors) if lost else posted
+        return PendingCall(to, self._lost(to), posted.vectors) if lost else posted
 
-    def collect(self, posted: Sequence[Posted]) -> list[Any]:
+    def collect(self, posted: Sequence[PendingCall]) -> list[Any]:
         """Raise the first loss."""
         for own in posted:
             if isinstance(own.answer, vfl.PartyLost):
@@ -109,7 +109,7 @@ class Watched(InProcessTransport):
         from vfl.version import __version__
 
         if party == DEALER:
-            self._dealer = Dealing(self.spec)
+            self._dealer = DealerService(self.spec)
             return Greeting(__version__, 0)
         self.holders[party] = load(self.spec.for_party(party), self.sources[party])
         return self.holders[party].greet()
@@ -142,14 +142,14 @@ def received(transport: Watched, roles: Any) -> list[str]:
     """Return the rows of a table of all that each participant received in a run, from its transcript."""
     waiting: dict[tuple[str, str], list[tuple[str, int]]] = {}
     found: dict[tuple[str, str, str], list[int]] = {}
-    for (to, request), (_, _, sent) in zip(transport.requests, transport.parcels, strict=True):
+    for (to, request), (_, _, sent) in zip(transport.requests, transport.ciphertexts, strict=True):
         for sender in senders(request, to, roles):
             what, size = waiting[sender, to].pop(0)
             entry = found.setdefault((to, sender, WORDS[what]), [0, 0])
             entry[0] += 1
             entry[1] += size
-        for receiver, parcel in zip(receivers(request, to, roles), sent, strict=True):
-            waiting.setdefault((to, receiver), []).append((type(request).__name__, len(parcel)))
+        for receiver, ciphertext in zip(receivers(request, to, roles), sent, strict=True):
+            waiting.setdefault((to, receiver), []).append((type(request).__name__, len(ciphertext)))
     assert not any(waiting.values())
     rows = [f"| {to} | {sender} | {what} | {n} | {size:,} |" for (to, sender, what), (n, size) in sorted(found.items())]
     replies = transport.replies

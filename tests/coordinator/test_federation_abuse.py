@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 import vfl
 from coordinator.federation import gathering as gatherings
-from coordinator.federation.gathering import Gathering
+from coordinator.federation.gathering import ConnectedMembers
 from coordinator.federation.transport import FederationTransport
 from coordinator.prediction import ID_BYTES, apply
 from parties.joined import NotAccepted, serve
@@ -39,7 +39,7 @@ from vfl.network.kinds import FORMAT, to_plain
 from vfl.network.messages import Applied, Done, Greeting
 from vfl.network.wire.federation_pb2 import FromParty, Head, Hello, Piece, Progress, ToParty, Vector
 from vfl.network.wire.frames import PROTOCOL, frames, parsed
-from vfl.network.wire.streams import Dialled, Peer, StreamBroken, der_of
+from vfl.network.wire.streams import PartyStream, Peer, StreamBroken, der_of
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.selection import NoisyScore
@@ -59,18 +59,18 @@ def joined(tmp_path) -> Iterator[Joined]:
 
 LISTENING = """
 import sys
-from coordinator.federation.gathering import Gathering
+from coordinator.federation.gathering import ConnectedMembers
 from vfl.network.federation.file import read_federation
 from vfl.network.federation.identity import load_identity
-with Gathering(read_federation(sys.argv[1]), load_identity(sys.argv[2])) as gathering:
+with ConnectedMembers(read_federation(sys.argv[1]), load_identity(sys.argv[2])) as gathering:
     print(gathering.port, flush=True)
     sys.stdin.read()
 """
 """A coordinator that listens until its standard input is closed."""
 
 
-def open_to(joined: Joined) -> Gathering:
-    return Gathering(joined.federation, joined.identities["hub"])
+def open_to(joined: Joined) -> ConnectedMembers:
+    return ConnectedMembers(joined.federation, joined.identities["hub"])
 
 
 class Raw:
@@ -78,7 +78,7 @@ class Raw:
 
     def __init__(self, joined: Joined, identity: Identity, **hello: Any) -> None:
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.dialled = Dialled(joined.federation, identity, iter(self._out.get, None))
+        self.dialled = PartyStream(joined.federation, identity, iter(self._out.get, None))
         self.frames = self.dialled.frames()
         fields = {
             "protocol": PROTOCOL,
@@ -149,7 +149,7 @@ class TestStrangers:
         (tmp_path / "other").mkdir()
         false = new_identity("hub", tmp_path / "other")
         with (
-            Gathering(joined.federation, false),
+            ConnectedMembers(joined.federation, false),
             pytest.raises(
                 NotAccepted,
                 match=f"'hub'.*{false.fingerprint}.*{joined.identities['hub'].fingerprint} is expected",
@@ -160,8 +160,8 @@ class TestStrangers:
     def test_an_expired_certificate(self, joined) -> None:
         expired = _expired(joined.identities["bank"])
         pinned = _with(joined.federation, bank=expired)
-        with Gathering(pinned, joined.identities["hub"]):
-            dialled = Dialled(pinned, expired, iter([]))
+        with ConnectedMembers(pinned, joined.identities["hub"]):
+            dialled = PartyStream(pinned, expired, iter([]))
             with pytest.raises(StreamBroken, match="certificate of 'bank'"):
                 next(dialled.frames())
             dialled.close()
@@ -215,7 +215,7 @@ class TestStrangers:
     def test_a_recorded_stream_that_is_sent_again(self, joined) -> None:
         listening = free_address()
         with (
-            Gathering(joined.federation, joined.identities["hub"], listen=listening) as gathering,
+            ConnectedMembers(joined.federation, joined.identities["hub"], listen=listening) as gathering,
             Proxy(joined.federation.address, listening) as proxy,
         ):
             with raw(joined) as made:
@@ -251,7 +251,7 @@ class TestGreetings:
     def test_no_greeting(self, joined, monkeypatch) -> None:
         monkeypatch.setattr(gatherings, "HELLO_SECONDS", 0.3)
         with open_to(joined):
-            dialled = Dialled(joined.federation, joined.identities["bank"], iter(threading.Event().wait, True))
+            dialled = PartyStream(joined.federation, joined.identities["bank"], iter(threading.Event().wait, True))
             frame, _ = parsed(ToParty, next(dialled.frames()))
             assert frame.refused.reason.startswith("no greeting came")
             dialled.close()

@@ -17,18 +17,18 @@ import pytest
 from tests.coordinator.organisations import Joined, federation
 from tests.coordinator.test_federation_abuse import open_to, raw
 from vfl.network.wire.gate import PER_ADDRESS, Gate
-from vfl.network.wire.streams import Dialled, StreamBroken
+from vfl.network.wire.streams import PartyStream, StreamBroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LISTENING = """
 import resource, sys
-from coordinator.federation.gathering import Gathering
+from coordinator.federation.gathering import ConnectedMembers
 from vfl.network.federation.file import read_federation
 from vfl.network.federation.identity import load_identity
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 160))
-with Gathering(read_federation(sys.argv[1]), load_identity(sys.argv[2])) as gathering:
+with ConnectedMembers(read_federation(sys.argv[1]), load_identity(sys.argv[2])) as gathering:
     print(gathering.port, flush=True)
     for line in sys.stdin:
         with open(sys.argv[1]):
@@ -179,11 +179,13 @@ def test_the_soft_limit_of_descriptors_is_raised(monkeypatch) -> None:
 
 def test_one_members_key_does_not_lock_out_the_others(joined) -> None:
     """Silent streams: the handshake is done, and no greeting comes."""
-    silent: list[Dialled] = []
+    silent: list[PartyStream] = []
     calm = threading.Event()
     try:
         with open_to(joined) as gathering:
-            silent += [Dialled(joined.federation, joined.identities["bank"], iter(calm.wait, True)) for _ in range(24)]
+            silent += [
+                PartyStream(joined.federation, joined.identities["bank"], iter(calm.wait, True)) for _ in range(24)
+            ]
             with admitted(joined, "telco"):
                 assert sorted(gathering.connected()) == ["telco"]
                 with ThreadPoolExecutor(len(silent)) as pool:
@@ -198,7 +200,7 @@ def test_one_members_key_does_not_lock_out_the_others(joined) -> None:
             each.close()
 
 
-def _reason(dialled: Dialled) -> str:
+def _reason(dialled: PartyStream) -> str:
     """Return why a stream has ended; '' if it has not."""
     late = threading.Timer(1.0, dialled.close)
     late.start()

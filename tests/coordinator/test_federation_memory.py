@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vfl
-from coordinator.federation.gathering import Gathering
+from coordinator.federation.gathering import ConnectedMembers
 from tests.coordinator.organisations import POLICY, federation
 from tests.coordinator.shares import job, table
 from vfl.errors import FederationError
@@ -19,7 +19,7 @@ from vfl.network.messages import ALIGN, TRAIN, Done, Introduce, Load, Notice, Of
 from vfl.network.wire.frames import Constant
 from vfl.privacy.events import ReleaseKey
 from vfl.queries import Forward
-from vfl.secure.requests import StateRecords, parcel_names
+from vfl.secure.requests import StateRecords, ciphertext_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ def joined(tmp_path) -> Iterator[Any]:
         yield joined
 
 
-def accepted(joined: Any, gathering: Gathering, purpose: str = TRAIN, **changes: Any) -> Link:
+def accepted(joined: Any, gathering: ConnectedMembers, purpose: str = TRAIN, **changes: Any) -> Link:
     """Return the stream of q0, which has agreed to a job, and has loaded its columns if it trains."""
     spec = job(**({"secure": vfl.Secure(dealer="coordinator")} | changes))
     data = {name: np.resize(column, N) for name, column in table().items()}
@@ -51,13 +51,13 @@ def accepted(joined: Any, gathering: Gathering, purpose: str = TRAIN, **changes:
     return link
 
 
-PARCELS = dict.fromkeys(parcel_names(16), np.zeros(PARCEL, np.uint8))
+PARCELS = dict.fromkeys(ciphertext_names(16), np.zeros(PARCEL, np.uint8))
 RECORDS = {name: np.zeros(N) for name in ("weights", "margins", "labels", "limits")}
 HELD = {"weights": Constant(np.zeros(N), b"d" * 32)}
 TRUSTED = {"secure": None, "trust": "trusted"}
 CASES: dict[str, tuple[dict[str, Any], str, tuple[object, ...], dict[str, Any]]] = {
-    "parcels on a request that takes none": ({}, TRAIN, (StateRecords("session"),), PARCELS),
-    "parcels with a call that is no request": ({}, TRAIN, (Load(),), PARCELS),
+    "ciphertexts on a request that takes none": ({}, TRAIN, (StateRecords("session"),), PARCELS),
+    "ciphertexts with a call that is no request": ({}, TRAIN, (Load(),), PARCELS),
     "vectors with a query that takes none": (
         TRUSTED,
         TRAIN,
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[dict[str, Any], str, tuple[object, ...], dict[str, Any]]]
 @pytest.mark.parametrize("case", CASES)
 def test_vectors_that_a_call_does_not_take_are_refused_before_they_are_stored(joined, case: str) -> None:
     changes, purpose, call, vectors = CASES[case]
-    with Gathering(joined.federation, joined.identities["hub"]) as gathering:
+    with ConnectedMembers(joined.federation, joined.identities["hub"]) as gathering:
         link = accepted(joined, gathering, purpose, **changes)
         tracemalloc.start()
         answer = link.call(*call, vectors=vectors)
@@ -87,4 +87,4 @@ def test_vectors_that_a_call_does_not_take_are_refused_before_they_are_stored(jo
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     if vectors is PARCELS:
-        assert peak < 10 * PARCEL  # 16 parcels, and 16 copies, before
+        assert peak < 10 * PARCEL  # 16 ciphertexts, and 16 copies, before

@@ -15,7 +15,7 @@ from vfl.errors import ConsentRefused, DataError
 from vfl.network.federation import events
 
 if TYPE_CHECKING:
-    from vfl.crypto.alignment import Aligning
+    from vfl.crypto.alignment import AlignmentProgress
     from vfl.job.job import PartyTask
 
 PARTIES = ("bank", "shop", "telco")
@@ -86,7 +86,7 @@ def test_training_on_aligned_records_agrees_up_to_the_order_of_records(joined, r
 
 
 def test_aligning_reports_progress_and_keeps_an_index(joined, tmp_path) -> None:
-    seen: list[Aligning] = []
+    seen: list[AlignmentProgress] = []
     aligned = vfl.align(job(), at=joined.place, watch=seen.append)
     assert aligned.n_records == 200
     assert dict(aligned.sizes) == dict.fromkeys(PARTIES, 210)

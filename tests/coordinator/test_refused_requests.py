@@ -14,7 +14,7 @@ import pytest
 
 import vfl
 from coordinator.coordinator import Coordinator
-from coordinator.transport import NOTHING, Posted
+from coordinator.transport import NOTHING, PendingCall
 from tests.coordinator.shares import Watched
 from tests.coordinator.shares import job as on_shares
 from tests.coordinator.shares import table as of_shares
@@ -53,7 +53,7 @@ class Deviant(Watched):
         self.kind, self.to, self.change, self.number, self.again = kind, to, change, number, again
         self.told = -1
 
-    def post(self, to: str, message: Any, vectors: Any = NOTHING, due: Any = NOTHING, **options: Any) -> Posted:
+    def post(self, to: str, message: Any, vectors: Any = NOTHING, due: Any = NOTHING, **options: Any) -> PendingCall:
         if type(message) is not self.kind or to != self.to or self.told >= 0:
             return super().post(to, message, vectors, due, **options)
         self.number -= 1

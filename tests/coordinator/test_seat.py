@@ -140,10 +140,10 @@ def test_parties_share_processes_only_on_a_ray_that_the_run_starts(
 
 
 def test_only_public_methods_can_be_called() -> None:
-    from parties.actor import Shared
+    from parties.actor import SharedActor
 
     with pytest.raises(FederationError, match="not a public method"):
-        Shared({"bank": (job(), "bank")}).call("bank", "_party")
+        SharedActor({"bank": (job(), "bank")}).call("bank", "_party")
 
 
 @pytest.mark.faults

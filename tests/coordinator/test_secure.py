@@ -29,7 +29,7 @@ from vfl.secure.sharing import contributors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.transport import Posted
+    from coordinator.transport import PendingCall
 
 DATA = table()
 
@@ -41,7 +41,7 @@ class Checked(Watched):
         super().__init__(*arguments, **options)
         self.checked = 0
 
-    def collect(self, posted: Sequence[Posted]) -> list[Any]:
+    def collect(self, posted: Sequence[PendingCall]) -> list[Any]:
         """Compare the sum of all words with the clear sum."""
         answers = super().collect(posted)
         found = {own.to: reply for own, (reply, _) in zip(posted, answers, strict=True)}
@@ -275,13 +275,13 @@ class TestViews:
         for reply in transport.replies:
             assert getattr(reply, "vector", None) is None
             assert len(getattr(reply, "words", b"")) < 8 * N
-        parcels = b"".join(parcel for _, _, sent in transport.parcels for parcel in sent)
-        # Sealed texts look random: every byte value is about as frequent as any other.
-        counts = np.bincount(np.frombuffer(parcels, dtype=np.uint8), minlength=256)
+        ciphertexts = b"".join(ciphertext for _, _, sent in transport.ciphertexts for ciphertext in sent)
+        # Encrypted texts look random: every byte value is about as frequent as any other.
+        counts = np.bincount(np.frombuffer(ciphertexts, dtype=np.uint8), minlength=256)
         expected = counts.sum() / 256
         assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * np.sqrt(2 * 255)
 
-    def test_parcels_go_only_where_roles_send_them(self) -> None:
+    def test_ciphertexts_go_only_where_roles_send_them(self) -> None:
         transport = Watched(job(3), DATA)
         outcome(transport)
         given = [

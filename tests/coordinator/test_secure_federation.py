@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vfl
-from coordinator.federation.gathering import Gathering, Link
+from coordinator.federation.gathering import ConnectedMembers, Link
 from coordinator.rounds import Lost
 from tests.coordinator.organisations import POLICY, federation
 from tests.coordinator.shares import N, job, table
@@ -32,7 +32,7 @@ def wait_for(what: Callable[[], object], seconds: float = 120.0) -> None:
         time.sleep(0.01)
 
 
-wait, admitted = Gathering.wait, Gathering._admitted
+wait, admitted = ConnectedMembers.wait, ConnectedMembers._admitted
 SHARED = POLICY.replace('["trusted"]', '["secure"]')
 AT_COORDINATOR = vfl.Secure(dealer="coordinator")
 JOINT: dict[str, Any] = {
@@ -56,7 +56,7 @@ def joined(tmp_path_factory):
 def test_organisations_send_at_most_twice_what_the_plan_states(
     joined: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dealer is a third organisation: every parcel travels to the coordinator and on to its receiver."""
+    """The dealer is a third organisation: every ciphertext travels to the coordinator and on to its receiver."""
     moved, call = [0], Link.call
 
     def counting(self: Link, *messages: Any, vectors: Any = None, **rest: Any) -> Any:
@@ -136,8 +136,10 @@ def test_a_stream_that_breaks_at_a_request(
             lost.append(event)
             away.clear()
 
-    monkeypatch.setattr(Gathering, "_admitted", lambda self, link: link.party not in away and admitted(self, link))
-    monkeypatch.setattr(Gathering, "wait", lambda self, *given: (open_.append(self), wait(self, *given))[1])
+    monkeypatch.setattr(
+        ConnectedMembers, "_admitted", lambda self, link: link.party not in away and admitted(self, link)
+    )
+    monkeypatch.setattr(ConnectedMembers, "wait", lambda self, *given: (open_.append(self), wait(self, *given))[1])
     at_requests(act, monkeypatch, keys)
     spec = job()
     there = vfl.train(spec, at=joined.place, watch=watch)

@@ -26,8 +26,8 @@ from vfl.base.problem import Block
 from vfl.errors import DataError, PartyLost, PrivacyError, SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.network.shards import Each, Here, cut
-from vfl.network.shards.serving import Served
+from vfl.network.shards import Each, LocalGroup, cut
+from vfl.network.shards.serving import PipeGroup
 from vfl.privacy.geometry import Clip
 from vfl.queries import Descend, Forward, Records, Reply, Step
 from vfl.queries.protocol import Derivative
@@ -196,7 +196,7 @@ def test_a_file_that_changes_between_shards_is_refused(
         load(job().for_party("bank"), str(path), shards=2)
 
 
-class Restarting(Here):
+class Restarting(LocalGroup):
     """Shards of the margins in this process, of which one is restarted without its state before some call.
 
     silent : the restart is noticed by the next call to the shard, else by this one. A call that begins is made when its answers
@@ -241,7 +241,9 @@ def test_a_lost_shard_of_the_margins_is_rebuilt_at_any_moment(options: dict[str,
     """The model and the measures are those of a run without a loss: its releases are the same."""
     spec = replace(job(passes=2), privacy=SEEDED, **options)
     whole, _, expected = of_shards(spec, 0)
-    assert expected.w.tobytes() == of_shards(spec, 0, group=Here([ShardMargins() for _ in range(3)]))[2].w.tobytes()
+    assert (
+        expected.w.tobytes() == of_shards(spec, 0, group=LocalGroup([ShardMargins() for _ in range(3)]))[2].w.tobytes()
+    )
     for moment in range(2, whole.calls + 1, every):  # the first call loads the labels, before the run has begun
         for silent in (True, False):
             group, events, outcome = of_shards(spec, moment, silent=silent)
@@ -325,8 +327,8 @@ def test_a_member_that_fails_lets_the_others_finish() -> None:
             raise PrivacyError("no")
         return ref
 
-    group = Served([None] * 3, wait, lost=PartyLost, seconds=1.0)
+    group = PipeGroup([None] * 3, wait, lost=PartyLost, seconds=1.0)
     with pytest.raises(PrivacyError, match="no"):
         group.fetch(["a", "bad", "c"])
     assert waited == [0, 1, 2]
-    assert Here([1, 2]).start("__add__", Each([1, 10])) == (2, 12)
+    assert LocalGroup([1, 2]).start("__add__", Each([1, 10])) == (2, 12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.federation.transport import FederationTransport
-from vfl.crypto.sealing import SealingKey
+from vfl.crypto.encryption import EncryptionKey
 from vfl.secure.requests import Request
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def at_requests(
         to, name = call.to, type(call.message).__name__
         act(name, to, BEFORE)
         answer = sent(self, call, *rest)
-        if keys is not None and isinstance(answer[0], SealingKey):
+        if keys is not None and isinstance(answer[0], EncryptionKey):
             keys.append((to, answer[0].key))
         act(name, to, AFTER)
         return answer

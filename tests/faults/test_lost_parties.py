@@ -642,7 +642,7 @@ def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
     """It loads the aligned rows that the run kept, and refuses if none were kept."""
     from coordinator.alignment import align
     from parties.actor import PartyActor
-    from vfl.crypto.alignment import Keeping
+    from vfl.crypto.alignment import IndexRules
     from vfl.network.kinds import to_plain
     from vfl.network.messages import Load
 
@@ -655,7 +655,7 @@ def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
         np.savetxt(tmp_path / f"{party}.csv", rows, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
 
     def actors(run: str | None) -> dict[str, PartyActor]:
-        keeping = {party: Keeping(str(tmp_path / f"{party}-index"), run) for party in PARTITION.parties}
+        keeping = {party: IndexRules(str(tmp_path / f"{party}-index"), run) for party in PARTITION.parties}
         return {party: PartyActor(spec, party, None, keeping[party]) for party in PARTITION.parties}
 
     def sources() -> dict[str, str]:

@@ -23,7 +23,7 @@ from parties.loading import load
 from parties.services.aligning import AlignmentService
 from parties.session import Credentials
 from vfl.crypto import psi
-from vfl.crypto.alignment import Aligned, Aligning, IdsGreeting, Indexed, Keeping, alignment_name, reveals
+from vfl.crypto.alignment import Aligned, AlignmentProgress, IdsGreeting, Indexed, IndexRules, alignment_name, reveals
 from vfl.crypto.identifiers import alignment_hash, in_order
 from vfl.errors import (
     BudgetExceeded,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 N = 120
 OWNED = {"bank": ["income"], "telco": ["calls"], "lab": ["dose"]}
 SALT = bytes(range(32))
-KEPT = Keeping()
+KEPT = IndexRules()
 
 
 def people(n: int = N) -> pd.DataFrame:
@@ -125,7 +125,7 @@ class TestTraining:
         (outcome,) = [event for event in seen if isinstance(event, Aligned)]
         assert outcome.n_records == result.certificate.n_records == len(joined(data)) < N
         assert dict(outcome.sizes) == {party: len(frame) for party, frame in data.items()}
-        progress = [event for event in seen if isinstance(event, Aligning)]
+        progress = [event for event in seen if isinstance(event, AlignmentProgress)]
         assert progress[-1].done == progress[-1].total == parties * sum(outcome.sizes.values())
 
     @pytest.mark.parametrize("parties", [2, pytest.param(3, marks=pytest.mark.slow)])
@@ -133,7 +133,7 @@ class TestTraining:
         data, spec, seen = frames(parties=parties), job(parties), []
         result = train(spec, data, at="ray", watch=seen.append)
         assert result.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
-        assert [type(event) for event in seen[:1]] == [Aligning]
+        assert [type(event) for event in seen[:1]] == [AlignmentProgress]
         assert sum(isinstance(event, Aligned) for event in seen) == 1
 
     @pytest.mark.slow
@@ -155,7 +155,7 @@ class TestTraining:
             return data["telco"]
 
         def kill(event: object) -> None:
-            if isinstance(event, Aligning) and pid.exists():
+            if isinstance(event, AlignmentProgress) and pid.exists():
                 os.kill(int(pid.read_text(encoding="utf-8")), signal.SIGKILL)
                 pid.unlink()
 
@@ -384,7 +384,9 @@ class TestKept:
         assert all(stat.S_IMODE(path.parent.stat().st_mode) == 0o700 for path in left)
         assert not any(cell.encode() in path.read_bytes() for path in left for cell in data["bank"].customer)
         result = train(spec, paths, indexes=indexes, watch=seen.append)
-        assert [event for event in seen if isinstance(event, Aligning | Aligned)] == [replace(outcome, reused=True)]
+        assert [event for event in seen if isinstance(event, AlignmentProgress | Aligned)] == [
+            replace(outcome, reused=True)
+        ]
         assert result.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
 
     def test_a_changed_file_is_an_error_until_it_is_aligned_again(
@@ -446,7 +448,7 @@ class TestKept:
         vfl.align(job(), vfl.Source(paths, index=indexes), at="inprocess")
         elsewhere, seen = {**indexes, "telco": str(tmp_path / "elsewhere")}, []
         train(job(), paths, indexes=elsewhere, watch=seen.append)
-        assert any(isinstance(event, Aligning) for event in seen)
+        assert any(isinstance(event, AlignmentProgress) for event in seen)
 
     def test_a_damaged_index(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         paths = files(tmp_path, frames())
@@ -500,7 +502,7 @@ class TestResume:
         monkeypatch.setattr(psi._Multiplier, "_products", counted)
         owned = vfl.Source(paths, index=indexes)
         with pytest.raises(Cut):
-            vfl.align(spec, owned, watch=cut_at(Aligning, 0, of="others"), at=vfl.InProcess(cores=1))
+            vfl.align(spec, owned, watch=cut_at(AlignmentProgress, 0, of="others"), at=vfl.InProcess(cores=1))
         size = sum(map(len, data.values()))
         assert sum(multiplied) == size
         left = [path for folder in (tmp_path / "indexes").iterdir() for path in folder.iterdir()]
@@ -517,12 +519,12 @@ class TestResume:
         paths, spec = files(tmp_path, data), job()
         owned = vfl.Source(paths, index=indexes)
         with pytest.raises(Cut):
-            vfl.align(spec, owned, watch=cut_at(Aligning, 0, of="others"), at=vfl.InProcess(cores=1))
+            vfl.align(spec, owned, watch=cut_at(AlignmentProgress, 0, of="others"), at=vfl.InProcess(cores=1))
         data["telco"] = data["telco"][10:]
         files(tmp_path, data)
         offered = {}
         for party, path in paths.items():
-            keeping = Keeping(indexes[party], later=True)
+            keeping = IndexRules(indexes[party], later=True)
             side = AlignmentService(spec.for_party(party), path, keeping, parties=tuple(paths), salt=SALT)
             offered[party] = side.answer(ReadIds(), {})[0].pending
             side.close()
@@ -537,7 +539,7 @@ class TestResume:
         paths, spec, found = files(tmp_path, data), job(), []
         owned = vfl.Source(paths, index=indexes)
 
-        def another(event: Aligning) -> None:
+        def another(event: AlignmentProgress) -> None:
             if not found and event.stage.startswith("others"):
                 found.append(vfl.align(spec, owned, at=vfl.InProcess(cores=1)))
 
@@ -550,7 +552,7 @@ class TestResume:
     ) -> None:
         data = frames()
         paths, spec = files(tmp_path, data), job()
-        watches = {"aligning": (Aligning, 1), "before the first round": (Round, 0), "later": (Round, 4)}
+        watches = {"aligning": (AlignmentProgress, 1), "before the first round": (Round, 0), "later": (Round, 4)}
         with pytest.raises(Cut):
             train(spec, paths, indexes=indexes, output=tmp_path / "run", watch=cut_at(*watches[when]))
         seen: list[Any] = []

@@ -253,12 +253,12 @@ def test_a_party_on_shares_that_loads_again_gets_the_knots_with_its_session(
     assert whole.knots["age"]
     request = Party.request
 
-    def after_a_restart(self: Party, asked: Any, parcels: Any) -> Any:
+    def after_a_restart(self: Party, asked: Any, ciphertexts: Any) -> Any:
         if isinstance(asked, Begin):
             curves = self.rows.columns.curves
             curves.fixed = False
             curves.place(((),) * len(curves.own), self.rows.columns.array, fixes=False)
-        return request(self, asked, parcels)
+        return request(self, asked, ciphertexts)
 
     monkeypatch.setattr(Party, "request", after_a_restart)
     assert vfl.train(spec, table(300), at="inprocess").coef_.tobytes() == whole.coef_.tobytes()

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import vfl
-from vfl.apps.drafting.draft import MANY, Found, Question, draft, range_of
+from vfl.apps.drafting.draft import MANY, ColumnSummary, Question, draft, range_of
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.drafted import MARK, left_in
@@ -222,7 +222,7 @@ def test_a_possible_id_is_not_a_feature_and_is_marked(tmp_path: Path) -> None:
     ],
 )
 def test_ranges_are_short_and_hold_every_cell(low: float, high: float, said: str) -> None:
-    shown = range_of(Found("numeric", low, high))
+    shown = range_of(ColumnSummary("numeric", low, high))
     assert shown == said
     assert json.loads(shown)[0] <= low
     assert high <= json.loads(shown)[1]

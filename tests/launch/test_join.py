@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vfl
-from coordinator.federation.gathering import Gathering
+from coordinator.federation.gathering import ConnectedMembers
 from parties.joined import serving
 from tests.ports import free_address
 from vfl.errors import SpecificationError
@@ -47,8 +47,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def gathering(folder: Path, key: str = "hub.key") -> Gathering:
-    return Gathering(read_federation(folder / "credit.toml"), load_identity(folder / key))
+def gathering(folder: Path, key: str = "hub.key") -> ConnectedMembers:
+    return ConnectedMembers(read_federation(folder / "credit.toml"), load_identity(folder / key))
 
 
 class Joined:
@@ -118,13 +118,13 @@ class TestJoin:
 
 class TestCheckOfLinks:
     def test_those_who_are_there_and_those_who_are_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        link = Gathering.link
+        link = ConnectedMembers.link
 
-        def once_telco_is_there(self: Gathering, party: str, seconds: float) -> Any:
+        def once_telco_is_there(self: ConnectedMembers, party: str, seconds: float) -> Any:
             link(self, "telco", 60.0)
             return link(self, party, 0.0)
 
-        monkeypatch.setattr(Gathering, "link", once_telco_is_there)
+        monkeypatch.setattr(ConnectedMembers, "link", once_telco_is_there)
         with Joined("telco"):
             bank, telco = check_links("credit.toml", seconds=60)
         assert (bank.party, bank.why) == ("bank", "it did not connect: it runs vfl join")
@@ -162,7 +162,7 @@ class TestCheckOfTheCoordinator:
         federation = read_federation("credit.toml")
         expected = federation.coordinator.fingerprint
         with (
-            Gathering(federation, other),
+            ConnectedMembers(federation, other),
             pytest.raises(vfl.FederationError, match=f"{other.fingerprint}, and {expected} is expected"),
         ):
             check_coordinator("credit.toml", "bank", seconds=60)

@@ -16,7 +16,7 @@ from tests.coordinator.organisations import federation
 from tests.neighbours.harness import compare as compare_runs
 from tests.neighbours.setting import job as neighbours_job
 from tests.neighbours.setting import replaced, table
-from vfl.apps.monitor import MISSING, Counted, compare, count, count_own
+from vfl.apps.monitor import MISSING, NoisyCounts, compare, count, count_own
 from vfl.apps.monitor import drift as drift_of
 from vfl.base.columns import Boolean, Categorical, Numeric
 from vfl.base.features import Hashed, Log
@@ -68,7 +68,7 @@ def result() -> Result:
     return vfl.train(vfl.Job(partition=partition, **given), records(1), at=vfl.InProcess(cores=1))
 
 
-def counted(result: Result, frame: pd.DataFrame, epsilon: float = 1.0, seed: int = 5) -> Counted:
+def counted(result: Result, frame: pd.DataFrame, epsilon: float = 1.0, seed: int = 5) -> NoisyCounts:
     return count(result, frame, epsilon=epsilon, delta=1e-6, noise=SeededNoise(seed))
 
 
@@ -116,10 +116,10 @@ def test_each_counting_is_charged_before_and_refused_without_room(result: Result
     with pytest.raises(BudgetExceeded):
         count(result, records(1), dataset="credit", epsilon=1.0, delta=1e-6, ledger=path)
     first.save(tmp_path / "baseline.json")
-    assert Counted.load(tmp_path / "baseline.json") == first
+    assert NoisyCounts.load(tmp_path / "baseline.json") == first
     (tmp_path / "baseline.json").write_text("{}")
     with pytest.raises(OutputError, match="no counts"):
-        Counted.load(tmp_path / "baseline.json")
+        NoisyCounts.load(tmp_path / "baseline.json")
 
 
 def test_counts_of_another_model_are_refused(result: Result) -> None:

@@ -24,13 +24,13 @@ from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from vfl.base.columns import Boolean, Categorical, Numeric
 from vfl.base.losses import Logistic, loss_of
-from vfl.crypto.alignment import Keeping
+from vfl.crypto.alignment import IndexRules
 from vfl.crypto.psi import new_salt
 from vfl.errors import ConsentRefused, DataError, FederationError, OutputError, SpecificationError, VflError
 from vfl.measures import Findings
 from vfl.measures.estimates import ALL, margin_of
 from vfl.network.messages import AddUp, Applied, Apply, BeginAligning, Conclude, Measure, Multiply, ReadIds, TakeMargins
-from vfl.network.shards import Here
+from vfl.network.shards import LocalGroup
 from vfl.queries.statistics import Outcomes
 
 if TYPE_CHECKING:
@@ -247,8 +247,8 @@ def alone(
         parties=part.job.partition.parties,
         permission=permitted(part, source, policy, labels=measured),
         measured=measured,
-        aligning=AlignmentService(task, source, Keeping(), **{"parties": (), **more}),
-        rows=Here([NewRows(part, labelled=measured) for _ in range(shards)]),
+        aligning=AlignmentService(task, source, IndexRules(), **{"parties": (), **more}),
+        rows=LocalGroup([NewRows(part, labelled=measured) for _ in range(shards)]),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from parties.party import Party
 from parties.rows import Rows
-from vfl.network.shards import Here
+from vfl.network.shards import LocalGroup
 
 if TYPE_CHECKING:
     from parties.storage.classes import Storage
@@ -25,4 +25,4 @@ def party_over(
 ) -> Party:
     """Return a party without a book, which answers queries for products of columns. options : of its `Rows`."""
     rows = Rows(name, columns, labels, **options)
-    return Party(name, Here([rows]), [rows.facts()], noise, unnoised=unnoised, products=True)
+    return Party(name, LocalGroup([rows]), [rows.facts()], noise, unnoised=unnoised, products=True)

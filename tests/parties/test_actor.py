@@ -12,13 +12,13 @@ import scipy.sparse
 
 from parties import actor
 from parties.alignment.reading import open_for
-from parties.loading import Unchanged
+from parties.loading import SourceCheck
 from parties.sources.opening import open_source
 from parties.sources.ranges import content_of
 from tests.coordinator.test_transports import job, table
 from vfl.errors import DataError
 from vfl.network.shards import cut
-from vfl.network.shards.lending import Stored
+from vfl.network.shards.lending import StoredVector
 
 
 @pytest.fixture
@@ -37,17 +37,17 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_constant_is_fetched_once_and_stays_the_same_array(fetched: list[Any]) -> None:
     """The bounds of residuals are kept for the arrays that they were computed from."""
     constants = actor.Constants()
-    first = constants.of("labels", Stored("ref", 1))
-    assert constants.of("labels", Stored("ref", 1)) is first
-    assert constants.of("limits", Stored("other", 2)) is not first
-    assert constants.of("labels", Stored("ref", 1)) is first
+    first = constants.of("labels", StoredVector("ref", 1))
+    assert constants.of("labels", StoredVector("ref", 1)) is first
+    assert constants.of("limits", StoredVector("other", 2)) is not first
+    assert constants.of("labels", StoredVector("ref", 1)) is first
     assert fetched == ["ref", "other"]
 
 
 def test_a_new_constant_is_fetched(fetched: list[Any]) -> None:
     constants = actor.Constants()
-    first = constants.of("limits", Stored("ref", 1))
-    assert constants.of("limits", Stored("ref", 2)) is not first
+    first = constants.of("limits", StoredVector("ref", 1))
+    assert constants.of("limits", StoredVector("ref", 2)) is not first
     assert fetched == ["ref", "ref"]
 
 
@@ -81,12 +81,12 @@ def test_a_function_that_gives_a_shard_other_rows_is_refused() -> None:
         return columns
 
     opened = open_for(task, source, ids=False)
-    content = Unchanged(source, opened).content_for(task, opened)
+    content = SourceCheck(source, opened).content_for(task, opened)
     shard = cut(30, 2)[1]
     assert actor.RowsActor(task, 1).load(source, shard, None, content)[0].n_trained == 15
     with pytest.raises(DataError, match=r"'bank'.*returned different rows"):
         actor.RowsActor(task, 1).load(lambda: moved, shard, None, content)
-    assert Unchanged(columns, opened).content_for(task, opened) == ""
+    assert SourceCheck(columns, opened).content_for(task, opened) == ""
 
 
 def test_the_content_of_an_aligned_function_covers_its_ids() -> None:
@@ -97,7 +97,7 @@ def test_the_content_of_an_aligned_function_covers_its_ids() -> None:
 
     def content(cells: Any, *, ids: bool) -> str:
         opened = open_for(task, lambda: cells, ids=ids)
-        return Unchanged(lambda: cells, opened).content_for(task, opened, ids=ids)
+        return SourceCheck(lambda: cells, opened).content_for(task, opened, ids=ids)
 
     assert content(columns, ids=True) == content(dict(columns), ids=True) != content(other, ids=True)
     assert content(columns, ids=False) == content(other, ids=False)

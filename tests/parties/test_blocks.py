@@ -11,7 +11,7 @@ import pytest
 import vfl
 from parties import actor
 from parties.alignment.reading import open_for
-from parties.loading import Unchanged, digests_of, divided, load_rows
+from parties.loading import SourceCheck, digests_of, divided, load_rows
 from parties.prediction import NewRows
 from parties.sources.blocks import Blocks
 from parties.sources.opening import open_source
@@ -89,7 +89,7 @@ def test_a_block_that_differs_between_two_shards_is_refused() -> None:
     task, frame = job().for_party("bank"), whole()
     moved = pa.concat_tables([frame.slice(0, 39).take(np.roll(np.arange(39), 1)), frame.slice(39)])
     first, second, third = cut(N, 3)
-    unchanged = Unchanged(in_blocks(frame)[0], open_for(task, in_blocks(frame)[0], ids=False))
+    unchanged = SourceCheck(in_blocks(frame)[0], open_for(task, in_blocks(frame)[0], ids=False))
 
     def read(source: pa.Table, shard: Any) -> dict[int, str]:
         rows = actor.RowsActor(task, 1)

@@ -17,7 +17,7 @@ import pytest
 import vfl
 import vfl.launch.predict
 from parties import consent
-from parties.consent import Demands, Limit, Policy, Predicting, policy_of
+from parties.consent import Demands, Limit, Policy, PredictionPolicy, policy_of
 from parties.daily_count import CountedAhead, DailyCount, _today
 from parties.prediction import ModelPart
 from vfl.errors import BudgetError, ConsentRefused, DataError, JobFileError, SpecificationError, VflError
@@ -319,7 +319,7 @@ class TestFile:
 
 
 def test_the_module_documents_every_entry() -> None:
-    for kind in (Policy, Predicting, Demands):
+    for kind in (Policy, PredictionPolicy, Demands):
         for entry in dataclasses.fields(kind):
             assert f"{entry.name} = " in consent.__doc__ or f"[{entry.name}]" in consent.__doc__
 

@@ -27,7 +27,7 @@ import pyarrow.parquet
 import pytest
 
 import vfl
-from parties.loading import Unchanged
+from parties.loading import SourceCheck
 from parties.sources.base import Origin
 from parties.sources.databases import LOOKUP_SECONDS, Lookup
 from parties.sources.opening import open_source
@@ -452,7 +452,7 @@ class TestObjectStore:
         self, store: str, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         address = f"s3://bucket/{name}{store}"
-        unchanged = Unchanged(address, open_source(address, WANTED, party="bank"))
+        unchanged = SourceCheck(address, open_source(address, WANTED, party="bank"))
         unchanged.require()
         key = "/bucket/a.parquet" if name == "a.parquet" else "/bucket/all/part-2.parquet"
         monkeypatch.setitem(Store.held, key, Store.held[key] + b"more")

@@ -21,11 +21,11 @@ from parties.alignment.reading import open_for, read_ids
 from parties.loading import ids_of_shards
 from tests.coordinator.test_transports import PARTITION, job, table
 from vfl.crypto import psi
-from vfl.crypto.alignment import Keeping
+from vfl.crypto.alignment import IndexRules
 from vfl.crypto.identifiers import alignment_hash, in_order
 from vfl.errors import DataError, PartyLost
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.network.shards import Here
+from vfl.network.shards import LocalGroup
 
 if TYPE_CHECKING:
     from vfl.base.types import Integers
@@ -66,7 +66,7 @@ def source_of(kind: str, folder: Path, ids: list[Any]) -> Any:
 
 
 def shards_of(source: Any, shards: int, task: PartyTask = TASK) -> divided.DividedIds:
-    group = Here([RowsActor(task, 1) for _ in range(shards)])
+    group = LocalGroup([RowsActor(task, 1) for _ in range(shards)])
     return ids_of_shards(task, source, open_for(task, source, ids=True), group, source)[0]
 
 
@@ -100,7 +100,7 @@ def test_ids_of_two_kinds_in_two_shards_are_refused() -> None:
             kind, digests = super().read_ids(*arguments)
             return {"text": "integer"}[kind], digests
 
-    source, group = columns("bank", IDS), Here([RowsActor(TASK, 1), Other(TASK, 1)])
+    source, group = columns("bank", IDS), LocalGroup([RowsActor(TASK, 1), Other(TASK, 1)])
     with pytest.raises(DataError, match="int and str"):
         ids_of_shards(TASK, source, open_for(TASK, source, ids=True), group, source)
 
@@ -110,11 +110,11 @@ class InShards(PartyActor):
 
     def _group(self) -> Any:
         if self._served is None:
-            self._served = Here([RowsActor(self._task, 1) for _ in self._shards])  # type: ignore[assignment]
+            self._served = LocalGroup([RowsActor(self._task, 1) for _ in self._shards])  # type: ignore[assignment]
         return self._served
 
 
-def aligned(sources: dict[str, Any], shards: int, keeping: dict[str, Keeping]) -> dict[str, InShards]:
+def aligned(sources: dict[str, Any], shards: int, keeping: dict[str, IndexRules]) -> dict[str, InShards]:
     actors = {
         name: InShards(JOB, name, keeping=keeping[name], shards=({},) * shards * (shards > 1)) for name in sources
     }
@@ -139,7 +139,7 @@ def test_positions_live_in_the_shards_and_a_lost_shard_gets_its_own_again(
     sources = {"bank": columns("bank", IDS), "telco": columns("telco", [*IDS[20:][::-1], "nobody"])}
     expected: tuple[Integers, str, list[bytes]] | None = None
     for shards in (1, 2, 3, 7):
-        kept = {name: Keeping(folder=str(tmp_path / f"{name} {shards}"), run="r") for name in sources}
+        kept = {name: IndexRules(folder=str(tmp_path / f"{name} {shards}"), run="r") for name in sources}
         actors = aligned(sources, shards, kept)
         bank = actors["bank"]
         (kept_index,) = Path(str(kept["bank"].folder)).glob("*.index")

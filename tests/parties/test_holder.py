@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vfl
-from coordinator.transport import NOTHING, Posted
-from parties.dealing import Dealing
+from coordinator.transport import NOTHING, PendingCall
+from parties.dealing import DealerService
 from tests.coordinator.shares import N, Watched, job, outcome, table
 from vfl.errors import FederationError, PartyLost, PrivacyError, VflError
 from vfl.launch.engines.inprocess import InProcessTransport
@@ -146,7 +146,7 @@ def test_a_set_up_is_masked_once(run: Watched) -> None:
 def test_a_dealer_that_was_restarted_is_lost() -> None:
     """So that a run begins a new session, as after any loss, and does not end."""
     with pytest.raises(PartyLost, match="restarted"):
-        Dealing(job(privacy=PRIVACY)).request(requests.DealTerms("session", None), ())  # type: ignore[arg-type]  # not read
+        DealerService(job(privacy=PRIVACY)).request(requests.DealTerms("session", None), ())  # type: ignore[arg-type]  # not read
 
 
 @pytest.mark.parametrize("stated", [None, 1, -1])
@@ -155,11 +155,11 @@ def test_a_dealer_deals_only_for_the_number_of_records_that_the_parties_state(st
     run = Watched(job(privacy=PRIVACY, solver=vfl.SkGD(block_size=4, passes=1)), table())
     post = run.post
 
-    def lying(to: str, request: Any, vectors: Any = NOTHING, due: Any = NOTHING, **options: Any) -> Posted:
+    def lying(to: str, request: Any, vectors: Any = NOTHING, due: Any = NOTHING, **options: Any) -> PendingCall:
         if to == DEALER and isinstance(request, requests.Begin) and stated is not None:
             request = replace(request, n_records=request.n_records + stated)
         if isinstance(request, requests.StateRecords | requests.CheckRecords) and stated is None:
-            return Posted(to, (Done(), {}), dict.fromkeys(due, b""))
+            return PendingCall(to, (Done(), {}), dict.fromkeys(due, b""))
         return post(to, request, vectors, due, **options)
 
     run.post = lying  # type: ignore[method-assign]

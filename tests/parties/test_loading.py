@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from parties.actor import RowsActor
-from parties.loading import Divided
+from parties.loading import ShardedSource
 from parties.sources.blocks import Blocks
 from tests.coordinator.test_transports import PARTITION, job, table
 from vfl.errors import DataError
 from vfl.network.kinds import to_plain
-from vfl.network.shards import Here
+from vfl.network.shards import LocalGroup
 from vfl.queries import Moments, Records
 
 if TYPE_CHECKING:
@@ -40,13 +40,17 @@ def members() -> list[RowsActor]:
 
 def test_a_lost_process_loads_its_shard_again(tmp_path: Path) -> None:
     pq.write_table(whole(), tmp_path / "bank.parquet")
-    divided, rows, source = Divided(TASK, str(tmp_path / "bank.parquet"), None, 2), members(), tmp_path / "bank.parquet"
-    facts = divided.load(Here(rows), source)
+    divided, rows, source = (
+        ShardedSource(TASK, str(tmp_path / "bank.parquet"), None, 2),
+        members(),
+        tmp_path / "bank.parquet",
+    )
+    facts = divided.load(LocalGroup(rows), source)
     assert [own.n_trained for own in facts] == [15, 15]
     moments = to_plain(Moments({"bank": 1}, None, means=True, event=None))
     before = [own.sums(moments, Records())[0].tolist() for own in rows]
     rows[1] = RowsActor(TASK, 1)
-    assert divided.load(Here(rows), source) == facts
+    assert divided.load(LocalGroup(rows), source) == facts
     assert [own.sums(moments, Records())[0].tolist() for own in rows] == before
 
 
@@ -60,7 +64,7 @@ def test_rows_that_move_between_two_shards_are_refused(kind: str, tmp_path: Path
         "Ray dataset": (Blocks(lambda _: held[0], (N,)), "the Ray dataset: changed while its shards were read"),
         "file": (str(path), "changed while its shards were read"),
     }[kind]
-    divided: Any = Divided(TASK, source, None, 2)
+    divided: Any = ShardedSource(TASK, source, None, 2)
 
     class Later(RowsActor):
         def load(self, *arguments: Any) -> Any:
@@ -70,4 +74,4 @@ def test_rows_that_move_between_two_shards_are_refused(kind: str, tmp_path: Path
             return super().load(*arguments)
 
     with pytest.raises(DataError, match=problem):
-        divided.load(Here([RowsActor(TASK, 1), Later(TASK, 1)]), source)
+        divided.load(LocalGroup([RowsActor(TASK, 1), Later(TASK, 1)]), source)

@@ -12,7 +12,7 @@ import pytest
 import vfl
 from parties.session import Credentials, Session
 from tests.coordinator.shares import Watched, job, outcome, table
-from vfl.crypto.sealing import PIECE, SealingKey
+from vfl.crypto.encryption import PIECE, EncryptionKey
 from vfl.errors import FederationError, PrivacyError
 from vfl.network.federation.identity import new_identity
 from vfl.privacy.noise import CryptographicNoise
@@ -48,29 +48,29 @@ def test_sessions_of_one_name_have_different_masks():
     assert not np.isin(words[0], words[1]).any()
 
 
-def test_a_parcel_is_opened_once_by_its_receiver():
+def test_a_ciphertext_is_opened_once_by_its_receiver():
     a, b = pair()
     a.begin({"b": b.key}, ["b"], CryptographicNoise())
     b.begin({"a": a.key}, ["a"], CryptographicNoise())
-    parcel = a.seal("b", "angles", np.arange(5, dtype=np.uint16))
-    assert (b.open("a", "angles", parcel, np.uint16, 5) == np.arange(5)).all()
+    ciphertext = a.encrypt("b", "angles", np.arange(5, dtype=np.uint16))
+    assert (b.open("a", "angles", ciphertext, np.uint16, 5) == np.arange(5)).all()
     with pytest.raises(FederationError):
-        b.open("a", "angles", parcel, np.uint16, 5)
+        b.open("a", "angles", ciphertext, np.uint16, 5)
 
 
-def test_rows_of_a_parcel_are_opened_some_at_a_time():
+def test_rows_of_a_ciphertext_are_opened_some_at_a_time():
     a, b = pair()
     a.begin({"b": b.key}, ["b"], CryptographicNoise())
     b.begin({"a": a.key}, ["a"], CryptographicNoise())
     n = 2 * (PIECE // 96) + 5
     words = np.random.default_rng(0).integers(0, 2**64, (n, 12), dtype=np.uint64)
     parts = (words[start : start + PIECE // 96] for start in range(0, n, PIECE // 96))
-    parcel = a.seal_parts("b", "Fourier terms", parts, words.nbytes)
-    opened = [rows.copy() for rows in b.open_parts("a", "Fourier terms", parcel, np.uint64, n, 12)]
+    ciphertext = a.encrypt_parts("b", "Fourier terms", parts, words.nbytes)
+    opened = [rows.copy() for rows in b.open_parts("a", "Fourier terms", ciphertext, np.uint64, n, 12)]
     assert len(opened) == 3
     assert (np.concatenate(opened) == words).all()
-    with pytest.raises(FederationError, match="a sealed parcel of"):
-        list(b.open_parts("a", "Fourier terms", parcel, np.uint64, n + 1, 12))
+    with pytest.raises(FederationError, match="an encrypted message of"):
+        list(b.open_parts("a", "Fourier terms", ciphertext, np.uint64, n + 1, 12))
 
 
 def test_a_piece_holds_whole_records_for_every_number_of_terms():
@@ -97,7 +97,7 @@ def test_keys_that_the_coordinator_replaced_are_refused(tmp_path):
         return Session(name, session, Credentials(("federation",), who[name].key_pem, certificates))
 
     a, b, unsigned = made("a"), made("b"), Session("b", "run 1", Credentials(("federation",)))
-    for key in (unsigned.key, made("c").key, made("b", "run 2").key, SealingKey(unsigned.key.key, b.key.signature)):
+    for key in (unsigned.key, made("c").key, made("b", "run 2").key, EncryptionKey(unsigned.key.key, b.key.signature)):
         with pytest.raises(FederationError, match=r"not signed by .*'b'"):
             made("a").begin({"b": key}, ["b"], CryptographicNoise())
     a.begin({"b": b.key}, ["b"], CryptographicNoise())

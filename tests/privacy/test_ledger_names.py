@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parties.daily_count import DailyCount
-from parties.joined.work import Answered
+from parties.joined.work import AnsweredKeys
 from vfl.base.types import Adjacency
 from vfl.errors import ConsentRefused, LedgerError
 from vfl.privacy.events import Gaussian, ReleaseKey
@@ -136,7 +136,7 @@ def test_a_mounted_folder_is_the_same_ledger(ledger: SqliteLedger, tmp_path: Pat
 
 def test_counts_and_answers_refuse_a_second_name(tmp_path: Path) -> None:
     count, answered = tmp_path / "bank.predictions", tmp_path / "bank.answered"
-    keys = Answered(answered, "bank", "run")
+    keys = AnsweredKeys(answered, "bank", "run")
     keys.take(ReleaseKey(0), 0)
     counts = DailyCount(count)
     assert counts.take("bank", 1, 2)
@@ -145,7 +145,7 @@ def test_counts_and_answers_refuse_a_second_name(tmp_path: Path) -> None:
     for take in (lambda: counts.take("bank", 1, 2), lambda: DailyCount(Path(f"{count}.other")).take("bank", 1, 2)):
         with pytest.raises(ConsentRefused, match="hard links"):
             take()
-    for opened in (keys, Answered(Path(f"{answered}.other"), "bank", "run")):
+    for opened in (keys, AnsweredKeys(Path(f"{answered}.other"), "bank", "run")):
         with pytest.raises(ConsentRefused, match="hard links"):
             opened.take(ReleaseKey(1), 0)
 
@@ -157,7 +157,7 @@ def test_a_damaged_count_is_never_started_anew(tmp_path: Path, content: bytes) -
     with pytest.raises(ConsentRefused, match="cannot be kept"):
         DailyCount(path).take("bank", 1, 2)
     with pytest.raises(ConsentRefused, match="cannot record"):
-        Answered(path, "bank", "run").take(ReleaseKey(0), 0)
+        AnsweredKeys(path, "bank", "run").take(ReleaseKey(0), 0)
     assert path.read_bytes() == content
 
 
@@ -173,7 +173,7 @@ def test_a_link_to_a_file_that_is_away_is_never_replaced(ledger: SqliteLedger, t
     with pytest.raises(ConsentRefused, match="a link to a file that is not there"):
         DailyCount(link).take("bank", 1, 2)
     with pytest.raises(ConsentRefused, match="a link to a file that is not there"):
-        Answered(link, "bank", "run")
+        AnsweredKeys(link, "bank", "run")
     assert link.is_symlink()
     away.rename(disk)
     assert SqliteLedger(link).show()[0].spent == spent > 0.9
@@ -194,13 +194,13 @@ def test_a_count_or_list_of_answers_that_is_cut_short_is_refused(tmp_path: Path)
     """SQLite itself reads zeros where a page is cut, and would find no answer there."""
     for name, take in (
         ("count", lambda path: DailyCount(path).take("bank", 94, 100)),
-        ("answered", lambda path: Answered(path, "bank", "run").take(ReleaseKey(0), 0)),
+        ("answered", lambda path: AnsweredKeys(path, "bank", "run").take(ReleaseKey(0), 0)),
     ):
         path = tmp_path / name
         if name == "count":
             DailyCount(path).take("bank", 7, 100)
         else:
-            Answered(path, "bank", "run").take(ReleaseKey(0), 0, 40)
+            AnsweredKeys(path, "bank", "run").take(ReleaseKey(0), 0, 40)
         content = path.read_bytes()
         for size in range(len(content) - 1, 0, -97):
             cut = tmp_path / f"{name}{size}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from parties.joined.work import Answered
+from parties.joined.work import AnsweredKeys
 from vfl.base.store import Store
 from vfl.errors import LedgerError, PrivacyError
 from vfl.privacy.events import ReleaseKey
@@ -35,7 +35,7 @@ def test_an_error_of_the_caller_is_not_called_damage_and_keeps_nothing(store: St
 
 def test_numbers_of_a_key_that_no_file_can_store_are_refused_in_a_sentence(tmp_path: Path) -> None:
     """A coordinator chooses them. SQLite stores 64 bits, and its error would name neither cause nor remedy."""
-    answered = Answered(tmp_path / "bank.answered", "bank", "run")
+    answered = AnsweredKeys(tmp_path / "bank.answered", "bank", "run")
     for take in (lambda: ReleaseKey(1 << 63), lambda: answered.take(ReleaseKey(0), 1 << 70)):
         with pytest.raises(PrivacyError, match="more than 64 bits"):
             take()

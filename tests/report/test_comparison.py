@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import vfl
 from tests.report.test_report import EVIL, Page, data, job, trained
 from vfl.apps import cli
-from vfl.apps.report.comparison import Compared, as_text, compare, notes_of, write_comparison
+from vfl.apps.report.comparison import ComparedRun, as_text, compare, notes_of, write_comparison
 from vfl.errors import OutputError, SpecificationError
 from vfl.measures import Estimate, Findings
 
@@ -63,22 +63,22 @@ def test_the_table_and_the_page_hold_the_same_cells(runs: tuple[Path, Path], tmp
 
 
 def test_differences_are_named_beyond_their_noise() -> None:
-    def made(name: str, value: float) -> Compared:
-        return Compared(name, True, {}, {"auc": Estimate(value, 0.03, 0.5)})
+    def made(name: str, value: float) -> ComparedRun:
+        return ComparedRun(name, True, {}, {"auc": Estimate(value, 0.03, 0.5)})
 
     (none,) = notes_of([made("a", 0.7), made("b", 0.71)])
     assert none.startswith("no measure differs")
     (said,) = notes_of([made("a", 0.7), made("b", 0.9)])
     assert said.startswith("auc: b differs from a by 0.2,")
-    other = Compared("b", True, {}, {"mae": Estimate(0.7, 0.03)})
+    other = ComparedRun("b", True, {}, {"mae": Estimate(0.7, 0.03)})
     assert notes_of([made("a", 0.7), other]) == ["a shares no measure with another run, so none can be compared"]
-    exact = [Compared(name, True, {}, {"loss": Estimate(0.5, 0.0)}) for name in "ab"]
+    exact = [ComparedRun(name, True, {}, {"loss": Estimate(0.5, 0.0)}) for name in "ab"]
     assert "no measure differs" in notes_of(exact)[0]
 
 
 def test_intervals_that_are_not_symmetric_are_compared_by_the_halves_that_face_each_other() -> None:
-    def made(name: str, value: float, low: float, high: float) -> Compared:
-        return Compared(name, True, {}, {"rmse": Estimate(value, (high - low) / 4, within=(low, high))})
+    def made(name: str, value: float, low: float, high: float) -> ComparedRun:
+        return ComparedRun(name, True, {}, {"rmse": Estimate(value, (high - low) / 4, within=(low, high))})
 
     far = made("b", 2.9, 0.1, 3.4)  # a root at a mean that noise dominates
     assert "no measure differs" in notes_of([made("a", 0.3, 0.2, 0.4), far])[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vfl.crypto.sealing import Sealer
+from vfl.crypto.encryption import Encryptor
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.noise import SeededNoise
 from vfl.secure import noise, ring, sigmoid
@@ -22,7 +22,7 @@ COORDINATOR = "coordinator"
 
 def exchanged(roles: Roles, run: str = "run") -> dict[str, Streams]:
     """Return the streams of all participants of one new session."""
-    ends = {who: Sealer(who, None, ("test", run)) for who in (*roles.parties, DEALER)}
+    ends = {who: Encryptor(who, None, ("test", run)) for who in (*roles.parties, DEALER)}
     for who, own in ends.items():
         for other, end in ends.items():
             if other != who:

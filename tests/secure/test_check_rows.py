@@ -11,7 +11,7 @@ import pytest
 from tests.coordinator.shares import Watched, job, outcome, table
 from tests.secure.session import Session, model, session
 from vfl.errors import PrivacyError
-from vfl.secure.check_rows import CHECK_ROWS, Kept, chosen_rows
+from vfl.secure.check_rows import CHECK_ROWS, RowCollector, chosen_rows
 from vfl.secure.member import Dealer
 from vfl.secure.requests import Commitment, Contribution, Version
 
@@ -46,7 +46,7 @@ def test_the_choice_follows_the_coin_and_the_version() -> None:
 def test_kept_rows_are_those_of_the_whole(step: int) -> None:
     rows = np.arange(2 * (5000 + CHECK_ROWS), dtype=np.uint64).reshape(-1, 2)
     chosen = chosen_rows(COIN, versions(1)[0], 5000)
-    kept = Kept(chosen, 2)
+    kept = RowCollector(chosen, 2)
     for start in range(0, len(rows), step):
         kept.take(start, rows[start : start + step])
     assert (kept.at(chosen.opened) == rows[chosen.opened]).all()

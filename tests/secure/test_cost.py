@@ -23,15 +23,15 @@ PARTS = {
     "OpenRows": "checks",
     "ShareResidual": "residuals",
 }
-"""Parts of the cost model, by the request with which their parcels are sent; all others are openings."""
+"""Parts of the cost model, by the request with which their ciphertexts are sent; all others are openings."""
 SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (-8, 8)}}
 
 
 def sent(transport: Watched) -> Counter[str]:
-    """Return the bytes of all parcels, commitments and words of a run, by part of the cost model."""
+    """Return the bytes of all ciphertexts, commitments and words of a run, by part of the cost model."""
     found: Counter[str] = Counter()
-    for _, request, parcels in transport.parcels:
-        found[PARTS.get(type(request).__name__, "openings")] += sum(map(len, parcels))
+    for _, request, ciphertexts in transport.ciphertexts:
+        found[PARTS.get(type(request).__name__, "openings")] += sum(map(len, ciphertexts))
     for reply in transport.replies:
         if isinstance(reply, requests.Commitment):
             found["openings"] += len(reply.digest)
@@ -100,7 +100,7 @@ def test_a_run_whose_margins_decide_the_series_sends_what_is_stated_for_them() -
 
 
 def test_large_parcels_are_sealed_in_pieces() -> None:
-    """A tag per piece: the bound holds for parcels of many pieces too."""
+    """A tag per piece: the bound holds for ciphertexts of many pieces too."""
     assert (
         cost.gram(plan(job(**SQUARED), 300).sharing.roles, 10**7, {"q0": 3, "q1": 4}).setup > 8 * 7 * 10**7 + 16 * 1000
     )

@@ -1,22 +1,24 @@
-"""Names of sealed parcels."""
+"""Names of encrypted messages."""
 
 from __future__ import annotations
 
 import pytest
 
 from vfl.errors import FederationError
-from vfl.secure.requests import given_parcels, named_parcels, parcel_names
+from vfl.secure.requests import ciphertext_names, given_ciphertexts, named_ciphertexts
 
 
 def test_parcels_arrive_in_their_order() -> None:
-    parcels = [bytes([place]) for place in range(12)]  # with two digits, the order of names is another
-    named = named_parcels(parcels)
-    assert list(named) == parcel_names(12)
-    assert given_parcels(dict(sorted(named.items()))) == parcels
-    assert given_parcels({}) == []
+    ciphertexts = [bytes([place]) for place in range(12)]  # with two digits, the order of names is another
+    named = named_ciphertexts(ciphertexts)
+    assert list(named) == ciphertext_names(12)
+    assert given_ciphertexts(dict(sorted(named.items()))) == ciphertexts
+    assert given_ciphertexts({}) == []
 
 
-@pytest.mark.parametrize("names", [["parcel 1"], ["parcel 0", "parcel 2"], ["parcel 0", "weights"], ["parcel 00"]])
+@pytest.mark.parametrize(
+    "names", [["ciphertext 1"], ["ciphertext 0", "ciphertext 2"], ["ciphertext 0", "weights"], ["ciphertext 00"]]
+)
 def test_vectors_with_other_names_are_refused(names: list[str]) -> None:
-    with pytest.raises(FederationError, match="other than sealed parcels"):
-        given_parcels(dict.fromkeys(names, b"sealed"))
+    with pytest.raises(FederationError, match="other than encrypted messages"):
+        given_ciphertexts(dict.fromkeys(names, b"encrypted"))

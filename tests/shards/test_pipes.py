@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vfl.network.shards.serving import Address, Ended, Pipes, answering
+from vfl.network.shards.serving import Address, PipeClosed, Pipes, answering
 
 OTHER = """
 import sys
@@ -46,22 +46,22 @@ def test_messages_travel_both_ways_and_a_loss_is_noticed() -> None:
         assert pipes.read() == message * 2
     process.kill()
     process.wait()
-    with pytest.raises(Ended):
+    with pytest.raises(PipeClosed):
         pipes.read()
-    with pytest.raises(Ended):
+    with pytest.raises(PipeClosed):
         pipes.write(b"1")
     pipes.close()
 
 
 def test_a_process_that_never_opens_its_end() -> None:
     pipes = Pipes(120.0)
-    with pytest.raises(Ended):
+    with pytest.raises(PipeClosed):
         pipes.first(lambda: True)
     pipes.close()
     hasty = Pipes(0.0)
-    with pytest.raises(Ended):
+    with pytest.raises(PipeClosed):
         hasty.first(lambda: False)
-    with pytest.raises(Ended):
+    with pytest.raises(PipeClosed):
         hasty.read()
     hasty.close()
 
@@ -76,7 +76,7 @@ def test_the_other_end_notices_that_the_pipes_are_closed_and_nothing_stays_open(
             end.write(b"ready")
             try:
                 return end.read().decode()
-            except Ended:
+            except PipeClosed:
                 return "ended"
 
     with ThreadPoolExecutor(1) as pool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vfl.network.shards import ray_transport
-from vfl.network.shards.lending import Lender, Lent, Stored, no_room
+from vfl.network.shards.lending import Lender, Lent, StoredVector, no_room
 from vfl.network.shards.ray_transport import INLINE_BYTES, room_to_send, sent
 
 SMALL, LARGE = INLINE_BYTES // 8, INLINE_BYTES // 8 + 1
@@ -19,7 +19,7 @@ def _no_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("size", "near", "form"),
-    [(SMALL, True, np.ndarray), (SMALL, False, np.ndarray), (LARGE, True, Lent), (LARGE, False, Stored)],
+    [(SMALL, True, np.ndarray), (SMALL, False, np.ndarray), (LARGE, True, Lent), (LARGE, False, StoredVector)],
 )
 def test_only_large_vectors_to_this_machine_are_lent(size: int, near: bool, form: type) -> None:
     lender = Lender()
@@ -28,7 +28,7 @@ def test_only_large_vectors_to_this_machine_are_lent(size: int, near: bool, form
 
 
 def test_without_shared_memory_a_large_vector_is_stored() -> None:
-    assert isinstance(sent(np.ones(LARGE), lambda _: None, near=True), Stored)
+    assert isinstance(sent(np.ones(LARGE), lambda _: None, near=True), StoredVector)
     assert room_to_send(LARGE, no_room, near=True) is None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from vfl.errors import PartyLost, PrivacyError
 from vfl.network.shards import Each, serving
-from vfl.network.shards.serving import KNOWN, Served, Serving
+from vfl.network.shards.serving import KNOWN, PipeActor, PipeGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Reference:
         raise AssertionError("a reference was pickled")
 
 
-class Member(Serving):
+class Member(PipeActor):
     """Actor that stands for a number. It fails when it is asked for a number that it was told; its calls are counted."""
 
     def __init__(self, number: int) -> None:
@@ -92,7 +92,7 @@ def pools() -> Iterator[list[ThreadPoolExecutor]]:
 def served(pools: list[ThreadPoolExecutor], seconds: float = 120.0, wait: Any = None) -> Any:
     handles = [Handle(Member(k), pool) for k, pool in enumerate(pools)]
     wait = wait or (lambda _, answer: answer.result(120.0))
-    return Served(handles, wait, lost=lost, seconds=seconds, handles=True, ended=lambda answer: answer.done())
+    return PipeGroup(handles, wait, lost=lost, seconds=seconds, handles=True, ended=lambda answer: answer.done())
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ def tune(folder=None):
 def killed_tune(folder, step, when, times):
     owner, name = {
         "reserve": (run.Book, "reserve"), "charge": (run.Book, "charge"), "query": (Executor, "__call__"),
-        "keep": (run.Sealed, "keep"), "settle": (run.Book, "settle"), "draw": (run, "chosen"),
+        "keep": (run.TrialOutcomes, "keep"), "settle": (run.Book, "settle"), "draw": (run, "chosen"),
         "stage": (run, "write_whole"), "unpack": (run, "_unpack"), "write": (run, "write_whole"),
-        "remove": (run.Sealed, "remove"),
+        "remove": (run.TrialOutcomes, "remove"),
     }[step]
     real, count = getattr(owner, name), 0
 

@@ -18,7 +18,7 @@ from vfl.apps.tuning import run as tuning_run
 from vfl.apps.tuning.candidates import tuning_of
 from vfl.apps.tuning.forecast import TunePlan
 from vfl.apps.tuning.run import Begun, resume, tune
-from vfl.apps.tuning.sealed import Sealed
+from vfl.apps.tuning.sealed import TrialOutcomes
 from vfl.errors import (
     BudgetExceeded,
     ConsentRefused,
@@ -113,14 +113,14 @@ def test_a_choice_of_pairs_hands_on_the_winners_knots(id, tmp_path, monkeypatch)
         privacy=vfl.Privacy(epsilon=8.0, delta=1e-6, noise=vfl.SeededNoise(5)),
         id=id,
     )
-    keep = Sealed.keep
+    keep = TrialOutcomes.keep
 
     def stopped(self, number, trial):
         keep(self, number, trial)
-        monkeypatch.setattr(Sealed, "keep", keep)
+        monkeypatch.setattr(TrialOutcomes, "keep", keep)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Sealed, "keep", stopped)
+    monkeypatch.setattr(TrialOutcomes, "keep", stopped)
     monkeypatch.setattr(tuning_run, "chosen", lambda scores, _: int(np.argmin(scores)))
     choice = [{"columns.ab.kind": "dropped"}, {}]
     with pytest.raises(KeyboardInterrupt):
@@ -319,13 +319,13 @@ def test_sealed_files_are_for_their_owner_alone_and_zeroed_before_they_go(tmp_pa
 
 def test_losers_are_wiped_from_memory(monkeypatch):
     held = []
-    keep = Sealed.keep
+    keep = TrialOutcomes.keep
 
     def spied(self, number, trial):
         held.append(trial)
         keep(self, number, trial)
 
-    monkeypatch.setattr(Sealed, "keep", spied)
+    monkeypatch.setattr(TrialOutcomes, "keep", spied)
     found = tuned()
     assert len(held) == 3
     assert not any(trial.values.any() for trial in held)

@@ -25,7 +25,7 @@ import vfl
 from coordinator.rounds import Round
 from vfl.apps.report.markup import text
 from vfl.apps.ui import Server, pages
-from vfl.apps.ui.folder import Watched, find
+from vfl.apps.ui.folder import WatchedRun, find
 from vfl.errors import OutputError
 from vfl.job import file as jobfile
 
@@ -284,7 +284,7 @@ def test_links_out_of_the_folder_are_not_followed(root: Path, tmp_path: Path) ->
 def test_a_ledger_that_a_log_names_is_not_opened_elsewhere(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "runs/half", tmp_path / "half")
     (tmp_path / "half/ledger.db").unlink()
-    progress = Watched(tmp_path / "half").progress()
+    progress = WatchedRun(tmp_path / "half").progress()
     assert progress.epsilon is None
     assert "--ledger" in progress.why
 
@@ -438,14 +438,14 @@ def test_a_hostile_item_takes_no_other_down(root: Path, tmp_path: Path) -> None:
 def test_an_item_that_never_ends_holds_up_no_other(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "stuck", "z"):
         shutil.copytree(root / "runs/half", tmp_path / name)
-    ends, progress = threading.Event(), Watched.progress
+    ends, progress = threading.Event(), WatchedRun.progress
 
-    def stuck(self: Watched, *arguments: Any) -> Any:
+    def stuck(self: WatchedRun, *arguments: Any) -> Any:
         if self.folder.name == "stuck":
             ends.wait()
         return progress(self, *arguments)
 
-    monkeypatch.setattr(Watched, "progress", stuck)
+    monkeypatch.setattr(WatchedRun, "progress", stuck)
     monkeypatch.setattr("vfl.apps.ui.server.PATIENCE", 5.0)
     with served(tmp_path) as server:
         try:
@@ -470,7 +470,7 @@ def test_a_real_browser_runs_the_script_and_no_other(root: Path, tmp_path: Path)
     """The page's own script may run: it reloads a page whose run has ended. Its policy is tried with a script of another."""
     shutil.copytree(root / "runs/half", tmp_path / "half")
     with served(tmp_path) as server:
-        shown = Watched(tmp_path / "half").progress()
+        shown = WatchedRun(tmp_path / "half").progress()
 
         def dumped(path: str) -> str:
             words = [

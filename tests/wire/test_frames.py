@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from vfl.network.wire import frames as module
 from vfl.network.wire.federation_pb2 import FromParty, Head, Piece, ToParty, Vector
-from vfl.network.wire.frames import LARGEST_FRAME, PIECE, Constant, Incoming, Limits, as_vector, frames, parsed
+from vfl.network.wire.frames import LARGEST_FRAME, PIECE, Constant, IncomingCall, Limits, as_vector, frames, parsed
 from vfl.network.wire.values import WireError
 
 LIMITS = Limits(1 << 20, dict.fromkeys(("a", "b", "labels", "limits"), 1 << 26))
 
 
-def received(sent, way=ToParty, limits=LIMITS, held=None) -> Incoming:
+def received(sent, way=ToParty, limits=LIMITS, held=None) -> IncomingCall:
     first, *rest = sent
     frame, content = parsed(way, first)
-    incoming = Incoming(frame.head, content, limits, {} if held is None else held)
+    incoming = IncomingCall(frame.head, content, limits, {} if held is None else held)
     for data in rest:
         assert not incoming.complete
         frame, content = parsed(way, data)
@@ -84,7 +84,7 @@ def test_the_frames_are_those_of_the_definitions() -> None:
 def test_small_vectors_are_not_copied(body, n) -> None:
     (data,) = frames(1, (body,), {"a": np.arange(float(n)), "b": np.arange(3.0)})
     frame, content = parsed(ToParty, data)
-    incoming = Incoming(frame.head, content, LIMITS, {})
+    incoming = IncomingCall(frame.head, content, LIMITS, {})
     for name, size in (("a", n), ("b", 3)):
         vector = as_vector(incoming.vectors[name])
         assert np.shares_memory(vector, np.frombuffer(data, np.uint8))
@@ -107,7 +107,7 @@ def test_constants_travel_once() -> None:
         Head(call=3, body=1, vectors=[Vector(name="limits", size=40, digest=b"d" * 32, held=True)]),
     ):
         with pytest.raises(WireError, match="not held here"):
-            Incoming(head, memoryview(b""), LIMITS, held)
+            IncomingCall(head, memoryview(b""), LIMITS, held)
 
 
 @pytest.mark.parametrize(
@@ -126,18 +126,18 @@ def test_sizes_are_checked_before_memory_is_taken(head) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(WireError):
-            Incoming(head, memoryview(b""), LIMITS, {})
+            IncomingCall(head, memoryview(b""), LIMITS, {})
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
 
 
 def test_no_byte_beyond_what_was_announced() -> None:
-    incoming = Incoming(Head(call=1, body=3), memoryview(b"ab"), LIMITS, {})
+    incoming = IncomingCall(Head(call=1, body=3), memoryview(b"ab"), LIMITS, {})
     with pytest.raises(WireError, match="longer than announced"):
         incoming.feed(memoryview(b"cd"))
     with pytest.raises(WireError, match="longer than announced"):
-        Incoming(Head(call=1), memoryview(b"x"), LIMITS, {})
+        IncomingCall(Head(call=1), memoryview(b"x"), LIMITS, {})
 
 
 def test_vectors_are_read_only_and_whole() -> None:
@@ -164,7 +164,7 @@ def _tried(data: bytes) -> bool:
         kind = frame.WhichOneof("frame")
         if kind == "head":
             try:
-                incoming = Incoming(frame.head, content, Limits(256, {"a": 256}), {})
+                incoming = IncomingCall(frame.head, content, Limits(256, {"a": 256}), {})
             except WireError:
                 return False
             if incoming.complete:

@@ -44,7 +44,7 @@ MISSING, OTHER, SCORE = "(missing)", "(none of these)", "score"
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class NoisyCounts:
     """Noisy counts of one data set. They are released, hence public. Save them as the baseline of later comparisons.
 
     columns : {column: {bin: noisy number of records}}. sigma : {column: standard deviation of a count's noise}; 0 without
@@ -114,15 +114,15 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Monitored:
+class DriftReport:
     """Drift of each column and of the score, the largest drift first, with the counts of both data sets.
 
     unwatched : columns that have no bins, such as hashed text.
     """
 
     drifts: tuple[Drift, ...]
-    before: Counted
-    now: Counted
+    before: NoisyCounts
+    now: NoisyCounts
     unwatched: tuple[str, ...]
 
     def exceeding(self, threshold: float) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class Monitored:
         return tuple(drift.name for drift in self.drifts if drift.exceeds(threshold))
 
 
-def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unpack[Terms]) -> Counted:
+def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unpack[Terms]) -> NoisyCounts:
     """Count records per bin of columns and score, in one run. The run is (ε, δ)-DP for every record under replace-one.
 
     Each party counts its own columns with noise. The coordinator counts the margins with noise, by class, and sees the
@@ -158,10 +158,10 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
     scores = Histogram.of(edges, outcome.w[len(names) :], of_scores, logistic=loss_of(job.loss).log_odds)
     columns = {c: _with_rest(job.schema[c], {name: at[name] for name in own}, n) for c, own in bins.items()}
     sigma = {c: noise[next(iter(own))] for c, own in bins.items()}
-    return Counted(columns, sigma, scores, n, **cost_of(outcome), model=result.certificate.model_digest)
+    return NoisyCounts(columns, sigma, scores, n, **cost_of(outcome), model=result.certificate.model_digest)
 
 
-def count_own(result: Result, party: str, source: Any) -> Counted:
+def count_own(result: Result, party: str, source: Any) -> NoisyCounts:
     """Count the records of one party's own columns exactly, in this process. No value leaves the process or is charged.
 
     The counts have no privacy protection: do not let them leave the party.
@@ -177,10 +177,10 @@ def count_own(result: Result, party: str, source: Any) -> Counted:
     schema = result.applied.schema
     found = {c: _with_rest(schema[c], {name: sums[name] for name in bins[c]}, n) for c in own}
     scope = "exact counts of one party's own columns: NOT PRIVATE, keep them at the party"
-    return Counted(found, dict.fromkeys(own, 0.0), None, n, math.inf, 0.0, scope, result.certificate.model_digest)
+    return NoisyCounts(found, dict.fromkeys(own, 0.0), None, n, math.inf, 0.0, scope, result.certificate.model_digest)
 
 
-def compare(result: Result, before: Counted, now: Counted) -> Monitored:
+def compare(result: Result, before: NoisyCounts, now: NoisyCounts) -> DriftReport:
     """Return the drift between two counted data sets. This is post-processing and costs no privacy.
 
     Raises SpecificationError for counts of another model.
@@ -204,7 +204,7 @@ def compare(result: Result, before: Counted, now: Counted) -> Monitored:
         noise = math.sqrt(2.0) * now.scores.sigma, math.sqrt(2.0) * before.scores.sigma
         drifts.append(drift(SCORE, names, np.array(rows), noise, ordered=True))
     drifts.sort(key=lambda one: one.floor - one.index)
-    return Monitored(tuple(drifts), before, now, watching(result)[2])
+    return DriftReport(tuple(drifts), before, now, watching(result)[2])
 
 
 def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float], *, ordered: bool) -> Drift:

@@ -1,4 +1,4 @@
-"""Cryptography between participants: signatures, sealed messages, identifiers of records and their private intersection.
+"""Cryptography between participants: signatures, encrypted messages, identifiers of records and their private intersection.
 
 Begin with `signatures`; `identifiers`, `psi` and `alignment` are the way from ids to common rows.
 """

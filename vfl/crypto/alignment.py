@@ -40,7 +40,7 @@ def alignment_name(salt: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class IndexRules:
     """Public rules for the index (positions of the aligned records) that a party keeps on its own disk.
 
     folder : folder named in the job's environment; None is the default folder of the party's user.
@@ -87,7 +87,7 @@ class IdsGreeting:
 
 
 @dataclass(frozen=True, slots=True)
-class Aligning:
+class AlignmentProgress:
     """Progress of an alignment: number of multiplications done so far, and the total over all parties."""
 
     done: int

@@ -84,7 +84,7 @@ def normal_forms(cells: list[Any], *, kind: IdKind | None = None) -> list[bytes]
     return _normal(cells, _kind(cells, place), kind, place)
 
 
-class Located(Sequence[bytes], ABC):
+class IdentifierSequence(Sequence[bytes], ABC):
     """Sequence of normalised identifiers that can be read by row numbers."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Located(Sequence[bytes], ABC):
         return self.at(np.array([range(len(self))[at]]))[0]
 
 
-class Gathered(Located):
+class RemoteIdentifiers(IdentifierSequence):
     """Sequence of normalised identifiers that is read in chunks from other processes of the owner."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ def in_order(ids: Sequence[bytes], rows: Integers) -> Iterator[bytes]:
     """Yield the identifiers of these rows, in the order of `rows`."""
     for start in range(0, len(rows), PIECE):
         piece = rows[start : start + PIECE]
-        yield from ids.at(piece) if isinstance(ids, Located) else (ids[row] for row in piece)
+        yield from ids.at(piece) if isinstance(ids, IdentifierSequence) else (ids[row] for row in piece)
 
 
 def digest_of(ids: Iterable[bytes], start: bytes = b"") -> bytes:
@@ -122,7 +122,7 @@ def digest_of(ids: Iterable[bytes], start: bytes = b"") -> bytes:
 
 def repeated(ids: Sequence[bytes]) -> bool:
     """Return True if an identifier occurs twice. Needs 16 bytes of memory per identifier in this process."""
-    if isinstance(ids, Gathered):
+    if isinstance(ids, RemoteIdentifiers):
         return len(ids.repeated_rows()) > 0
     hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
     ordered = np.sort(hashes)
@@ -143,7 +143,7 @@ def cut(text: bytes, ends: Integers) -> list[bytes]:
     return [text[start:stop] for start, stop in itertools.pairwise([0, *ends.tolist()])]
 
 
-class Ids(Located):
+class Ids(IdentifierSequence):
     """Normalised identifiers, stored with 4 bytes of overhead each. They must not be sent to other participants."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from parties.alignment.index import file_of, label
 from parties.alignment.index import place as folder_of
 from vfl.base.documents import read_json
 from vfl.base.writing import write_whole
-from vfl.crypto.alignment import Aligned, Aligning
+from vfl.crypto.alignment import Aligned, AlignmentProgress
 from vfl.errors import OutputError, SpecificationError
 from vfl.job.job import require_job
 from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
@@ -29,7 +29,12 @@ FORMAT = 1
 
 
 def align(
-    job: Job, data: Any = None, *, at: At = None, again: bool = False, watch: Callable[[Aligning], None] | None = None
+    job: Job,
+    data: Any = None,
+    *,
+    at: At = None,
+    again: bool = False,
+    watch: Callable[[AlignmentProgress], None] | None = None,
 ) -> Aligned:
     """Align the parties' records by private set intersection. No party learns an id that the party does not hold itself.
 

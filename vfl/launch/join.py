@@ -32,7 +32,7 @@ STOPPING_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class JoinArguments:
     """Checked arguments of `vfl join`. A dealer has neither sources nor a policy."""
 
     federation: Federation
@@ -54,7 +54,7 @@ def prepare(
     cores: int | None = None,
     index: str | os.PathLike[str] | None = None,
     shards: int = 1,
-) -> Joining:
+) -> JoinArguments:
     """Check the arguments of `join` and return them. Opens no data and no connection. Raises SpecificationError."""
     require_count("shards", shards)
     if cores is not None:
@@ -73,7 +73,7 @@ def prepare(
                     f"{name!r} is the dealer of the federation {read.name!r}, which opens no data and releases no sum of them: "
                     f"leave {option} out"
                 )
-        return Joining(read, found, {}, None, cores_each(cores, 1), None)
+        return JoinArguments(read, found, {}, None, cores_each(cores, 1), None)
     if data is None or policy is None or (isinstance(data, dict) and not data):
         missing = "policy" if policy is None else "data"
         raise SpecificationError(f"party {name!r} joins with its data under its owner's policy: give --{missing} FILE")
@@ -85,7 +85,7 @@ def prepare(
         if not isinstance(name, str):
             raise SpecificationError(f"a source is named by text, not by {name!r}")
     sources = {name: _absolute(source) for name, source in named.items()}
-    return Joining(read, found, sources, path, cores_each(cores, 1), folder, shards)
+    return JoinArguments(read, found, sources, path, cores_each(cores, 1), folder, shards)
 
 
 def _absolute(source: Any) -> Any:
@@ -132,7 +132,7 @@ def join(
     run(joining, watch, stop or threading.Event())
 
 
-def run(joining: Joining, watch: Callable[[Event], None] | None, stop: threading.Event) -> None:
+def run(joining: JoinArguments, watch: Callable[[Event], None] | None, stop: threading.Event) -> None:
     """Serve until `stop` is set; Ctrl-C sets it.
 
     The connection has a thread of its own, so that signals are handled at once.
@@ -202,12 +202,12 @@ def check_links(
     federation: str | os.PathLike[str], *, identity: str | os.PathLike[str] | None = None, seconds: float = 30.0
 ) -> Iterator[LinkReport]:
     """Listen as the coordinator. Yield a report on each party, in order, once the party connects or `seconds` have passed."""
-    from coordinator.federation.gathering import Gathering  # imports gRPC
+    from coordinator.federation.gathering import ConnectedMembers  # imports gRPC
 
     read = read_federation(federation)
     own = identity_for(read, federation, read.coordinator.name, identity)
     until = time.monotonic() + seconds
-    with Gathering(read, own) as gathering:
+    with ConnectedMembers(read, own) as gathering:
         for party in read.joining:
             try:
                 yield _report(party, gathering.link(party, max(until - time.monotonic(), 0.0)))

@@ -79,7 +79,7 @@ class Server(ThreadingMixIn, WSGIServer):
                 request.shutdown(socket.SHUT_RDWR)  # then the connection's thread ends
 
 
-class Unmetered:
+class NoMetrics:
     """Sink that discards all metrics."""
 
     def add(self, name: str, amount: float) -> None:
@@ -92,9 +92,9 @@ class Unmetered:
 _served: list[Metrics] = []
 
 
-def meters() -> Metrics | Unmetered:
+def meters() -> Metrics | NoMetrics:
     """Return the metrics that this process serves; else a sink that discards them."""
-    return _served[-1] if _served else Unmetered()
+    return _served[-1] if _served else NoMetrics()
 
 
 class Metrics:

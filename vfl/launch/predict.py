@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.prediction import Predicted
+from coordinator.prediction import PredictionOutcome
 from parties.alignment.reading import holds_ids, raw_ids
 from parties.prediction import all_permitted
 from vfl.base.arguments import package, require
 from vfl.base.losses import loss_of
 from vfl.base.problem import coordinates_of
-from vfl.crypto.alignment import Aligned, Aligning
+from vfl.crypto.alignment import Aligned, AlignmentProgress
 from vfl.errors import SpecificationError
 from vfl.job.site import InProcess
 from vfl.launch.engines.place import Application, Organisations, engine_of, located
@@ -94,7 +94,7 @@ def predict(
     *,
     at: At = None,
     threshold: float | None = None,
-    watch: Callable[[Aligning], None] | None = None,
+    watch: Callable[[AlignmentProgress], None] | None = None,
 ) -> Predictions:
     """Predict new records: each party computes its part of Xw from its own data, and the label party adds up the parts.
 
@@ -148,9 +148,9 @@ def predict(
     for event in engine_of(place).apply(asked, place=place):
         if isinstance(event, Aligned):
             rows = event.sizes
-        elif isinstance(event, Predicted):
+        elif isinstance(event, PredictionOutcome):
             found = event
-        elif isinstance(event, Aligning) and watch is not None:
+        elif isinstance(event, AlignmentProgress) and watch is not None:
             watch(event)
     cut = found.threshold if threshold is None else margin_of(threshold, loss_of(found.job.loss))
     return _labelled(found.job, tuple(parts), found.margins, found.ids, cut, rows)

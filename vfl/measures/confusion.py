@@ -181,7 +181,7 @@ def loss_of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigm
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrated:
+class CalibrationBin:
     """One bin of a calibration curve: predicted probabilities from `low` to `high`, and the observed share of positives.
 
     records : noisy number of records in the bin.
@@ -215,7 +215,7 @@ class Point:
     lift: Estimate | None
 
 
-def calibration(histogram: Histogram, n_records: int) -> tuple[Calibrated, ...]:
+def calibration(histogram: Histogram, n_records: int) -> tuple[CalibrationBin, ...]:
     """Return the bins whose counts the noise does not hide, in order; () unless margins are log-odds."""
     if not histogram.logistic:
         return ()
@@ -228,7 +228,7 @@ def calibration(histogram: Histogram, n_records: int) -> tuple[Calibrated, ...]:
         if n <= max(SEEN * math.sqrt(2.0) * σ, 1.0):
             continue
         share = share_of(positive + shift, n, (positive + shift, negative + shift), σ, cells)
-        found.append(Calibrated(ends[k], ends[k + 1], share, n))
+        found.append(CalibrationBin(ends[k], ends[k + 1], share, n))
     return tuple(found)
 
 

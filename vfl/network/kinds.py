@@ -23,7 +23,7 @@ from vfl.base.penalties import PENALTIES
 from vfl.base.problem import Block
 from vfl.base.types import Adjacency
 from vfl.crypto import alignment
-from vfl.crypto.sealing import SealingKey
+from vfl.crypto.encryption import EncryptionKey
 from vfl.errors import PrivacyError
 from vfl.measures import classes, distance, exact
 from vfl.network import messages as joining
@@ -212,7 +212,7 @@ declare(
     Asked=record(joining.Asked),
     Indexed=record(alignment.Indexed),
     Outcome=record(joining.Outcome),
-    SealingKey=record(SealingKey),
+    EncryptionKey=record(EncryptionKey),
 )
 
 
@@ -233,12 +233,12 @@ _register(
     "message",
     joining,
     """
-    offer done failure load send_labels finish ping pong introduce introduced make_salt sealed
+    offer done failure load send_labels finish ping pong introduce introduced make_salt encrypted
     take_salt read_ids begin_aligning multiply send_set conclude about apply applied send_margins take_margins
     add_up measure score scored keep kept
     """,
 )
-register("message", "sealing_key", SealingKey)
+register("message", "encryption_key", EncryptionKey)
 _register("message", alignment, "ids_greeting indexed")
 _register(
     "message",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.crypto.sealing import SealingKey
+    from vfl.crypto.encryption import EncryptionKey
     from vfl.privacy.ledger import Head
     from vfl.queries.parts import Statistic
 
@@ -82,7 +82,7 @@ class Offer:
     digest : digest of the job or of the part, which the party recomputes. parties : names of all participating parties.
     source : name that the owner gave the source; '' for the source without a name.
     keeps : name under which the party keeps the aligned rows, for a run that may be resumed; '' to keep no rows.
-    resumed, later, last, again : as in vfl.crypto.alignment.Keeping.
+    resumed, later, last, again : as in vfl.crypto.alignment.IndexRules.
     """
 
     purpose: str
@@ -149,31 +149,31 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Introduce:
-    """Call for the party's `SealingKey`."""
+    """Call for the party's `EncryptionKey`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Introduced:
-    """Call that hands a party the `SealingKey` of every party."""
+    """Call that hands a party the `EncryptionKey` of every party."""
 
-    keys: Mapping[str, SealingKey] = field(default_factory=dict)
+    keys: Mapping[str, EncryptionKey] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MakeSalt:
-    """Call to one party to choose the salt of an alignment; answered by `Sealed`, with a text for every other party."""
+    """Call to one party to choose the salt of an alignment; answered by `Encrypted`, with a text for every other party."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
-    """Short texts, each sealed by one party so that only one other party can read it."""
+class Encrypted:
+    """Short texts, each encrypted by one party so that only one other party can read it."""
 
     texts: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TakeSalt:
-    """Call that hands a party the sealed salt. maker : the party that has sealed the salt."""
+    """Call that hands a party the encrypted salt. maker : the party that has encrypted the salt."""
 
     maker: str
     text: bytes
@@ -197,7 +197,7 @@ class BeginAligning:
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """Call to blind the id set of `owner`, sealed by the party `holder`; or the receiver's own set, made from its ids."""
+    """Call to blind the id set of `owner`, encrypted by the party `holder`; or the receiver's own set, made from its ids."""
 
     owner: str
     holder: str
@@ -205,7 +205,7 @@ class Multiply:
 
 @dataclass(frozen=True, slots=True)
 class SendSet:
-    """Call for the set of `owner`: sealed for party `to`; or unsealed for the coordinator if `to` is ''."""
+    """Call for the set of `owner`: encrypted for party `to`; or decrypted for the coordinator if `to` is ''."""
 
     owner: str
     to: str
@@ -237,14 +237,14 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class SendMargins:
-    """Call for the party's part of the margins, sealed for the party `to`, which adds up."""
+    """Call for the party's part of the margins, encrypted for the party `to`, which adds up."""
 
     to: str
 
 
 @dataclass(frozen=True, slots=True)
 class TakeMargins:
-    """Call that hands the party that adds up the sealed part of `sender`."""
+    """Call that hands the party that adds up the encrypted part of `sender`."""
 
     sender: str
 

@@ -249,7 +249,7 @@ def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]
     return (*weak, warning)
 
 
-class Trained(NamedTuple):
+class ScheduleResult(NamedTuple):
     """Result of a plan's schedule: model w (p,), {inquiry: findings}, {column: knots}, and w of each subsample."""
 
     w: Vector
@@ -324,21 +324,21 @@ class Plan:
         """Number of models that the run trains, one after another: one per subsample, or 1 without subsamples."""
         return self.problem.subsamples
 
-    def schedule(self) -> Generator[Query, Released, Trained]:
+    def schedule(self) -> Generator[Query, Released, ScheduleResult]:
         """Choose the knots, train, then run the inquiries. With subsamples, w is the mean of the models."""
         if self.subsamples is not None:
             fits: list[Vector] = []
             for k in range(self.n_fits):
                 w = yield from _noting(self.solver.schedule(self.problem), set(), None, k)
                 fits.append(w)
-            return Trained(np.mean(fits, axis=0), {}, {}, tuple(fits))
+            return ScheduleResult(np.mean(fits, axis=0), {}, {}, tuple(fits))
         gone: set[str] = set()
         placed = None if self.knots is None else (yield from self._place(self.knots, gone))
         w = yield from _noting(self.solver.schedule(self.problem), gone, placed)
         found: dict[str, Findings] = {}
         for inquiry in self.inquiries:
             found[inquiry.name] = yield from _noting(inquiry.schedule(w, found, frozenset(gone)), gone, placed)
-        return Trained(w, found, {} if self.knots is None or placed is None else self.knots.by_column(placed))
+        return ScheduleResult(w, found, {} if self.knots is None or placed is None else self.knots.by_column(placed))
 
     def _place(self, knots: Knots, gone: set[str]) -> Generator[Query, Released, Placed]:
         """Release the histograms and choose the knots from them. If a party is lost meanwhile, the run fits straight lines."""
@@ -556,7 +556,7 @@ def transfers(plan: Plan) -> dict[str, Transfer]:
 
 
 def _secure_transfers(plan: Plan) -> Transfer:
-    """Return the bounds of a run on shares, in which each sealed message passes the coordinator's link twice.
+    """Return the bounds of a run on shares, in which each encrypted message passes the coordinator's link twice.
 
     Each model takes four requests: terms and angles, rows, the check of the rows, and residuals. Opening sums also takes four
     requests: columns in two steps, contributions to the noise, and the dealer's words. All products of columns together take

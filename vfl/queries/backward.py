@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from vfl.errors import PrivacyError
 from vfl.queries.passes import Piece
-from vfl.queries.query import Sum, Unasked, Weighted
+from vfl.queries.query import NotSent, Sum, Weighted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vfl.queries.query import OnShares, Query, Rows
 
 
-class Summed(NamedTuple):
+class BlockSum(NamedTuple):
     """The sum of one block, see `Term`."""
 
     block: Block
@@ -67,10 +67,10 @@ class Backward(Sum, Weighted):
         """Return the query's batch of records, or its part of a larger release; None if it has neither."""
         return self.fold
 
-    def terms(self) -> tuple[Summed, ...]:
+    def terms(self) -> tuple[BlockSum, ...]:
         """Return the sum of each block."""
         parts = zip(self.blocks, self.centres, self.scales, strict=True)
-        return tuple(Summed(*part, self.clip, self.event) for part in parts)
+        return tuple(BlockSum(*part, self.clip, self.event) for part in parts)
 
     def sizes(self) -> tuple[int, ...]:
         """Return the length of the released vector of each block."""
@@ -130,7 +130,7 @@ class Backward(Sum, Weighted):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reweigh(Unasked, Weighted):
+class Reweigh(NotSent, Weighted):
     """Repeats the change that a `Backward` query made to the coordinator's per-record state. No party is asked."""
 
     fold: Fold | None = None

@@ -16,7 +16,7 @@ from vfl.queries.backward import Backward
 from vfl.queries.forward import Forward
 from vfl.queries.kinds import vectors_of
 from vfl.queries.parts import Need, Reply, Update
-from vfl.queries.query import Asked, Priced, Weighted, cover, released_by
+from vfl.queries.query import Asked, ReleaseTerms, Weighted, cover, released_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -210,9 +210,9 @@ class Descend(Weighted):
         if any(name not in self.start or len(push) != len(self.start[name]) for name, push in self.push.items()):
             raise PrivacyError("a query of steps has a momentum of a different length from its coordinates")
 
-    def priced(self, party: str) -> list[Priced]:
+    def priced(self, party: str) -> list[ReleaseTerms]:
         """Return the terms of each of the party's steps."""
-        return [Priced(s.clip.unit, s.event, s.clip.sensitivity_of(s, s.block.size)) for s in self.steps[party]]
+        return [ReleaseTerms(s.clip.unit, s.event, s.clip.sensitivity_of(s, s.block.size)) for s in self.steps[party]]
 
     def deltas(self, party: str, released: Sequence[Vector]) -> tuple[Vector, ...]:
         """Return Δ of each of the party's steps, given their releases."""

@@ -50,7 +50,7 @@ class Asked(enum.Enum):
     ALWAYS = "always, since the query concerns the columns of one owner alone"
 
 
-class Priced(NamedTuple):
+class ReleaseTerms(NamedTuple):
     """Terms of one release: the value of one step of the sum, the event to draw noise for, and Δ of the party's sum alone."""
 
     grid: float
@@ -150,7 +150,7 @@ class AtParty(Protocol):
         """Return the query's vector with an entry per record. Only the coordinator's `Margins` may receive it."""
         ...
 
-    def release(self, sums: Sums, terms: Priced, key: ReleaseKey) -> Vector:
+    def release(self, sums: Sums, terms: ReleaseTerms, key: ReleaseKey) -> Vector:
         """Return sums with the noise of their event."""
         ...
 
@@ -511,7 +511,7 @@ class Joint:
         return (self.event,)
 
 
-class Unasked:
+class NotSent:
     """Mixin of queries that are sent to no party."""
 
     __slots__ = ()
@@ -541,11 +541,11 @@ class Sum(Joint, Query):
 
     def answer(self, at: AtParty, records: Any, key: ReleaseKey) -> Reply:
         """Release the exact sums of the party's rows with noise, each from a noise stream of its own."""
-        return Reply(released_by(self, [Priced(self.grid, self.event, self.required())], at, records, key))
+        return Reply(released_by(self, [ReleaseTerms(self.grid, self.event, self.required())], at, records, key))
 
 
 def released_by(
-    query: Query, priced: Sequence[Priced], at: AtParty, records: Any, key: ReleaseKey
+    query: Query, priced: Sequence[ReleaseTerms], at: AtParty, records: Any, key: ReleaseKey
 ) -> tuple[Vector, ...]:
     """Return the exact sums of a query at a party, with noise. The k-th release has the part `first_part` + k.
 
@@ -579,7 +579,7 @@ class PerRecord(Query):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draw(Unasked, Query):
+class Draw(NotSent, Query):
     """Shape: something that the coordinator draws or releases itself (`drawn`), without asking a party."""
 
 

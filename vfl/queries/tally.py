@@ -9,7 +9,7 @@ import numpy as np
 
 from vfl.base.holdout import Side
 from vfl.errors import PrivacyError
-from vfl.queries.query import Sum, Unasked
+from vfl.queries.query import NotSent, Sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tally(Unasked, Sum):
+class Tally(NotSent, Sum):
     """Release a statistic of margins and labels over one part of the records. The coordinator's `Margins` computes it.
 
     event : event with at least the sensitivity of the statistic; otherwise PrivacyError. None for no noise.

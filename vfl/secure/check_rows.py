@@ -1,7 +1,7 @@
 """Check rows: additional rows of Fourier terms that the parties open (disclose) to check the dealer.
 
 Guarantee. The dealer deals n + S rows for n records and does not know which S of them are opened. A random coin chooses these S
-rows. The label party draws the coin once per session and seals it for the other parties. An opened row masks no record. If a
+rows. The label party draws the coin once per session and encrypts it for the other parties. An opened row masks no record. If a
 fraction f of all rows is wrong, all S opened rows are correct with probability at most (1 − f)^S.
 
 Opened rows reveal nothing about records: they are independent of the rows that mask records.
@@ -26,7 +26,7 @@ CHECK_ROWS = 128
 """S, the number of the dealer's rows that are opened and checked for each version of the model."""
 
 
-class Chosen:
+class RowsToCheck:
     """Rows of the dealer to open and check for one version of the model, and replacements for them as masks.
 
     opened : (S,) positions of the opened rows among the n + S rows, ascending.
@@ -47,10 +47,10 @@ class Chosen:
         return masks
 
 
-class Kept:
+class RowCollector:
     """Collector of two kinds of rows: opened rows, and rows that mask `moved` records. width : integers per row, 2K."""
 
-    def __init__(self, chosen: Chosen, width: int) -> None:
+    def __init__(self, chosen: RowsToCheck, width: int) -> None:
         n = chosen.n_records
         self._wanted = np.concatenate([chosen.moved, np.arange(n, n + CHECK_ROWS)])
         self._rows = np.empty((len(self._wanted), width), dtype=np.uint64)
@@ -66,13 +66,13 @@ class Kept:
         return found
 
 
-def chosen_rows(coin: bytes | None, version: Version, n_records: int) -> Chosen:
+def chosen_rows(coin: bytes | None, version: Version, n_records: int) -> RowsToCheck:
     """Return the rows to open and check. coin : 32 random bytes, or None for the last S rows, which the dealer can guess."""
     total = n_records + CHECK_ROWS
     if coin is None:
-        return Chosen(np.arange(n_records, total), n_records)
+        return RowsToCheck(np.arange(n_records, total), n_records)
     stream = Streams("coin", {"coin": coin}).again("coin", *version.name)
     found: dict[int, None] = {}
     while len(found) < CHECK_ROWS:
         found.update(dict.fromkeys((stream.words(CHECK_ROWS) % np.uint64(total)).tolist()))
-    return Chosen(np.sort(np.array(list(found)[:CHECK_ROWS], dtype=np.int64)), n_records)
+    return RowsToCheck(np.sort(np.array(list(found)[:CHECK_ROWS], dtype=np.int64)), n_records)

@@ -1,8 +1,7 @@
 """Bytes that participants send one another in a run on secret shares, computed from public numbers alone.
 
-Guarantee. A run without lost messages sends at most these bytes of sealed parcels, commitments and shares. If two consecutive
-models are equal, their residuals are shared only once, and the run sends fewer bytes. The requests that carry the parcels are
-not counted.
+Guarantee. A run without lost messages sends at most these bytes of encrypted messages, commitments and shares. If two
+consecutive models are equal, their residuals are shared only once, and the run sends fewer bytes. Requests are not counted.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
-from vfl.crypto.sealing import TAG, sealed_size
+from vfl.crypto.encryption import TAG, encrypted_size
 from vfl.secure.check_rows import CHECK_ROWS
 
 if TYPE_CHECKING:
@@ -65,18 +64,19 @@ def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int
     """Return the bytes of a logistic run. widths : {party: number of masked columns}. terms : K of every model."""
     m, h, n, label = len(roles.parties), len(roles.holders), n_records, roles.label
     masks, rows = ANGLE * CHECK_ROWS, 2 * WORD * terms * CHECK_ROWS
-    checks = sum(sealed_size(masks + rows * (party in roles.holders)) for party in roles.parties if party != label)
+    checks = sum(encrypted_size(masks + rows * (party in roles.holders)) for party in roles.parties if party != label)
     receivers = {party: len(roles.receivers(party)) for party in roles.parties}
     return Cost(
-        session=m * sealed_size(WORD) + (m - 1) * sealed_size(32),
-        setup=sum(receivers[party] * sealed_size(WORD * n * width) for party, width in widths.items()),
-        angles=models.count * h * (m - 1) * sealed_size(ANGLE * n),
-        fourier_terms=models.count * sealed_size(2 * WORD * terms * (n + CHECK_ROWS)),
+        session=m * encrypted_size(WORD) + (m - 1) * encrypted_size(32),
+        setup=sum(receivers[party] * encrypted_size(WORD * n * width) for party, width in widths.items()),
+        angles=models.count * h * (m - 1) * encrypted_size(ANGLE * n),
+        fourier_terms=models.count * encrypted_size(2 * WORD * terms * (n + CHECK_ROWS)),
         checks=models.count * checks,
-        residuals=sealed_size(WORD * n) * sum(receivers[party] * count for party, count in models.opened.items()),
+        residuals=encrypted_size(WORD * n) * sum(receivers[party] * count for party, count in models.opened.items()),
         openings=WORD * models.sums * (m + 1)
         + models.queries * m * COMMITMENT
-        + TAG * max(models.queries, sum(models.opened.values())),  # tags of the dealer's sealed parcels, one per owner
+        + TAG
+        * max(models.queries, sum(models.opened.values())),  # tags of the dealer's encrypted messages, one per owner
     )
 
 
@@ -86,11 +86,11 @@ def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
     dealt = [widths[later] * sum(widths[first] for first in parties[:place]) for place, later in enumerate(parties)]
     words = 2 * sum(dealt) + sum(width * width for width in widths.values())
     return Cost(
-        session=m * sealed_size(WORD),
-        setup=(m - 1) * sum(sealed_size(WORD * n_records * width) for width in widths.values()),
+        session=m * encrypted_size(WORD),
+        setup=(m - 1) * sum(encrypted_size(WORD * n_records * width) for width in widths.values()),
         angles=0,
         fourier_terms=0,
         checks=0,
         residuals=0,
-        openings=sum(sealed_size(WORD * size) for size in dealt[1:]) + WORD * words + m * COMMITMENT,
+        openings=sum(encrypted_size(WORD * size) for size in dealt[1:]) + WORD * words + m * COMMITMENT,
     )

@@ -26,7 +26,7 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.secure import noise as distributed
 from vfl.secure import sigmoid
-from vfl.secure.check_rows import CHECK_ROWS, Chosen, Kept, chosen_rows
+from vfl.secure.check_rows import CHECK_ROWS, RowCollector, RowsToCheck, chosen_rows
 from vfl.secure.columns import OwnAngles
 from vfl.secure.ring import RESIDUAL_BITS, encoded
 from vfl.secure.roles import DEALER
@@ -58,7 +58,7 @@ EARLY = "columns were requested before their set-up"
 class _State:
     """One party's intermediate values for one version of the model, at which residuals are shared."""
 
-    chosen: Chosen | None = None
+    chosen: RowsToCheck | None = None
     angles: Angles | None = None
     masks_opened: Angles | None = None
     rows_opened: Words | None = None
@@ -292,7 +292,7 @@ class Member:
         table = sigmoid.responses(version.place)
         out = np.empty(self._n, dtype=np.uint64)
         done, total = 0, self._n + CHECK_ROWS
-        kept = Kept(chosen, table.shape[1])
+        kept = RowCollector(chosen, table.shape[1])
         for words in self._fourier_terms(version, state, table.shape[1]):
             self._fits(words, min(len(words), total - done), table.shape[1])
             at = slice(done, min(done + len(words), self._n))

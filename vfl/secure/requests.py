@@ -1,9 +1,8 @@
-"""Requests of the coordinator to the participants of a run on secret shares. They are public, except for sealed parts.
+"""Requests of the coordinator to the participants of a run on secret shares. They are public, except for encrypted parts.
 
-A request names a computation. Participants send each other words (integers modulo 2^64) in parcels: the sender seals a parcel
-for its receiver, so neither the coordinator nor the object store can read the parcel. A holder is a party with a share of the
-residuals; an opening reveals a sum with noise. Only roles decide which parcels a participant sends and takes; a request cannot
-change them.
+A request names a computation. Participants send each other ring elements (integers modulo 2^64) in ciphertexts, which neither
+the coordinator nor the object store can read. A holder is a party with a share of the residuals; an opening reveals a sum with
+noise. Only roles decide which ciphertexts a participant sends and takes. A request cannot change them.
 
 Every party commits to its share of an opened sum before any party discloses a share, so no party can choose its share after
 seeing those of others. A sum that is too large for the data and the noise is not released.
@@ -57,14 +56,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from vfl.base.types import Integers, Vector
-    from vfl.crypto.sealing import SealingKey
+    from vfl.crypto.encryption import EncryptionKey
     from vfl.kernels.ring import Words
     from vfl.privacy.events import ReleaseKey
     from vfl.queries import Backward
     from vfl.queries.parts import Knots, Scaled
     from vfl.secure.roles import Roles
 
-    Parcel: TypeAlias = bytes | bytearray | npt.NDArray[np.uint8]
+    Ciphertext: TypeAlias = bytes | bytearray | npt.NDArray[np.uint8]
     Rows: TypeAlias = Mapping[str, Scaled]
 
 
@@ -150,7 +149,7 @@ class Begin(Request):
     """
 
     n_records: int
-    keys: Mapping[str, SealingKey]
+    keys: Mapping[str, EncryptionKey]
     knots: Knots | None = None
 
 
@@ -368,26 +367,26 @@ def opened(roles: Roles, opening: Opening, words: Mapping[str, Words], largest: 
     return within(decoded(total), largest)
 
 
-def parcel_names(count: int) -> list[str]:
-    """Return names for `count` sealed parcels, in order. A call carries each parcel as a vector with such a name."""
-    return [f"parcel {place}" for place in range(count)]
+def ciphertext_names(count: int) -> list[str]:
+    """Return names for `count` encrypted messages, in order. A call carries each ciphertext as a vector with such a name."""
+    return [f"ciphertext {place}" for place in range(count)]
 
 
-def named_parcels(parcels: Sequence[Any]) -> dict[str, Any]:
-    """Return {name: sealed parcel}, the mapping to send. `given_parcels` reads the mapping at the receiver."""
-    return dict(zip(parcel_names(len(parcels)), parcels, strict=True))
+def named_ciphertexts(ciphertexts: Sequence[Any]) -> dict[str, Any]:
+    """Return {name: encrypted message}, the mapping to send. `given_ciphertexts` reads the mapping at the receiver."""
+    return dict(zip(ciphertext_names(len(ciphertexts)), ciphertexts, strict=True))
 
 
-def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
-    """Return the sealed parcels of a call, in order. Raises FederationError for a name that is not from `parcel_names`."""
-    names = parcel_names(len(vectors))
+def given_ciphertexts(vectors: Mapping[str, Any]) -> list[Any]:
+    """Return the ciphertexts of a call, in order. Raises FederationError for a name that is not from `ciphertext_names`."""
+    names = ciphertext_names(len(vectors))
     if set(vectors) != set(names):
-        raise FederationError("a request carried vectors other than sealed parcels")
+        raise FederationError("a request carried vectors other than encrypted messages")
     return [vectors[name] for name in names]
 
 
 def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
-    """Return the participants to which `name` sends sealed parcels with this request, in the order of the parcels."""
+    """Return the participants to which `name` sends encrypted messages with this request, in the order of the ciphertexts."""
     match request:
         case SetUp() | MaskAngles():
             return roles.receivers(name)
@@ -410,7 +409,7 @@ def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
 
 
 def senders(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
-    """Return the participants whose sealed parcels `name` receives with this request, in the order of the parcels."""
+    """Return the participants whose encrypted messages `name` receives with this request, in the order of the ciphertexts."""
     match request:
         case TakeColumns() | TakeProducts():
             return (request.owner,)

@@ -4,7 +4,7 @@ Guarantee. For everyone without its seed, a stream is uniform and independent of
 X25519, HKDF-SHA256 and AES-256. The name of a stream is used once per session, and every session has new keys, so no stream
 masks two texts. `Streams` refuses a name that was used before. A `Streams` object refuses to be copied, or used after a fork.
 
-    seed of a pair       vfl.crypto.sealing.Sealer.seeds, from X25519 and HKDF-SHA256
+    seed of a pair       vfl.crypto.encryption.Encryptor.seeds, from X25519 and HKDF-SHA256
     key of a stream      HKDF-SHA256(seed, info = name), 32 bytes
     words of a stream    AES-256-GCM(key, nonce 0) of zeros, without a tag: AES-256 of the counters 2, 3, 4, ...
 

@@ -11,7 +11,7 @@ import vfl
 from parties.joined.desk import DealerDesk
 from tests.coordinator.organisations import federation
 from tests.coordinator.shares import job
-from vfl.crypto.sealing import SealingKey
+from vfl.crypto.encryption import EncryptionKey
 from vfl.network.federation.events import Refused
 from vfl.network.kinds import to_plain
 from vfl.network.messages import ALIGN, TRAIN, Done, Failure, Finish, Introduce, Load, Offer, Ping, Pong
@@ -82,16 +82,16 @@ def test_only_requests_to_a_dealer_are_answered(dealer: Asked) -> None:
     assert sum(isinstance(event, Refused) for event in dealer.events) == 5
 
 
-def test_a_parcel_is_refused(dealer: Asked) -> None:
+def test_a_ciphertext_is_refused(dealer: Asked) -> None:
     dealer.offer(job())
-    answer = dealer.ask(Meet("s"), **{"parcel 0": b"sealed"})
+    answer = dealer.ask(Meet("s"), **{"ciphertext 0": b"encrypted"})
     assert isinstance(answer, Failure)
 
 
 def test_a_session_is_signed_by_the_dealers_identity(dealer: Asked) -> None:
     dealer.offer(job())
     key = dealer.ask(Meet("s"))
-    assert isinstance(key, SealingKey)
+    assert isinstance(key, EncryptionKey)
     assert key.signature
     assert dealer.ask(Meet("s")) != key  # new keys whenever a session is made
 

@@ -21,7 +21,7 @@ from vfl.base.losses import Logistic
 from vfl.base.penalties import L2
 from vfl.base.problem import Block
 from vfl.base.types import Adjacency
-from vfl.crypto.sealing import Sealer, SealingKey
+from vfl.crypto.encryption import EncryptionKey, Encryptor
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.network.federation import events
 from vfl.network.kinds import FORMAT, from_plain, to_plain
@@ -495,7 +495,7 @@ class TestSealing:
     def test_keys_that_are_not_signed(self, counter) -> None:
         counter.call(offer(job(id="customer"), purpose="align"))
         own = counter.call(Introduce())[0]
-        swapped = Introduced({"bank": own, "telco": SealingKey(own.key, own.signature)})
+        swapped = Introduced({"bank": own, "telco": EncryptionKey(own.key, own.signature)})
         assert "not signed by the identity" in counter.refused(swapped)
         assert "keys of all parties" in counter.refused(Introduced({"bank": own}))
 
@@ -508,8 +508,8 @@ class TestSealing:
     def test_a_partys_own_set_stays_until_others_have_blinded_it(self, counter) -> None:
         assert isinstance(counter.call(offer(job(id="customer"), purpose="align"))[0], Done)
         context = (counter.joined.federation.digest, "run1", "align")
-        telco = Sealer("telco", counter.joined.identities["telco"].key_pem, context)
-        keys = {"bank": counter.call(Introduce())[0], "telco": SealingKey(telco.key, telco.signature)}
+        telco = Encryptor("telco", counter.joined.identities["telco"].key_pem, context)
+        keys = {"bank": counter.call(Introduce())[0], "telco": EncryptionKey(telco.key, telco.signature)}
         for call in (Introduced(keys), MakeSalt(), ReadIds()):
             assert not isinstance(counter.call(call)[0], Failure)
         sizes = {"bank": N, "telco": 5}
@@ -566,10 +566,10 @@ def test_no_call_raises(counter) -> None:
 
 def aligning(counter: Counter) -> None:
     counter.call(offer(job(id="customer"), purpose="align"))
-    telco = Sealer(
+    telco = Encryptor(
         "telco", counter.joined.identities["telco"].key_pem, (counter.joined.federation.digest, "run1", "align")
     )
-    keys = {"bank": counter.call(Introduce())[0], "telco": SealingKey(telco.key, telco.signature)}
+    keys = {"bank": counter.call(Introduce())[0], "telco": EncryptionKey(telco.key, telco.signature)}
     for call in (Introduced(keys), MakeSalt(), ReadIds(), BeginAligning(None, {"bank": N, "telco": 5})):
         assert not isinstance(counter.call(call)[0], Failure)
 
@@ -584,7 +584,7 @@ def of_part(purpose: str) -> Offer:
     return Offer(purpose, "run1", part.to_json(), part.digest, PARTIES)
 
 
-SIGNED = SealingKey(b"k" * 32, b"s" * 64)
+SIGNED = EncryptionKey(b"k" * 32, b"s" * 64)
 TOLD: dict[Any, tuple[object, ...]] = {
     None: (offer(job()), offer(job(), purpose="align"), *map(of_part, ("predict", "evaluate", "serve")), Ping(0.0, 5)),
     (lambda counter: counter.begin(job())): (

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.queries import Fold, Records, Reply, Step
     from vfl.queries.protocol import Released
-    from vfl.queries.query import Priced
+    from vfl.queries.query import ReleaseTerms
 
 BATCH = "batch"
 
@@ -124,7 +124,7 @@ class ShadowParty(Party):
         shadow.seen, shadow.told = [], []
         return shadow
 
-    def release(self, sums: Any, terms: Priced, key: ReleaseKey) -> Vector:
+    def release(self, sums: Any, terms: ReleaseTerms, key: ReleaseKey) -> Vector:
         """Record the exact sums, and return the next given release."""
         self.seen.append((np.asarray(sums * terms.grid, dtype=np.float64), terms.grid))
         return self.told.pop(0).copy()

@@ -98,7 +98,7 @@ Ask: TypeAlias = "Callable[[Question], str | None]"
 
 
 @dataclass(slots=True)
-class Found:
+class ColumnSummary:
     """Summary of a column's cells, read as one kind.
 
     kind : 'numeric', 'boolean', 'text', 'date' or 'other'.
@@ -159,7 +159,7 @@ def _are_dates(cells: pa.Array, spec: Csv | None) -> bool:
     return NO_DATE not in dates_of(cells, spec).to_pylist()
 
 
-def columns_of(party: str, source: Any) -> dict[str, Found]:
+def columns_of(party: str, source: Any) -> dict[str, ColumnSummary]:
     """Read a party's source once. Return {column: summary} in the source's order. Raises DataError.
 
     Each column is read as all kinds that it may have, until a cell is not of a kind.
@@ -170,14 +170,14 @@ def columns_of(party: str, source: Any) -> dict[str, Found]:
         opened = open_source(source, dict.fromkeys(names, "text"), party=party)
     if isinstance(opened, SparseSource) or not names:
         raise opened.origin.error("has no names of columns: write its job by hand")
-    found: dict[str, list[Found]] = {}
+    found: dict[str, list[ColumnSummary]] = {}
     spec = None if opened.typed else source if isinstance(source, Csv) else Csv(str(source))
     for batch in opened.batches(names):
         for name in names:
             cells = batch.column(name)
             if pa.types.is_dictionary(cells.type):
                 cells = cells.dictionary_decode()
-            kinds = found.get(name) or [Found(kind) for kind in _kinds_of(cells.type, typed=opened.typed)]
+            kinds = found.get(name) or [ColumnSummary(kind) for kind in _kinds_of(cells.type, typed=opened.typed)]
             found[name] = [summary for summary in kinds if summary.add(cells, spec)]
     return {name: next((each for each in kinds if each.values), kinds[-1]) for name, kinds in found.items()}
 
@@ -285,7 +285,7 @@ def draft(
 
 
 def _decided(
-    sources: Mapping[str, str | Path | Csv], class_lines: Sequence[str], label: Found | None, *, by_cells: bool
+    sources: Mapping[str, str | Path | Csv], class_lines: Sequence[str], label: ColumnSummary | None, *, by_cells: bool
 ) -> str:
     """Describe, in words, the declarations of a draft that the records decided. by_cells : True if shared cells chose the ids.
 
@@ -324,7 +324,7 @@ def _format_lines(party: str, spec: Csv, known: Sequence[str], folder: Path | No
     return lines
 
 
-def _label(found: Mapping[str, Mapping[str, Found]], given: str | None, ask: Ask) -> tuple[str, str, str]:
+def _label(found: Mapping[str, Mapping[str, ColumnSummary]], given: str | None, ask: Ask) -> tuple[str, str, str]:
     """Return party and column of the label, and how they were found; the column is '' if no column has a usual name."""
     held = [(party, column) for party, columns in found.items() for column in columns]
     if given is None:
@@ -345,7 +345,7 @@ def _label(found: Mapping[str, Mapping[str, Found]], given: str | None, ask: Ask
 
 
 def _ids_with_reason(
-    found: Mapping[str, Mapping[str, Found]],
+    found: Mapping[str, Mapping[str, ColumnSummary]],
     sources: Mapping[str, str | Csv],
     given: str | Sequence[str] | None,
     target: str,
@@ -375,7 +375,7 @@ def _said_overlap(cells: Mapping[str, pa.Array]) -> str:
     return "; ".join(f"{overlap(own, theirs):.0%} of {first}'s are in {party}'s" for party, theirs in others)
 
 
-def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | None) -> dict[str, str]:
+def _ids(found: Mapping[str, Mapping[str, ColumnSummary]], given: str | Sequence[str] | None) -> dict[str, str]:
     """Return {party: id column}. Without `given`, names decide: {} unless every file has a usual name of an id."""
     if given is None:
         chosen = {party: next(filter(named_as_id, columns), None) for party, columns in found.items()}
@@ -413,7 +413,7 @@ def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | 
     return {party: chosen_of[party] for party in found}
 
 
-def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]], how: str) -> list[str]:
+def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, ColumnSummary]], how: str) -> list[str]:
     if not id_of:
         named = ", ".join(f'{_key(party)} = "..."' for party in found)
         return [
@@ -429,7 +429,9 @@ def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]]
     return lines
 
 
-def _factors(columns: Mapping[str, Found], owner: str, target: str, given: Mapping[str, str | None]) -> dict[str, str]:
+def _factors(
+    columns: Mapping[str, ColumnSummary], owner: str, target: str, given: Mapping[str, str | None]
+) -> dict[str, str]:
     """Return {'weight' or 'exposure': column} for the given columns. SpecificationError for a column that does not fit."""
     factors: dict[str, str] = {}
     for role, name in given.items():
@@ -460,7 +462,7 @@ def _factor_lines(owner: str, factors: Mapping[str, str], loss: str) -> list[str
     return lines
 
 
-def _loss(label: Found | None, class_lines: Sequence[str]) -> str:
+def _loss(label: ColumnSummary | None, class_lines: Sequence[str]) -> str:
     """Return the loss that fits a label: by the declared classes if there are any, else by the label's cells."""
     classes = next((line for line in class_lines if line.lstrip("# ").startswith("classes = ")), None)
     if classes is not None:
@@ -470,18 +472,18 @@ def _loss(label: Found | None, class_lines: Sequence[str]) -> str:
     return "poisson" if all(re.fullmatch(r"[0-9]+", value) for value in label.values) else "squared"
 
 
-def _counts(found: Found) -> bool:
+def _counts(found: ColumnSummary) -> bool:
     """Return True for numbers that seem to be counts: whole, four or more from 0 on, and the largest of them rare."""
     whole = found.kind == "numeric" and all(re.fullmatch(r"[0-9]+", value) for value in found.values)
     numbers = sorted(found.values, key=int) if whole else []
     return len(numbers) > 3 and numbers[0] == "0" and RARE * found.values[numbers[-1]] <= max(found.values.values())
 
 
-def _binary(found: Found) -> bool:
+def _binary(found: ColumnSummary) -> bool:
     return found.kind == "boolean" or ((found.low, found.high) == (0.0, 1.0) and len(found.values) <= 2)
 
 
-def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
+def _class_lines(target: str, found: ColumnSummary | None, ask: Ask) -> list[str]:
     if found is None:
         return []
     lines = []
@@ -529,7 +531,9 @@ def _names(owned: Mapping[str, list[str]], *others: tuple[str, str]) -> dict[tup
     return {(party, column): f"{party}.{column}" if held[column] > 1 else column for party, column in pairs}
 
 
-def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping[str, Found], ask: Ask) -> list[str]:
+def _declarations(
+    columns: Mapping[str, tuple[str, str, ColumnSummary]], beside: Mapping[str, ColumnSummary], ask: Ask
+) -> list[str]:
     """Return the job file's tables that declare the columns.
 
     columns : {feature: (its party, its name at that party, summary of its cells)}.
@@ -574,7 +578,7 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
     return lines
 
 
-def _codes(column: str, found: Found) -> list[str]:
+def _codes(column: str, found: ColumnSummary) -> list[str]:
     """Return a comment that asks if a column with few distinct integers holds codes of categories."""
     if (
         not 2 <= len(found.values) <= FEW
@@ -589,7 +593,7 @@ def _codes(column: str, found: Found) -> list[str]:
     ]
 
 
-def _hints(column: str, local: str, party: str, found: Found) -> list[str]:
+def _hints(column: str, local: str, party: str, found: ColumnSummary) -> list[str]:
     """Return comments on texts that may be numbers, dates or marks of missing cells. local : the column's name at its party."""
     if found.kind != "text" or named_as_id(local):
         return []
@@ -623,7 +627,7 @@ def _middle(line: str) -> str:
     return "0" if low <= 0 <= high else _short((low + high) / 2, ROUND_HALF_EVEN)
 
 
-def _dropped(column: str, party: str, found: Found) -> list[str]:
+def _dropped(column: str, party: str, found: ColumnSummary) -> list[str]:
     """Return the declaration that drops a column, with a comment on what the column probably holds."""
     if not named_as_id(column) and len(found.values) <= MANY:
         constant = found.values or found.kind == "other"
@@ -636,7 +640,7 @@ def _dropped(column: str, party: str, found: Found) -> list[str]:
     ]
 
 
-def range_of(found: Found) -> str:
+def range_of(found: ColumnSummary) -> str:
     """Return the range of the cells in few digits, rounded outwards, so that no cell lies outside."""
     return f"[{_short(found.low or 0.0, ROUND_FLOOR)}, {_short(found.high or 0.0, ROUND_CEILING)}]"
 

@@ -48,27 +48,27 @@ _NAMES = {" ": "spaces", "\u00a0": "no-break spaces", "\u202f": "narrow no-break
 
 
 @dataclass(frozen=True, slots=True)
-class Recognised:
+class RecognisedFormat:
     """Recognised format. source : path, or the file with its format. said : the format in words; '' for a plain file."""
 
     source: str | Csv
     said: tuple[str, ...] = ()
 
 
-def recognise(source: str | Path | Csv) -> Recognised:
+def recognise(source: str | Path | Csv) -> RecognisedFormat:
     """Return a text file with its recognised format. Other sources, and files with a declared format, are returned unchanged.
 
     A file that cannot be read is returned unchanged, since opening the file later reports the error.
     """
     if isinstance(source, Csv):
-        return Recognised(source)
+        return RecognisedFormat(source)
     path = str(source)
     if not is_recognised(source):
-        return Recognised(path)
+        return RecognisedFormat(path)
     try:
         return _recognised(path, plain=path.lower().endswith(CSV))
     except Exception:  # noqa: BLE001 - readers of damaged files raise anything
-        return Recognised(path)
+        return RecognisedFormat(path)
 
 
 def is_recognised(source: str | Path | Csv) -> bool:
@@ -76,7 +76,7 @@ def is_recognised(source: str | Path | Csv) -> bool:
     return not isinstance(source, Csv) and ADDRESS not in str(source) and is_text(str(source))
 
 
-def _recognised(path: str, *, plain: bool) -> Recognised:
+def _recognised(path: str, *, plain: bool) -> RecognisedFormat:
     encoding = _encoding(path)
     with pa.input_stream(path) as raw:
         sample: bytes = raw.read(SAMPLE)
@@ -103,7 +103,7 @@ def _recognised(path: str, *, plain: bool) -> Recognised:
         ("dates", dates, dates is not None, f"looks like dates as {dates}{doubt}"),
     )
     options = {name: value for name, value, holds, _ in found if holds and name}
-    return Recognised(formatted(path, options), tuple(said for _, _, holds, said in found if holds))
+    return RecognisedFormat(formatted(path, options), tuple(said for _, _, holds, said in found if holds))
 
 
 def _encoding(path: str) -> str:

@@ -12,7 +12,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from parties.sources.sparse import is_sparse
-from vfl.apps.estimators.vertical import Given, Prepared, VerticalModel
+from vfl.apps.estimators.vertical import PreparedFit, RecordNumbers, VerticalModel
 from vfl.base.arguments import require_number
 from vfl.base.columns import canonical_category
 from vfl.base.losses import ClassWeighted
@@ -93,7 +93,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         """
         return self._fit(X, y, sample_weight=sample_weight)
 
-    def prepared(self, X: Any, y: Any, sample_weight: Any = None) -> Prepared:  # type: ignore[override]
+    def prepared(self, X: Any, y: Any, sample_weight: Any = None) -> PreparedFit:  # type: ignore[override]
         """Return the job that `fit` would run on these data. Sets `classes_`."""
         reads = self.epsilon is None if self.classes is None else _reads(self.classes)
         declared = self.classes is not None and not reads
@@ -120,17 +120,17 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
             factors=factors,
         )
 
-    def fitted(self, prepared: Prepared, result: Result, n_iter: int) -> Self:
+    def fitted(self, prepared: PreparedFit, result: Result, n_iter: int) -> Self:
         """Set the attributes of a finished fit; `coef_` is (1, p) and `intercept_` (1,) for two classes."""
         super().fitted(prepared, result, n_iter)
         self.coef_, self.intercept_ = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
         return self
 
-    def _loss(self, codes: Integers, factors: Mapping[str, Given]) -> str | ClassWeighted:
+    def _loss(self, codes: Integers, factors: Mapping[str, RecordNumbers]) -> str | ClassWeighted:
         weights = self._class_weights(codes, factors["weight"].values if "weight" in factors else None)
         return "logistic" if weights is None else ClassWeighted(negative=weights[0], positive=weights[1])
 
-    def _with_class_weights(self, factors: dict[str, Given], codes: Integers) -> dict[str, Given]:
+    def _with_class_weights(self, factors: dict[str, RecordNumbers], codes: Integers) -> dict[str, RecordNumbers]:
         """Multiply the records' weights by the weights of the records' classes, and adapt the public limits of the weights.
 
         The product is between 0 and (upper limit of record weights)·(largest class weight).
@@ -138,9 +138,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         weights = self._class_weights(codes, factors["weight"].values if "weight" in factors else None)
         if weights is None:
             return factors
-        s, (low, high) = factors.get("weight", Given(np.ones(len(codes)), (0.0, 1.0)))
+        s, (low, high) = factors.get("weight", RecordNumbers(np.ones(len(codes)), (0.0, 1.0)))
         product = np.clip(s, low, high) * weights[codes]
-        return {**factors, "weight": Given(product, (0.0, high * float(weights.max())))}
+        return {**factors, "weight": RecordNumbers(product, (0.0, high * float(weights.max())))}
 
     def _class_weights(self, codes: Integers, s: Vector | None) -> Vector | None:
         """Return the declared weight of each class, (K,); None if all weights are 1.

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.metrics import d2_tweedie_score
 
 from vfl.apps.estimators.columns import DEFAULT_BOUNDS
-from vfl.apps.estimators.vertical import Given, Prepared, VerticalRegressor, per_record
+from vfl.apps.estimators.vertical import PreparedFit, RecordNumbers, VerticalRegressor, per_record
 from vfl.base.columns import checked_bounds
 from vfl.base.losses import Gamma, Poisson, Tweedie, loss_of
 from vfl.base.penalties import L1, L2, ElasticNet, NoPenalty
@@ -90,7 +90,7 @@ class VerticalLinearRegression(VerticalRegressor):
         """
         return self._fit(X, y, sample_weight=sample_weight)
 
-    def prepared(self, X: Any, y: Any, sample_weight: Any = None) -> Prepared:  # type: ignore[override]
+    def prepared(self, X: Any, y: Any, sample_weight: Any = None) -> PreparedFit:  # type: ignore[override]
         """Return the job that `fit` would run on these data."""
         X, y = self._validated(X, y, y_numeric=True)
         factors = self._weights(sample_weight, X)
@@ -225,7 +225,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         """
         return self._fit(X, y, exposure=exposure, sample_weight=sample_weight)
 
-    def prepared(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None) -> Prepared:  # type: ignore[override]
+    def prepared(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None) -> PreparedFit:  # type: ignore[override]
         """Return the job that `fit` would run on these data."""
         X, y = self._validated(X, y, y_numeric=True)
         if exposure is not None:
@@ -256,12 +256,12 @@ class VerticalPoissonRegressor(VerticalRegressor):
             )
         return low, high
 
-    def _exposure(self, exposure: Vector | None) -> dict[str, Given]:
+    def _exposure(self, exposure: Vector | None) -> dict[str, RecordNumbers]:
         """Return the exposures with their limits, in the form that `_prepare` takes; {} without exposures."""
         if exposure is None:
             return {}
         if self.exposure_bounds is not None:
-            return {"exposure": Given(exposure, checked_bounds(tuple(self.exposure_bounds)))}
+            return {"exposure": RecordNumbers(exposure, checked_bounds(tuple(self.exposure_bounds)))}
         if self.epsilon is not None:
             raise SpecificationError(
                 "exposure needs public limits, above 0: declare exposure_bounds=(lo, hi), from what is publicly known"
@@ -269,7 +269,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         if not exposure.min() > 0.0:
             raise DataError("exposure holds numbers that are not above 0: drop the records")
         low, high = float(exposure.min()), float(exposure.max())
-        return {"exposure": Given(exposure, (low, high if high > low else math.nextafter(low, math.inf)))}
+        return {"exposure": RecordNumbers(exposure, (low, high if high > low else math.nextafter(low, math.inf)))}
 
     def _means(self, y: Vector, largest: float) -> tuple[float, float]:
         """Return the limits of the mean. Only a fit without privacy may read the limits from y."""

@@ -53,14 +53,14 @@ DEFAULT_WEIGHTS = (0.0, 1.0)
 """Default limits of the records' weights."""
 
 
-class Given(NamedTuple):
+class RecordNumbers(NamedTuple):
     """Exposures or weights of the records, (n,), and their declared limits."""
 
     values: Vector
     bounds: tuple[float, float]
 
 
-class Prepared(NamedTuple):
+class PreparedFit(NamedTuple):
     """A fit before its run: the job, {party: source}, and the names of X's columns."""
 
     job: Job
@@ -134,24 +134,24 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             )
         return X, y.astype(np.float64, copy=False) if y_numeric else y
 
-    def _weights(self, sample_weight: Any, X: Any) -> dict[str, Given]:
+    def _weights(self, sample_weight: Any, X: Any) -> dict[str, RecordNumbers]:
         """Return the records' weights with their limits, in the form that `_prepare` takes; {} without weights."""
         if sample_weight is None:
             return {}
         s = per_record(sample_weight, X.shape[0], "sample_weight")
         if self.weight_bounds is not None:
-            return {"weight": Given(s, checked_bounds(tuple(self.weight_bounds)))}
+            return {"weight": RecordNumbers(s, checked_bounds(tuple(self.weight_bounds)))}
         if self.epsilon is not None:
             warn(
                 f"weight_bounds are not declared, so sample_weight is clamped to {DEFAULT_WEIGHTS}: declare "
                 "weight_bounds=(lo, hi), from what is publicly known"
             )
-            return {"weight": Given(s, DEFAULT_WEIGHTS)}
+            return {"weight": RecordNumbers(s, DEFAULT_WEIGHTS)}
         if not ((s >= 0.0).all() and s.any()):
             raise DataError("sample_weight holds numbers below 0, or only zeros: drop the records")
-        return {"weight": Given(s, (0.0, float(s.max())))}
+        return {"weight": RecordNumbers(s, (0.0, float(s.max())))}
 
-    def _counted(self, n_records: int, factors: Mapping[str, Given]) -> tuple[float, float]:
+    def _counted(self, n_records: int, factors: Mapping[str, RecordNumbers]) -> tuple[float, float]:
         """Return n·s_max and the mean of s/s_max (1 for a private fit), for weights s up to s_max. Penalties follow from both.
 
         A job divides Σ s_i·ℓ_i by n·s_max. scikit-learn does not divide the sum (Ridge), or divides it by Σ s_i (Lasso).
@@ -166,7 +166,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         prepared = self.prepared(X, y, **given)
         return self.fitted(prepared, *self._run(prepared.job, prepared.sources))
 
-    def prepared(self, X: Any, y: Any, **given: Any) -> Prepared:
+    def prepared(self, X: Any, y: Any, **given: Any) -> PreparedFit:
         """Return the job that `fit` would run on these data; nothing is released. given : other arguments of `fit`."""
         raise NotImplementedError
 
@@ -180,8 +180,8 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         label_bounds: tuple[float, float] | None = None,
         classes: tuple[Any, ...] | None = None,
         read_from_data: str | None = None,
-        factors: Mapping[str, Given] = columns.NO_FACTORS,
-    ) -> Prepared:
+        factors: Mapping[str, RecordNumbers] = columns.NO_FACTORS,
+    ) -> PreparedFit:
         """Return the job of a fit, with its data.
 
         y : (n,) labels in the form that the job reads. read_from_data : the declarations that were read from X or y, in words.
@@ -216,9 +216,9 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             sparse=tuple(q for q in partition.parties if partition.columns(q)) if is_sparse(X) else (),
         )
         sources = columns.sources_of(partition, names, X, y, {role: given.values for role, given in factors.items()})
-        return Prepared(job, sources, names)
+        return PreparedFit(job, sources, names)
 
-    def fitted(self, prepared: Prepared, result: Result, n_iter: int) -> Self:
+    def fitted(self, prepared: PreparedFit, result: Result, n_iter: int) -> Self:
         """Set the attributes of a fit, given the result and the number of passes.
 
         `coef_` is (p,) in the order and units of X's columns, and (K, p) with K > 2 classes. With curves `coef_` has one

@@ -26,12 +26,12 @@ from vfl.launch.run.verification import verify_run
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vfl.apps.monitor import Counted, Drift, Monitored
+    from vfl.apps.monitor import Drift, DriftReport, NoisyCounts
     from vfl.measures import Estimate
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedRun:
     """One run of a comparison.
 
     name : name of the run's folder. holds : True if the run's certificate holds. facts : settings and guarantee.
@@ -59,7 +59,7 @@ class Compared:
         }
 
 
-def compared(run: str | Path) -> Compared:
+def compared(run: str | Path) -> ComparedRun:
     """Read one finished run from its folder. Raises OutputError for any other folder."""
     run = Path(run)
     check_finished(run)
@@ -89,17 +89,17 @@ def compared(run: str | Path) -> Compared:
         for kind, findings in result.findings.items()
         for name, e in findings.measures.items()
     }
-    return Compared(run.name or str(run), report.ok, facts, measures, tuple(effects_of(result)))
+    return ComparedRun(run.name or str(run), report.ok, facts, measures, tuple(effects_of(result)))
 
 
-def compare(runs: Sequence[str | Path]) -> tuple[Compared, ...]:
+def compare(runs: Sequence[str | Path]) -> tuple[ComparedRun, ...]:
     """Read the runs to compare, at least two. Raises SpecificationError for fewer, OutputError for other folders."""
     if len(runs) < 2:
         raise SpecificationError("a comparison needs two runs or more: vfl show RUN RUN")
     return tuple(compared(run) for run in runs)
 
 
-def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
+def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, ...]]:
     """Return the table: one row per measure, then one per setting. Each row has a name, then one cell per run."""
     names = list(dict.fromkeys(name for run in runs for name in run.measures))
     rows = [("certificate", *("holds" if run.holds else "DOES NOT HOLD" for run in runs))]
@@ -111,7 +111,7 @@ def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
     return rows
 
 
-def notes_of(runs: Sequence[Compared]) -> list[str]:
+def notes_of(runs: Sequence[ComparedRun]) -> list[str]:
     """Return one sentence per measure in which another run differs from the first by more than both intervals explain.
 
     The runs count as independent. Then the squared half-width of the difference's interval is the sum of the squared
@@ -134,7 +134,7 @@ def notes_of(runs: Sequence[Compared]) -> list[str]:
     return said or ["no measure differs from the first run's by more than both intervals explain"]
 
 
-def as_text(runs: Sequence[Compared]) -> str:
+def as_text(runs: Sequence[ComparedRun]) -> str:
     """Return the comparison as aligned columns."""
     rows = [("", *(run.name for run in runs)), *rows_of(runs)]
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
@@ -142,7 +142,7 @@ def as_text(runs: Sequence[Compared]) -> str:
     return "\n".join((*lines, "", *notes_of(runs)))
 
 
-def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
+def write_comparison(runs: Sequence[ComparedRun], path: Path) -> Path:
     """Write the comparison as one HTML page that loads no other file; return its path."""
     if path.suffix != ".html":
         raise SpecificationError(f"a comparison is written to a file that ends in .html, not {path.suffix!r}")
@@ -161,7 +161,7 @@ def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
     return path
 
 
-def _overlaid(runs: Sequence[Compared]) -> Markup | None:
+def _overlaid(runs: Sequence[ComparedRun]) -> Markup | None:
     """Return one chart per column that overlays the curves of several runs; None if no column has several curves."""
     drawn = []
     for first in runs[0].effects:
@@ -196,7 +196,7 @@ ABOUT = (
 )
 
 
-def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping[str, Monitored]) -> str:
+def drift_page(monitored: DriftReport, threshold: float, title: str, days: Mapping[str, DriftReport]) -> str:
     """Return the page. threshold : index above which a column counts as drifted. days : all comparisons so far, by time."""
 
     def bins(one: Drift) -> Markup:
@@ -206,7 +206,7 @@ def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping
         shown = table(("bin", "share before", "share today"), rows, numbers=(1, 2))
         return section(one.name, shown, remark(noise) if any(most) else None)
 
-    def cost(name: str, own: Counted) -> Markup:
+    def cost(name: str, own: NoisyCounts) -> Markup:
         guarantee = f"ε = {own.epsilon:.3g}, δ = {own.delta:.2g}; " if own.epsilon < float("inf") else ""
         return element("p", f"{name}: {own.n_records:,} records; {guarantee}{own.scope}.")
 
@@ -241,7 +241,7 @@ def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping
     )
 
 
-def _history(monitored: Monitored, threshold: float, days: Mapping[str, Monitored]) -> Markup:
+def _history(monitored: DriftReport, threshold: float, days: Mapping[str, DriftReport]) -> Markup:
     """Return a heat map of each column's population stability index over time. Twice the threshold is the darkest shade."""
     over = [{one.name: one.index for one in day.drifts} for day in days.values()]
     strips = [
@@ -260,7 +260,7 @@ def _history(monitored: Monitored, threshold: float, days: Mapping[str, Monitore
     )
 
 
-def _calibration(counted: Mapping[str, Counted]) -> Markup | None:
+def _calibration(counted: Mapping[str, NoisyCounts]) -> Markup | None:
     drawn = []
     for name, own in counted.items():
         chart = None if own.scores is None else calibration_chart(own.scores, own.n_records)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from vfl.apps.serving.callers import Callers
     from vfl.apps.serving.file import Caller
-    from vfl.apps.serving.scoring import Scores, Scoring, Version
+    from vfl.apps.serving.scoring import Scores, ServedModels, Version
 
 ARROW = "application/vnd.apache.arrow.stream"
 OPENAPI = Path(__file__).with_name("openapi.json")
@@ -55,7 +55,7 @@ A = TypeVar("A")
 class Application:
     """Starlette application of a service."""
 
-    def __init__(self, scoring: Scoring, callers: Callers) -> None:
+    def __init__(self, scoring: ServedModels, callers: Callers) -> None:
         self._scoring, self._callers = scoring, callers
         self._waiting = self._held = 0
         self._large = ThreadPoolExecutor(1, "vfl large bodies")

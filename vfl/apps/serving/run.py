@@ -14,11 +14,11 @@ import pyarrow as pa
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from coordinator.federation.gathering import Gathering
+from coordinator.federation.gathering import ConnectedMembers
 from vfl.apps.serving.application import LARGEST_BODY, Application
 from vfl.apps.serving.callers import Callers
 from vfl.apps.serving.file import read_service
-from vfl.apps.serving.scoring import Scoring
+from vfl.apps.serving.scoring import ServedModels
 from vfl.errors import PlacementError, SpecificationError, VflError
 from vfl.launch.metrics import Server
 from vfl.network.federation.file import identity_for, read_federation
@@ -135,7 +135,7 @@ class Service:
         self._stack = contextlib.ExitStack()
         gathering = self._stack.enter_context(self._gathering()) if self.file.federation is not None else None
         try:
-            self.scoring = Scoring(self.file, self._callers, gathering)
+            self.scoring = ServedModels(self.file, self._callers, gathering)
         except BaseException:
             self._stack.close()
             raise
@@ -232,7 +232,7 @@ class Service:
         return signal.signal(signal.SIGHUP, reload)
 
     @contextlib.contextmanager
-    def _gathering(self) -> Iterator[Gathering]:
+    def _gathering(self) -> Iterator[ConnectedMembers]:
         path = self.file.federation
         if path is None:
             raise SpecificationError("the service has no federation")
@@ -243,7 +243,9 @@ class Service:
                 "parties send their margins. Write a federation file with vfl federation new NAME --coordinator "
                 f"{self.file.party}=…"
             )
-        with Gathering(federation, identity_for(federation, path, self.file.party, self.file.identity)) as gathering:
+        with ConnectedMembers(
+            federation, identity_for(federation, path, self.file.party, self.file.identity)
+        ) as gathering:
             yield gathering
 
     def _context(self, config: uvicorn.Config, default: Any) -> ssl.SSLContext:

@@ -45,7 +45,7 @@ from vfl.network.wire.frames import Limits, as_vector
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from coordinator.federation.gathering import Answer, Gathering, Link
+    from coordinator.federation.gathering import Answer, ConnectedMembers, Link
     from vfl.apps.serving.callers import Callers
     from vfl.apps.serving.file import Caller, ServedModel, ServiceFile
     from vfl.base.types import Vector
@@ -323,7 +323,7 @@ class RemoteParty(PartyLane):
     gathering : the streams to the parties. parties : all parties of the service. seconds : time limit for one answer.
     """
 
-    def __init__(self, party: str, gathering: Gathering, run: str, seconds: float) -> None:
+    def __init__(self, party: str, gathering: ConnectedMembers, run: str, seconds: float) -> None:
         super().__init__(party)
         self._gathering, self._run, self._seconds = gathering, run, seconds
         self._link: Link | None = None
@@ -494,7 +494,7 @@ class _Model:
         return own if self.active is None or self.active in own else [*own, self.active]
 
 
-class Scoring:
+class ServedModels:
     """Models of a service, the models' versions, and the parties that score records together.
 
     Guarantee. A score is the sum of the parts of one version, for one id. If a party is away, the request fails, or the
@@ -505,7 +505,7 @@ class Scoring:
         ready, and when something else keeps it from answering.
     """
 
-    def __init__(self, file: ServiceFile, callers: Callers, gathering: Gathering | None) -> None:
+    def __init__(self, file: ServiceFile, callers: Callers, gathering: ConnectedMembers | None) -> None:
         self.party, self._seconds, self._callers = file.party, file.answer_seconds, callers
         self._gathering, self._run = gathering, uuid.uuid4().hex
         self.lanes: dict[str, PartyLane] = {}

@@ -29,7 +29,7 @@ import numpy as np
 from coordinator.charging.budget import Budget, Reserved
 from coordinator.coordinator import Outcome
 from vfl.apps.tuning.candidates import INCLUSION, Tuning, tuning_of
-from vfl.apps.tuning.sealed import FOLDER, Sealed, Trial, chosen
+from vfl.apps.tuning.sealed import FOLDER, Trial, TrialOutcomes, chosen
 from vfl.base import markup
 from vfl.base.documents import read_json
 from vfl.base.writing import write_whole
@@ -178,7 +178,7 @@ def tune(
     if output is None:
         book = Book(tuning, budget)
         book.reserve()
-        return _Tune(tuning, settings, book, Sealed(None), watch).run(signer, None)
+        return _Tune(tuning, settings, book, TrialOutcomes(None), watch).run(signer, None)
     folder = fresh_folder(output)
     if budget.ledger is None:
         budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
@@ -188,7 +188,7 @@ def tune(
     write_whole(folder / NAME, json.dumps({"format": FORMAT, **state}, indent=1, ensure_ascii=False))
     try:
         book.reserve()
-        return _Tune(tuning, settings, book, Sealed(folder), watch).run(signer, folder)
+        return _Tune(tuning, settings, book, TrialOutcomes(folder), watch).run(signer, folder)
     except VflError as error:
         _name_remedy(error, folder, book)
         raise
@@ -206,7 +206,7 @@ def resume(
     if (folder / WINNER).exists():
         _unpack(folder)
     if (folder / MODEL).exists():
-        Sealed(folder).remove()
+        TrialOutcomes(folder).remove()
         result = Result.load(folder)
         number = [job.digest for job in tuning.trials].index(result.job.digest) + 1
         found = result.findings.get(SCORE)
@@ -218,7 +218,7 @@ def resume(
     book = Book(tuning, budget)
     try:
         book.resume()
-        return _Tune(tuning, settings, book, Sealed(folder), watch or _warn).run(signer, folder)
+        return _Tune(tuning, settings, book, TrialOutcomes(folder), watch or _warn).run(signer, folder)
     except VflError as error:
         _name_remedy(error, folder, book, resumed=True)
         raise
@@ -314,7 +314,7 @@ class _Tune:
     _tuning: Tuning
     _settings: Settings
     _book: Book
-    _sealed: Sealed
+    _sealed: TrialOutcomes
     _watch: Watch
     _plans: tuple[Plan, ...] = ()
     _aligned: str = field(default_factory=lambda: uuid.uuid4().hex)

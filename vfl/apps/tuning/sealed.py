@@ -87,7 +87,7 @@ class Trial:
         self.values[:] = 0.0
 
 
-class Sealed:
+class TrialOutcomes:
     """Outcomes by number of the trial. folder : output folder of the tuning run; None keeps outcomes in memory."""
 
     def __init__(self, folder: Path | None) -> None:

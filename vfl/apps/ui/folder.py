@@ -40,7 +40,7 @@ TABLE = "[partition"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FolderItems:
     """Items below a folder: {name: path} for each kind, in the order in which pages list the items.
 
     A name is the item's path relative to the folder, with '/' on every system.
@@ -55,9 +55,9 @@ class Found:
     ledgers: dict[str, Path] = field(default_factory=dict)
 
 
-def find(root: Path, ledgers: Sequence[Path] = ()) -> Found:
+def find(root: Path, ledgers: Sequence[Path] = ()) -> FolderItems:
     """Return all items below `root`. ledgers : ledger files elsewhere, listed by their whole paths."""
-    found, left = Found(), MOST_FILES
+    found, left = FolderItems(), MOST_FILES
     for number, (folder, files) in enumerate(_folders(root)):
         if number >= MOST:
             break
@@ -147,7 +147,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedRun:
     """A run whose log is read repeatedly. Each reading continues where the last one ended."""
 
     folder: Path

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from vfl.apps.report.facts import Facts
-    from vfl.apps.ui.folder import Found, Progress
+    from vfl.apps.ui.folder import FolderItems, Progress
     from vfl.job import Job
     from vfl.privacy.ledger import Balance
 
@@ -66,7 +66,7 @@ def quoted(name: str) -> str:
     return quote(os.fsencode(name), safe="/")
 
 
-def overview(base: str, root: Path, found: Found, states: Mapping[str, tuple[Child, ...]]) -> str:
+def overview(base: str, root: Path, found: FolderItems, states: Mapping[str, tuple[Child, ...]]) -> str:
     """Return the page that lists all items. states : {run: table cells from `state_of`}."""
     runs = [(link(base, "run", name), *states[name]) for name in found.runs]
     runs += [(name, "a tune at work, or interrupted", "", "", written(at)) for name, at in found.tunes.items()]

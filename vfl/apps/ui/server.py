@@ -31,7 +31,7 @@ from vfl.apps.report.card import html as card_html
 from vfl.apps.report.facts import gathered
 from vfl.apps.report.run import html as report_html
 from vfl.apps.ui import pages
-from vfl.apps.ui.folder import LONGEST, Found, Watched, find, ledger_of
+from vfl.apps.ui.folder import LONGEST, FolderItems, WatchedRun, find, ledger_of
 from vfl.base.documents import opened, parse_json
 from vfl.errors import OutputError, VflError
 from vfl.job import file as jobfile
@@ -79,7 +79,7 @@ class Work:
         if error is None:
             outcome: T = task.result()
             return outcome
-        if isinstance(error, (VflError, OSError, Expected)):
+        if isinstance(error, (VflError, OSError, PageError)):
             raise error
         log.debug("an item cannot be shown", exc_info=error)
         raise OutputError(f"it is damaged ({type(error).__name__})") from error
@@ -97,7 +97,7 @@ class Work:
             task.set_exception(error)
 
 
-class Expected(Exception):
+class PageError(Exception):
     """Base class of errors that `Work.done` passes on unchanged."""
 
 
@@ -120,7 +120,7 @@ ITEM = 2.0
 """Longest time in seconds that the overview waits for one run."""
 
 
-class Refused(Expected):
+class Refused(PageError):
     """Raised for a request that has no page, with its HTTP status and a sentence."""
 
     def __init__(self, status: HTTPStatus, said: str) -> None:
@@ -135,12 +135,12 @@ class Site:
         self.root = root
         self.base = base
         self._ledgers = tuple(ledgers)
-        self._watched: dict[Path, Watched] = {}
+        self._watched: dict[Path, WatchedRun] = {}
         self._facts: dict[Path, tuple[object, Facts]] = {}
-        self._found = Found()
+        self._found = FolderItems()
         self._lock = threading.Lock()  # held to read or write one of the three fields above, never while reading files
         self._work = Work()
-        self._routes: Mapping[str, Callable[[Found, str, Mapping[str, str]], str]] = {
+        self._routes: Mapping[str, Callable[[FolderItems, str, Mapping[str, str]], str]] = {
             "run": self._run,
             "live": lambda found, name, _: json.dumps(self._progress(found, _named(found.runs, name)).to_dict()),
             "report": lambda found, name, _: report_html(self._gathered(found, _named(found.runs, name))),
@@ -169,7 +169,7 @@ class Site:
             return "text/html", pages.problem(self.base, name, str(error))
         return ("application/json" if kind == "live" else "text/html"), text
 
-    def _states(self, found: Found) -> dict[str, tuple[Child, ...]]:
+    def _states(self, found: FolderItems) -> dict[str, tuple[Child, ...]]:
         """Return the cells of all runs, in PATIENCE seconds at most. Damaged files of a run do not affect other runs."""
         states: dict[str, tuple[Child, ...]] = {}
         until = time.monotonic() + PATIENCE
@@ -184,13 +184,13 @@ class Site:
                 states[name] = (f"unreadable: {error}", "", "")
         return states
 
-    def _progress(self, found: Found, folder: Path) -> Progress:
+    def _progress(self, found: FolderItems, folder: Path) -> Progress:
         with self._lock:
-            watched = self._watched.setdefault(folder, Watched(folder))
+            watched = self._watched.setdefault(folder, WatchedRun(folder))
         with watched.lock:
             return watched.progress(tuple(found.ledgers.values()))
 
-    def _run(self, found: Found, name: str, query: Mapping[str, str]) -> str:
+    def _run(self, found: FolderItems, name: str, query: Mapping[str, str]) -> str:
         folder = _named(found.runs, name)
         progress = self._progress(found, folder)
         facts = self._gathered(found, folder) if progress.state == "finished" else None
@@ -200,11 +200,11 @@ class Site:
             section = pages.accounts(SqliteLedger(own, readonly=True).show())
         return pages.run(self.base, name, progress, facts, section)
 
-    def _card(self, found: Found, name: str, query: Mapping[str, str]) -> str:
+    def _card(self, found: FolderItems, name: str, query: Mapping[str, str]) -> str:
         facts = self._gathered(found, _named(found.runs, name))
         return card_html(f"Model card: {facts.certificate.job}", card(facts))
 
-    def _job(self, found: Found, name: str, query: Mapping[str, str]) -> str:
+    def _job(self, found: FolderItems, name: str, query: Mapping[str, str]) -> str:
         path = _named(found.jobs, name)
         job, environment = jobfile.read(path, follow=False)
         given = [field for field in ("n", "positives") if query.get(field, "").strip()]
@@ -218,10 +218,10 @@ class Site:
         whole = None if n_records is None else max(1, round(n_records))
         return pages.job(self.base, name, job, whole, _number(query, "positives"))
 
-    def _ledger(self, found: Found, name: str, query: Mapping[str, str]) -> str:
+    def _ledger(self, found: FolderItems, name: str, query: Mapping[str, str]) -> str:
         return pages.ledger(self.base, name, SqliteLedger(_named(found.ledgers, name), readonly=True).show())
 
-    def _gathered(self, found: Found, folder: Path) -> Facts:
+    def _gathered(self, found: FolderItems, folder: Path) -> Facts:
         """Return the verified facts of a finished run. The facts are cached until the run's files or its ledger change."""
         ledger = ledger_of(folder, _ledger_named(folder), tuple(found.ledgers.values()))
         files = sorted(path for path in folder.iterdir() if path.is_file())

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from parties.dealing import Dealing
+from parties.dealing import DealerService
 from parties.session import Credentials
 from vfl.crypto.alignment import Aligned
 from vfl.errors import VflError
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.charging.budget import Budget
-    from coordinator.federation.gathering import Gathering, Link
+    from coordinator.federation.gathering import ConnectedMembers, Link
     from coordinator.federation.transport import FederationTransport
     from coordinator.rounds import Log
-    from vfl.crypto.alignment import Aligning
+    from vfl.crypto.alignment import AlignmentProgress
     from vfl.job import Job
     from vfl.launch.engines.place import Application, ApplyEvent, Arrangement, Organisations, RunEvent
 
@@ -54,7 +54,7 @@ def run(
     if job.secure is not None and dealer is None:  # the coordinator's own dealer signs with the coordinator's identity
         certificates = {name: member.certificate_pem for name, member in place.federation.parties.items()}
         credentials = Credentials((place.federation.digest, budget.run), place.identity.key_pem, certificates)
-        dealing = Dealing(job, credentials)
+        dealing = DealerService(job, credentials)
 
     def parts(n_records: int) -> tuple[int, int]:
         division = job.subsamples(n_records)
@@ -86,7 +86,7 @@ def run(
 
 def align_only(
     job: Job, sources: Mapping[str, str], arrangement: Arrangement, *, place: Organisations
-) -> Iterator[Aligning | Aligned]:
+) -> Iterator[AlignmentProgress | Aligned]:
     """Wait for the parties. Yield the progress of an alignment, then its outcome."""
     parties = tuple(job.partition.parties)
     offer = _offer_of(job, ALIGN, uuid.uuid4().hex, parties, sources, arrangement)
@@ -136,18 +136,18 @@ def _working(
 
     members : members that take part; () for the parties alone. options : options of the transport.
     """
-    from coordinator.federation.gathering import Gathering
+    from coordinator.federation.gathering import ConnectedMembers
     from coordinator.federation.transport import FederationTransport
 
     check_parties(parties, place.federation)
-    with Gathering(place.federation, place.identity, listen=place.listen) as gathering:
+    with ConnectedMembers(place.federation, place.identity, listen=place.listen) as gathering:
         gathering.wait(members or parties, place.gather_seconds)
         with offering(gathering, members or parties) as complete:
             yield FederationTransport(gathering, parties, timeout=place.faults.answer_seconds, **options), complete
 
 
 @contextlib.contextmanager
-def offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
+def offering(gathering: ConnectedMembers, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
     """Yield a function that tells the parties that the job is finished.
 
     If the context ends and the function was not called, send the reason to the connected parties.
@@ -174,7 +174,7 @@ def offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callabl
         end(why)
 
 
-def _aligned(transport: FederationTransport, arrangement: Arrangement) -> Iterator[Aligning | Aligned]:
+def _aligned(transport: FederationTransport, arrangement: Arrangement) -> Iterator[AlignmentProgress | Aligned]:
     from coordinator.alignment import align
 
     transport.exchange_keys(salted=True)

@@ -10,20 +10,20 @@ from coordinator.alignment import align
 from coordinator.charging.budget import Reserved
 from coordinator.coordinator import Coordinator
 from coordinator.states.shards import MarginShards, ShardMargins, whole
-from coordinator.transport import Call, MessageTransport, Posted
+from coordinator.transport import Call, MessageTransport, PendingCall
 from parties.alignment.reading import joined_rows
-from parties.dealing import Dealing
+from parties.dealing import DealerService
 from parties.loading import consented, load
 from parties.prediction import NewRows, PartGreeting, agreed, all_permitted, part_of
 from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from parties.services.service import Service
 from parties.services.training import PartyService
-from vfl.crypto.alignment import Aligned, Keeping
+from vfl.crypto.alignment import Aligned, IndexRules
 from vfl.crypto.psi import new_salt
 from vfl.errors import FederationError, PartyLost
 from vfl.launch.engines.place import Arrangement, cores_each
-from vfl.network.shards import Here
+from vfl.network.shards import LocalGroup
 from vfl.secure.roles import DEALER
 from vfl.version import __version__
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from coordinator.rounds import Log
     from parties.alignment.index import Index
     from parties.party import Party
-    from vfl.crypto.alignment import Aligning
+    from vfl.crypto.alignment import AlignmentProgress
     from vfl.job import Job
     from vfl.job.job import PartyTask
     from vfl.job.site import InProcess
@@ -54,24 +54,24 @@ class InProcessTransport(MessageTransport):
     parties : {party: a loaded party, or a service (parties.services)}. dealer : dealer of the masks of a run on shares.
     """
 
-    def __init__(self, parties: Mapping[str, Party | Service], dealer: Dealing | None = None) -> None:
+    def __init__(self, parties: Mapping[str, Party | Service], dealer: DealerService | None = None) -> None:
         super().__init__(parties)
         self._parties = parties
         self._dealer = dealer
 
-    def _post(self, call: Call) -> Posted:
+    def _post(self, call: Call) -> PendingCall:
         """Call a participant. It shares the arrays of messages with the coordinator; neither of them writes to the arrays."""
         service = self._service(call.to)
         if call.steps:
-            return Posted(call.to, service.stream(call.message, call.vectors))
+            return PendingCall(call.to, service.stream(call.message, call.vectors))
         answer, sent = service.answer(call.message, call.vectors)
-        return Posted(call.to, (answer, {}), sent) if call.passed else Posted(call.to, (answer, sent))
+        return PendingCall(call.to, (answer, {}), sent) if call.passed else PendingCall(call.to, (answer, sent))
 
-    def collect(self, posted: Sequence[Posted]) -> list[Any]:
+    def collect(self, posted: Sequence[PendingCall]) -> list[Any]:
         """Return the replies, which are already in this process."""
         return [own.answer for own in posted]
 
-    def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:
+    def follow(self, posted: Sequence[PendingCall]) -> Generator[tuple[str, int], None, list[Any]]:
         """Let the participants work one after the other; yield the progress of each participant."""
         answers = []
         for own in posted:
@@ -114,17 +114,17 @@ def run(
         for name, source in there.items()
     }
     # The dealer may reuse its memory, since it deals again only after the words that it dealt have been read.
-    dealer = Dealing(job, recycles=True) if job.trust == "secure" else None
+    dealer = DealerService(job, recycles=True) if job.trust == "secure" else None
     flags = () if dealer is None else (ONE_PROCESS,)
     transport = InProcessTransport(parties) if dealer is None else InProcessTransport(parties, dealer)
-    margins = whole if shards == 1 else partial(MarginShards, Here([ShardMargins() for _ in range(shards)]))
+    margins = whole if shards == 1 else partial(MarginShards, LocalGroup([ShardMargins() for _ in range(shards)]))
     for event in Coordinator(transport, margins=margins).stream(job, budget, log):
         yield replace(event, flags=flags) if flags and isinstance(event, Reserved) else event
 
 
 def align_only(
     job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, place: InProcess
-) -> Iterator[Aligning | Aligned]:
+) -> Iterator[AlignmentProgress | Aligned]:
     """Yield the progress of an alignment, then its outcome. An owner's policy is checked before the owner's data are opened."""
     tasks = {name: job.for_party(name) for name in sources}
     for name, task in tasks.items():
@@ -134,7 +134,7 @@ def align_only(
 
 def _aligned(
     tasks: Mapping[str, PartyTask], sources: Mapping[str, Any], arrangement: Arrangement, cores: int
-) -> Generator[Aligning | Aligned, None, dict[str, Index]]:
+) -> Generator[AlignmentProgress | Aligned, None, dict[str, Index]]:
     salt, parties = new_salt(), tuple(sources)
     alignments = {
         name: AlignmentService(tasks[name], source, arrangement.keeping(name), parties=parties, salt=salt, cores=cores)
@@ -175,8 +175,8 @@ def apply(asked: Application, *, place: InProcess) -> Iterator[ApplyEvent]:
             parties=parties,
             permission=permissions[party],
             measured=measured,
-            aligning=AlignmentService(job.for_party(party).features, opened[party], Keeping(), parties=parties),
-            rows=Here([NewRows(read[party], labelled=measured and party == first) for _ in range(place.shards)]),
+            aligning=AlignmentService(job.for_party(party).features, opened[party], IndexRules(), parties=parties),
+            rows=LocalGroup([NewRows(read[party], labelled=measured and party == first) for _ in range(place.shards)]),
             joined=rows.get(party),
         )
         for party in parties

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vfl.crypto.alignment import Keeping
+from vfl.crypto.alignment import IndexRules
 from vfl.errors import PlacementError, SpecificationError, nearest
 from vfl.job.site import Faults, Federated, InProcess, Ray, Site, resolve
 from vfl.launch.engines.connection import check_address
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from coordinator.coordinator import Event
-    from coordinator.prediction import Predicted
+    from coordinator.prediction import PredictionOutcome
     from vfl.base.types import Vector
-    from vfl.crypto.alignment import Aligned, Aligning
+    from vfl.crypto.alignment import Aligned, AlignmentProgress
     from vfl.job import Job
     from vfl.measures import Findings
     from vfl.network.federation.file import Federation
     from vfl.network.federation.identity import Identity
 
-    RunEvent: TypeAlias = Aligning | Aligned | Event
+    RunEvent: TypeAlias = AlignmentProgress | Aligned | Event
     """Event of a run; the last is its Outcome."""
 
-    ApplyEvent: TypeAlias = Aligning | Aligned | Predicted | Findings
+    ApplyEvent: TypeAlias = AlignmentProgress | Aligned | PredictionOutcome | Findings
     """Event of a prediction or an evaluation; the last is Predicted or Findings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrangement(Keeping):
-    """Owners' policies and index options of one run. Fields of `Keeping` apply to all parties; `folders` replaces `folder`.
+class Arrangement(IndexRules):
+    """Owners' policies and index options of one run. Fields of `IndexRules` apply to all parties; `folders` replaces `folder`.
 
     policies : {party: path of its owner's policy}. folders : {party: folder of its index}. All paths are absolute.
     required : True if an earlier process of the run has trained on the rows of an index. Then no other index may be used.
@@ -46,9 +46,9 @@ class Arrangement(Keeping):
     folders: Mapping[str, str] = field(default_factory=dict)
     required: bool = False
 
-    def keeping(self, party: str) -> Keeping:
+    def keeping(self, party: str) -> IndexRules:
         """Return the rules for a party's index (positions of the aligned records)."""
-        return Keeping(self.folders.get(party), self.run, self.resumed, self.later, self.last, self.again)
+        return IndexRules(self.folders.get(party), self.run, self.resumed, self.later, self.last, self.again)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from coordinator.charging.budget import Budget
     from coordinator.rounds import Log
     from parties.sources.blocks import Blocks
-    from vfl.crypto.alignment import Aligned, Aligning
+    from vfl.crypto.alignment import Aligned, AlignmentProgress
     from vfl.job import Job
     from vfl.launch.engines.bundles import Spot
     from vfl.launch.engines.place import Application, ApplyEvent, RunEvent
@@ -217,7 +217,7 @@ def _parties(
     given : {party: arguments of the party's actor}.
     """
     from coordinator.cluster.ray_transport import Seat
-    from parties.actor import PartyActor, Shared
+    from parties.actor import PartyActor, SharedActor
 
     actors: dict[str, Any] = {}
     for number, hosted in enumerate(processes):
@@ -227,7 +227,7 @@ def _parties(
         if len(hosted) == 1:
             actors[hosted[0]] = ray.remote(PartyActor).options(**own).remote(*given[hosted[0]])
         else:
-            process = ray.remote(Shared).options(**own).remote({name: given[name] for name in hosted})
+            process = ray.remote(SharedActor).options(**own).remote({name: given[name] for name in hosted})
             actors |= {name: Seat(process, number, name) for name in hosted}
     return actors
 
@@ -350,7 +350,7 @@ def run(
 
 def align_only(
     job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, place: Ray
-) -> Iterator[Aligning | Aligned]:
+) -> Iterator[AlignmentProgress | Aligned]:
     """Start the actors. Yield the progress of an alignment, then its outcome."""
     with _federation(job, sources, place, arrangement) as (actors, handed, coordinator):
         yield from _aligned(arrangement, actors, handed, coordinator, place)
@@ -394,7 +394,7 @@ def _events(method: Any, place: Ray, *arguments: Any, **named: Any) -> Iterator[
 
 def _aligned(
     arrangement: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, place: Ray
-) -> Iterator[Aligning | Aligned]:
+) -> Iterator[AlignmentProgress | Aligned]:
     from vfl.network.shards.ray_transport import answer_of
 
     # Send the salt to the parties and never to the coordinator.

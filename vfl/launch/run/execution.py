@@ -12,7 +12,7 @@ import numpy as np
 
 from coordinator.charging.budget import Budget, Reserved
 from coordinator.coordinator import Outcome
-from coordinator.rounds import Log, Lost, Made, Round
+from coordinator.rounds import Log, Lost, ReleasesComplete, Round
 from vfl.errors import LedgerError, SpecificationError
 from vfl.job.environment import Ledger
 from vfl.job.job import require_job
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vfl.base.types import Vector
-    from vfl.crypto.alignment import Aligned, Aligning
+    from vfl.crypto.alignment import Aligned, AlignmentProgress
     from vfl.crypto.signatures import SigningKey
     from vfl.job import Job
     from vfl.launch.engines.place import Arrangement, At, Place, RunEvent
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from vfl.queries.protocol import Released
     from vfl.solvers.releases.labels import LabelCounts
 
-    Event = Aligning | Aligned | Plan | Reserved | Round | Lost
+    Event = AlignmentProgress | Aligned | Plan | Reserved | Round | Lost
     Watch = Callable[[Event], None]
 
 GIVEN_UP = (
@@ -217,7 +217,7 @@ def events_of(job: Job, settings: Settings) -> Iterator[Event | Result]:
             witness.note(event)
             if isinstance(event, Outcome):
                 yield witness.result(event)
-            elif not isinstance(event, Made):
+            elif not isinstance(event, ReleasesComplete):
                 yield event
 
 

@@ -30,7 +30,7 @@ LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "15", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 
 
 @dataclass(frozen=True, slots=True)
-class Tracked:
+class TrackedValues:
     """Plain values of a run. params and tags are text or numbers, metrics are finite numbers. Names are valid in MLflow."""
 
     params: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Tracked:
         return {"params": dict(self.params), "metrics": dict(self.metrics), "tags": dict(self.tags)}
 
 
-def tracked(result: Result) -> Tracked:
+def tracked(result: Result) -> TrackedValues:
     """Return the values of a run that a tracker may hold. They cost no privacy, since all of them are public or released.
 
     Raises OutputError if a signed certificate does not fit the model.
@@ -85,7 +85,7 @@ def tracked(result: Result) -> Tracked:
         "vfl.signed_with": "" if certificate.signature is None else certificate.signature.public_key,
     }
     shown = {name: value if isinstance(value, int | float) else str(value)[:LONGEST] for name, value in params.items()}
-    return Tracked(
+    return TrackedValues(
         _named(shown),
         _named({name: float(value) for name, value in metrics.items() if math.isfinite(value)}),
         {name: value[:LONGEST] for name, value in tags.items() if value},

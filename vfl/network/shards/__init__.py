@@ -80,7 +80,7 @@ class Group(ABC):
         return self.start(method, *arguments)
 
 
-class Here(Group):
+class LocalGroup(Group):
     """Group of objects in this process, called one after another."""
 
     def start(self, method: str, *arguments: Any) -> Each:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredVector:
     """A constant vector of a run in a transport's store. Each party fetches it once, instead of once per query.
 
     reference : reference to the vector in the store. number : a number that differs between stored vectors.

@@ -8,7 +8,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from vfl.errors import PartyLost, VflError
-from vfl.network.shards.lending import Borrower, Lent, Stored
+from vfl.network.shards.lending import Borrower, Lent, StoredVector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ FETCH_SECONDS = 600.0
 """Time limit, in seconds, for one vector to arrive from the object store."""
 
 
-class Named:
+class NamedActor:
     """Base of actors whose name, of run and party, appears where Ray shows an actor: in its lists, logs and dashboard."""
 
     def __repr__(self) -> str:
@@ -40,22 +40,22 @@ class Reader:
         """Return True if this process can read shared memory of the actor that has sent the probe."""
         return probe is not None and self._borrower.borrow(probe) is not None
 
-    def read(self, given: Vector | Lent | Stored | None) -> Vector | None:
+    def read(self, given: Vector | Lent | StoredVector | None) -> Vector | None:
         """Return a given vector; a shared or stored one is read-only. Return None if shared memory can no longer be read."""
         if isinstance(given, Lent):
             return self._borrower.borrow(given)
-        if isinstance(given, Stored):
+        if isinstance(given, StoredVector):
             stored: Vector = ray.get(given.reference, timeout=FETCH_SECONDS)
             return stored
         return given
 
 
-def stored(vector: Vector) -> Vector | Stored:
+def stored(vector: Vector) -> Vector | StoredVector:
     """Return a reference to the vector in the object store. A small vector is returned itself, to be sent inline."""
-    return vector if vector.nbytes <= INLINE_BYTES else Stored(ray.put(vector), 0)
+    return vector if vector.nbytes <= INLINE_BYTES else StoredVector(ray.put(vector), 0)
 
 
-def sent(vector: Vector, lend: Callable[[Vector], Lent | None], *, near: bool) -> Vector | Lent | Stored:
+def sent(vector: Vector, lend: Callable[[Vector], Lent | None], *, near: bool) -> Vector | Lent | StoredVector:
     """Return a small vector itself; else return a reference to the vector in shared memory or in the object store.
 
     near : True if all readers are on this machine. Shared memory is then used if possible.

@@ -47,7 +47,7 @@ WAIT_SECONDS = 0.1
 """Seconds between two checks by `first` that the other process still runs, until that process opens its end."""
 
 
-class Ended(Exception):
+class PipeClosed(Exception):
     """The process at the other end of the pipes is gone, or takes too long."""
 
 
@@ -74,7 +74,7 @@ class End:
                 self._writeable()
                 left = left[os.write(self._writes, left) :]
         except BrokenPipeError:
-            raise Ended from None
+            raise PipeClosed from None
 
     def _writeable(self) -> None:
         """Wait until the pipe has room for bytes. Raises Ended if that takes too long."""
@@ -89,7 +89,7 @@ class End:
         while size:
             part = os.read(self._reads, size)
             if not part:
-                raise Ended
+                raise PipeClosed
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
@@ -125,19 +125,19 @@ class Pipes(End):
         until = time.monotonic() + self._seconds
         while not _ready(self._reads, WAIT_SECONDS):
             if time.monotonic() > until or (ended() and not _ready(self._reads, 0.0)):
-                raise Ended
+                raise PipeClosed
         self._there.close()
         return self.read()
 
     def read(self) -> bytes:
         """Wait for the next message. Raises Ended if no more messages will come, or if the message takes too long."""
         if not _ready(self._reads, self._seconds):
-            raise Ended
+            raise PipeClosed
         return super().read()
 
     def _writeable(self) -> None:
         if not _ready(self._writes, self._seconds, select.POLLOUT):
-            raise Ended
+            raise PipeClosed
 
     def close(self) -> None:
         """Close both ends."""
@@ -168,7 +168,7 @@ def answering(address: Address) -> Iterator[End]:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class CarriedReferences:
     """Answer that contains references which the caller does not know yet. It is returned by Ray and closes the pipes."""
 
     answer: Any
@@ -209,17 +209,17 @@ def written(message: Any) -> tuple[bytes, References]:
     return file.getvalue(), pickler.references
 
 
-class Serving:
+class PipeActor:
     """Base of actors that accept calls over pipes."""
 
-    def serve(self, address: Address, references: Sequence[Any] = ()) -> Carried | None:
+    def serve(self, address: Address, references: Sequence[Any] = ()) -> CarriedReferences | None:
         """Answer calls that arrive on the pipes, until the caller closes the pipes. Raises the first error of a call.
 
         references : references that both ends know. The first answer with an unknown reference is returned, which closes the
             pipes.
         """
         known = {name: reference for reference in references if (name := name_of(reference)) is not None}
-        with contextlib.suppress(Ended), answering(address) as pipes:
+        with contextlib.suppress(PipeClosed), answering(address) as pipes:
             pipes.write(b"")
             while True:
                 method, arguments = _Incoming(pipes.read(), known).load()
@@ -227,9 +227,9 @@ class Serving:
                 try:
                     body, used = written(answer)
                 except UNFIT:
-                    return Carried(answer)
+                    return CarriedReferences(answer)
                 if not known.keys() >= used.keys():
-                    return Carried(answer)
+                    return CarriedReferences(answer)
                 pipes.write(body)
                 del arguments, answer, body  # these may be large, and the next call may come much later
         return None
@@ -260,13 +260,13 @@ class Caller:
         if self._pipes is None or not self._known.keys() >= references.keys():
             self._open(references)
         if self._pipes is not None:
-            with contextlib.suppress(Ended):
+            with contextlib.suppress(PipeClosed):
                 self._pipes.write(body)
 
     def hear(self) -> Any:
         """Return the answer to the last call, or raise the error of this call."""
         if self._pipes is not None:
-            with contextlib.suppress(Ended):
+            with contextlib.suppress(PipeClosed):
                 return _Incoming(self._pipes.read(), self._known).load()
         self.close()
         carried = self._wait(self._serving)
@@ -288,7 +288,7 @@ class Caller:
         self._serving = self._member.serve.remote(pipes.address, list(self._known.values()))
         try:
             pipes.first(lambda: self._ended(self._serving))
-        except Ended:
+        except PipeClosed:
             pipes.close()
         else:
             self._pipes = pipes
@@ -306,7 +306,7 @@ def written_references(answer: Any) -> References:
         return {}
 
 
-class Served(Group):
+class PipeGroup(Group):
     """Group of Ray actors. While `near` is True, calls use pipes; `near` means that all actors run on this machine.
 
     An error of a call sets `near` to False, since a lost member may restart on another machine. This process passes vectors to

@@ -199,7 +199,7 @@ def _key(number: int, kind: int) -> bytes:
     return varint(number << 3 | kind)
 
 
-class Incoming:
+class IncomingCall:
     """A call or an answer that is being received. It is assembled from frames.
 
     content : bytes of content that came with the head. held : {name: (digest, vector)} of kept constants; new ones are added.

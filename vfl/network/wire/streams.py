@@ -219,7 +219,7 @@ class Listener:
         return why
 
 
-class Dialled:
+class PartyStream:
     """A party's end of a stream. `frames` yields incoming frames and raises StreamBroken at the end of the stream."""
 
     def __init__(self, federation: Federation, identity: Identity, outgoing: Iterator[bytes]) -> None:

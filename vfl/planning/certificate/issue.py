@@ -166,7 +166,7 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
         "colluding parties, with the coordinator or without, learn of other columns what (ε, δ) allows, computationally, if "
         "all participants are semi-honest; one more party learns residuals, and the dealer with one party learns columns and "
         "residuals: NOT protected",
-        "coordinator": "opened sums with noise, and sealed texts that it cannot read: (ε, δ), if all participants are "
+        "coordinator": "opened sums with noise, and encrypted texts that it cannot read: (ε, δ), if all participants are "
         "semi-honest",
         "dealer": "its own masks and noise, and opened sums with noise: (ε, δ), with the coordinator or without, if all "
         "participants are semi-honest",

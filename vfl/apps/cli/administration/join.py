@@ -32,7 +32,7 @@ from vfl.network.federation.events import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vfl.launch.join import Joining
+    from vfl.launch.join import JoinArguments
     from vfl.launch.metrics import Metrics
     from vfl.network.federation.events import Event
 
@@ -167,7 +167,7 @@ class Screen:
     The cost of a run is printed at the first release, whenever the reserved ε changes, and every HEARTBEAT seconds.
     """
 
-    def __init__(self, joining: Joining, *, as_json: bool = False) -> None:
+    def __init__(self, joining: JoinArguments, *, as_json: bool = False) -> None:
         self._joining = joining
         self._as_json = as_json
         self._open: dict[str, Requested] = {}

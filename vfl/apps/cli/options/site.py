@@ -171,7 +171,7 @@ class Connections(logging.Handler):
                 click.echo(f"{who} is refused: {line['why']}", err=True)
 
 
-class Timed(logging.Formatter):
+class TimedFormatter(logging.Formatter):
     """Log formatter that adds the time, in seconds since 1970, to every JSON line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -205,7 +205,7 @@ def _logged(path: Path) -> Iterator[None]:
         handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"cannot write the log {str(path)!r}: {error.strerror}") from error
-    handler.setFormatter(Timed())
+    handler.setFormatter(TimedFormatter())
     with _handling(handler, LINKS), _handling(handler, ROUNDS):
         yield
     handler.close()

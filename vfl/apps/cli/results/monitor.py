@@ -14,7 +14,7 @@ from vfl.errors import OutputError, SpecificationError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vfl.apps.monitor import Counted
+    from vfl.apps.monitor import NoisyCounts
 
 DRIFTED = 7
 """Exit code if the drift of a column or of the score exceeds the threshold."""
@@ -76,7 +76,7 @@ def command(
     """
     import time
 
-    from vfl.apps.monitor import Counted, compare, count, count_own
+    from vfl.apps.monitor import NoisyCounts, compare, count, count_own
     from vfl.apps.report.comparison import drift_page
     from vfl.apps.report.markup import element
     from vfl.base.writing import write_whole
@@ -109,7 +109,7 @@ def command(
                 "a ledger keeps a budget for each data set, and the job names none: give --dataset NAME"
             )
 
-        def counted(given: tuple[str, ...], account: str | None) -> Counted:
+        def counted(given: tuple[str, ...], account: str | None) -> NoisyCounts:
             data = records_of(where, parties, run=run, sources=given)
             with watched(where, parties, quiet=as_json):
                 return count(result, data, dataset=account, at=site, epsilon=paid, delta=delta, ledger=ledger)
@@ -123,7 +123,7 @@ def command(
         now.save(run / HISTORY / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() // 10**6 % 1000:03}.json")
     if output is not None:
         past = [] if party is not None else sorted((run / HISTORY).glob("*.json"))
-        days = {path.stem: compare(result, then, Counted.load(path)) for path in past}
+        days = {path.stem: compare(result, then, NoisyCounts.load(path)) for path in past}
         write_whole(output, drift_page(found, threshold, title, days))
     rows = {one.name: {"index": one.index, "floor": one.floor, "limit": one.limit} for one in found.drifts}
     said = (f"{one}{'  DRIFT' if one.name in exceeding else ''}" for one in found.drifts)
@@ -141,9 +141,9 @@ def _own(given: tuple[str, ...], party: str, formats: tuple[str, ...]) -> Any:
     return found
 
 
-def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> Counted:
+def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> NoisyCounts:
     """Return the stored counts of the training records. If there are none, release, charge and store the counts."""
-    from vfl.apps.monitor import Counted
+    from vfl.apps.monitor import NoisyCounts
 
     path = run / BASELINE
     if path.exists():
@@ -153,11 +153,11 @@ def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> Counted:
                 "other records",
                 err=True,
             )
-        return Counted.load(path)
+        return NoisyCounts.load(path)
     if not before:
         raise SpecificationError(
             "there is no baseline yet: give --training, the records of the training, to release one"
         )
-    found: Counted = counted(before)
+    found: NoisyCounts = counted(before)
     found.save(path)
     return found

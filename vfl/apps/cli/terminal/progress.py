@@ -13,7 +13,7 @@ import click
 
 from coordinator.rounds import Lost, Round
 from vfl.apps.cli.terminal.streams import drawing, shown
-from vfl.crypto.alignment import Aligned, Aligning
+from vfl.crypto.alignment import Aligned, AlignmentProgress
 from vfl.planning import Plan
 
 if TYPE_CHECKING:
@@ -139,11 +139,11 @@ class Progress:
             )
             click.echo(f"finished after {self._made} of at most {self._round_trips} rounds{why}", err=True)
 
-    def __call__(self, event: Aligning | Aligned | Plan | Reserved | Round | Lost) -> None:
+    def __call__(self, event: AlignmentProgress | Aligned | Plan | Reserved | Round | Lost) -> None:
         """Show one event: of the alignment if there is one, then the plan, then each round."""
         if self._quiet:
             return
-        if isinstance(event, Aligning):
+        if isinstance(event, AlignmentProgress):
             self._align(event)
         elif isinstance(event, Aligned):
             self._steps.end()
@@ -158,7 +158,7 @@ class Progress:
             what = f"party {event.party!r}" if event.party else "a shard of the margins"
             click.echo(f"round {event.number + 1}: lost {what}: {event.why}", err=True)
 
-    def _align(self, event: Aligning) -> None:
+    def _align(self, event: AlignmentProgress) -> None:
         if not self._aligning:
             self._steps.begin(event.total)
             self._aligning = True

@@ -1,9 +1,9 @@
-"""Seal texts and vectors that one party sends to another through the coordinator, which cannot read, change or replay them.
+"""Encrypt texts and vectors that one party sends to another through the coordinator, which cannot read, change or replay them.
 
 Guarantee. Each party makes a fresh X25519 key per run. It signs this key with the key of its identity, and the federation file
 pins identities. Without identities (on one cluster), the process that forwards the X25519 keys can replace them. `open` returns
-only texts that the named party sealed for this party, in this run, under this label, in the order of sealing. For all other
-texts it raises FederationError. The coordinator learns the lengths of texts.
+only texts that the named party encrypted for this party, in this run, under this label, in the order of encryption. It raises
+FederationError for all other texts. The coordinator learns the lengths of texts.
 
     key of a direction   HKDF-SHA256(X25519(own, other's), info = context, sender, receiver, both public keys)
     each piece           AES-256-GCM, nonce = (number of the text, number of the piece), bound to its label and length
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PIECE = 3840 << 7
-"""Number of bytes that are sealed as one piece. A piece fits the second-level cache. It holds whole records of the dealer's
+"""Number of bytes that are encrypted as one piece. A piece fits the second-level cache. It holds whole records of the dealer's
 random integers (vfl.secure), for any number of Fourier terms."""
 TAG = 16
-_DOMAIN = b"vfl sealed, version 2"
+_DOMAIN = b"vfl encrypted, version 2"
 
 
-class Sealer:
-    """One party's end of all sealed texts in one run. A sealer holds secrets and cannot be pickled.
+class Encryptor:
+    """One party's end of all encrypted texts in one run. A encryptor holds secrets and cannot be pickled.
 
     party : name of this party. context : names of the federation and the run.
     key_pem : private key of the party's identity; None where participants have no identities (one process or one Ray cluster).
@@ -64,7 +64,7 @@ class Sealer:
         self._ways: dict[tuple[str, str], tuple[bytes, int]] = {}
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Sealer holds secrets and cannot be pickled")
+        raise TypeError("a Encryptor holds secrets and cannot be pickled")
 
     def meet(self, other: str, key: bytes, signature: bytes = b"", certificate_pem: bytes | None = None) -> None:
         """Take another party's key. Raises FederationError unless the identity in the certificate has signed the key.
@@ -76,7 +76,7 @@ class Sealer:
 
         if other in self._met:
             if self._met[other] != key:
-                raise FederationError(f"{self._party!r} was sent two keys for sealed texts of {other!r} in one run")
+                raise FederationError(f"{self._party!r} was sent two keys for encrypted texts of {other!r} in one run")
             return
         public = None if certificate_pem is None else load_pem_x509_certificate(certificate_pem).public_key()
         signed, shared = self._anonymous or isinstance(public, ec.EllipticCurvePublicKey), b""
@@ -89,8 +89,8 @@ class Sealer:
             signed = False
         if not signed:
             raise FederationError(
-                f"the key for sealed texts that came for {other!r} is not signed by the identity of {other!r}: the coordinator "
-                "or the connection to it is faulty"
+                f"the encryption key that came for {other!r} is not signed by the identity of {other!r}: the coordinator or "
+                "the connection to it is faulty"
             ) from None
         self._met[other] = key
         for sender, receiver, first, second in (
@@ -108,63 +108,63 @@ class Sealer:
         """Return {other: shared seed, 32 bytes} for all parties that this party has met."""
         return dict(self._seeds)
 
-    def seal(self, to: str, label: str, data: bytes | memoryview) -> bytes:
-        """Return the data sealed for party `to`."""
+    def encrypt(self, to: str, label: str, data: bytes | memoryview) -> bytes:
+        """Return the data encrypted for party `to`."""
         data = memoryview(data).cast("B")
         pieces = (data[start : start + PIECE] for start in range(0, max(len(data), 1), PIECE))
-        return bytes(self.seal_pieces(to, label, pieces, len(data)))
+        return bytes(self.encrypt_pieces(to, label, pieces, len(data)))
 
-    def seal_pieces(
+    def encrypt_pieces(
         self, to: str, label: str, pieces: Iterable[memoryview], size: int, out: bytearray | None = None
     ) -> bytearray:
-        """Return `size` bytes of data sealed for party `to`.
+        """Return `size` bytes of data encrypted for party `to`.
 
         pieces : PIECE bytes each, the last one may be shorter. Pieces are read one after another, so they may share one buffer.
-        out : buffer of `sealed_size(size)` bytes, which is overwritten and returned; None for a new buffer.
+        out : buffer of `encrypted_size(size)` bytes, which is overwritten and returned; None for a new buffer.
         """
         key, number = self._next(self._party, to)
-        sealed = bytearray(sealed_size(size)) if out is None else out
-        target, at, bound = memoryview(sealed), 0, _bound(label, size)
+        encrypted = bytearray(encrypted_size(size)) if out is None else out
+        target, at, bound = memoryview(encrypted), 0, _bound(label, size)
         for place, piece in enumerate(pieces):
-            if at == len(sealed) or len(piece) != min(PIECE, size - place * PIECE):
-                raise FederationError("a text to be sealed came in pieces of wrong lengths")
+            if at == len(encrypted) or len(piece) != min(PIECE, size - place * PIECE):
+                raise FederationError("a text to be encrypted came in pieces of wrong lengths")
             cipher = Cipher(AES256(key), GCM(_nonce(number, place))).encryptor()
             cipher.authenticate_additional_data(bound)
             end = at + cipher.update_into(piece, target[at : at + len(piece)])
             cipher.finalize()
             at = end + TAG
             target[end:at] = cipher.tag
-        if at != len(sealed):
-            raise FederationError("a text to be sealed lacks pieces")
-        return sealed
+        if at != len(encrypted):
+            raise FederationError("a text to be encrypted lacks pieces")
+        return encrypted
 
-    def open(self, sender: str, label: str, sealed: bytes | memoryview) -> bytearray:
-        """Return the data that `sender` sealed for this party under this label. Raises FederationError for any other text."""
-        size = memoryview(sealed).nbytes
+    def open(self, sender: str, label: str, encrypted: bytes | memoryview) -> bytearray:
+        """Return the data that `sender` encrypted for this party under this label. Raises FederationError for other text."""
+        size = memoryview(encrypted).nbytes
         opened = bytearray(max(size - TAG * max(-(-size // (PIECE + TAG)), 1), 0))
-        for _ in self.open_pieces(sender, label, sealed, memoryview(opened)):
+        for _ in self.open_pieces(sender, label, encrypted, memoryview(opened)):
             pass
         return opened
 
     def open_pieces(
-        self, sender: str, label: str, sealed: bytes | memoryview, out: memoryview | None = None
+        self, sender: str, label: str, encrypted: bytes | memoryview, out: memoryview | None = None
     ) -> Iterator[memoryview]:
-        """Yield, in pieces, the data that `sender` sealed for this party under this label. Every piece is verified first.
+        """Yield, in pieces, the data that `sender` encrypted for this party under this label. Every piece is verified first.
 
         A later piece may still raise FederationError, so publish nothing before the end.
         out : buffer as long as the text, which receives all pieces; None to overwrite each piece with the next.
         """
-        key, number = self._next(sender, self._party)  # not at first iteration: calls come in the order of sealing
-        return self._opened(sender, label, memoryview(sealed).cast("B"), key, number, out)
+        key, number = self._next(sender, self._party)  # not at first iteration: calls come in the order of encryption
+        return self._opened(sender, label, memoryview(encrypted).cast("B"), key, number, out)
 
     def _opened(
-        self, sender: str, label: str, sealed: memoryview, key: bytes, number: int, out: memoryview | None
+        self, sender: str, label: str, encrypted: memoryview, key: bytes, number: int, out: memoryview | None
     ) -> Iterator[memoryview]:
-        count = max(-(-len(sealed) // (PIECE + TAG)), 1)
-        size = len(sealed) - TAG * count
+        count = max(-(-len(encrypted) // (PIECE + TAG)), 1)
+        size = len(encrypted) - TAG * count
         bound, buffer = _bound(label, size), memoryview(bytearray(max(min(PIECE, size), 0)))
         for place in range(count):
-            part = sealed[place * (PIECE + TAG) : (place + 1) * (PIECE + TAG)]
+            part = encrypted[place * (PIECE + TAG) : (place + 1) * (PIECE + TAG)]
             length = len(part) - TAG
             try:
                 cipher = Cipher(AES256(key), GCM(_nonce(number, place), bytes(part[length:]))).decryptor()
@@ -174,14 +174,14 @@ class Sealer:
                 cipher.finalize()
             except (InvalidTag, ValueError):  # ValueError: a text too short for its tag, or for `out`
                 raise FederationError(
-                    f"a text that came for {self._party!r} is not what {sender!r} sealed for it: the coordinator or the "
+                    f"a text that came for {self._party!r} is not what {sender!r} encrypted for it: the coordinator or the "
                     "connection to it is faulty"
                 ) from None
             yield found
 
     def _next(self, sender: str, receiver: str) -> tuple[bytes, int]:
         if (sender, receiver) not in self._ways:
-            raise FederationError(f"{sender!r} and {receiver!r} have no key for sealed texts")
+            raise FederationError(f"{sender!r} and {receiver!r} have no key for encrypted texts")
         key, number = self._ways[sender, receiver]
         self._ways[sender, receiver] = (key, number + 1)
         return key, number
@@ -190,8 +190,8 @@ class Sealer:
         return _joined(self._context, b"key", party.encode(), key)
 
 
-def sealed_size(size: int) -> int:
-    """Return the length of a sealed text of `size` bytes."""
+def encrypted_size(size: int) -> int:
+    """Return the length of an encrypted text of `size` bytes."""
     return size + TAG * max(-(-size // PIECE), 1)
 
 
@@ -208,10 +208,10 @@ def _joined(*parts: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class SealingKey:
-    """A party's public key in one run. Others use it to seal vectors for this party that pass through the coordinator.
+class EncryptionKey:
+    """A party's public key in one run. Others use it to encrypt vectors for this party that pass through the coordinator.
 
-    key : X25519, 32 bytes. signature : by the party's identity, as in vfl.crypto.sealing.
+    key : X25519, 32 bytes. signature : by the party's identity, as in vfl.crypto.encryption.
     """
 
     key: bytes

@@ -1,4 +1,4 @@
-"""Texts that pass through somebody else: only the receiver reads them, and only what the sender sealed, in its order."""
+"""Texts that pass through somebody else: only the receiver reads them, and only what the sender encrypted, in its order."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from vfl.crypto import sealing
-from vfl.crypto.sealing import Sealer, sealed_size
+from vfl.crypto import encryption
+from vfl.crypto.encryption import Encryptor, encrypted_size
 from vfl.errors import FederationError
 from vfl.network.federation.identity import new_identity
 
@@ -22,7 +22,7 @@ def identities(tmp_path_factory):
 
 def sealers(identities, contexts=None):
     made = {
-        name: Sealer(name, identity.key_pem, (contexts or {}).get(name, CONTEXT))
+        name: Encryptor(name, identity.key_pem, (contexts or {}).get(name, CONTEXT))
         for name, identity in identities.items()
     }
     for name, one in made.items():
@@ -34,29 +34,29 @@ def sealers(identities, contexts=None):
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 4096])
 def test_only_the_receiver_reads_it(identities, size, monkeypatch) -> None:
-    monkeypatch.setattr(sealing, "PIECE", 1000)
+    monkeypatch.setattr(encryption, "PIECE", 1000)
     made = sealers(identities)
     data = bytes(range(256)) * 16
-    sealed = made["bank"].seal("telco", "set", data[:size])
-    assert len(sealed) == sealed_size(size)
-    assert data[:size] not in sealed or size < 2
-    assert made["telco"].open("bank", "set", sealed) == data[:size]
+    encrypted = made["bank"].encrypt("telco", "set", data[:size])
+    assert len(encrypted) == encrypted_size(size)
+    assert data[:size] not in encrypted or size < 2
+    assert made["telco"].open("bank", "set", encrypted) == data[:size]
     with pytest.raises(FederationError):
-        made["shop"].open("bank", "set", sealed)
+        made["shop"].open("bank", "set", encrypted)
 
 
 def test_changes_replays_and_other_orders_are_refused(identities) -> None:
     def fresh():
         made = sealers(identities)
-        texts = [made["bank"].seal("telco", "set", b"one"), made["bank"].seal("telco", "set", b"two")]
+        texts = [made["bank"].encrypt("telco", "set", b"one"), made["bank"].encrypt("telco", "set", b"two")]
         return made, texts
 
     made, (first, second) = fresh()
     assert made["telco"].open("bank", "set", first) == b"one"
-    with pytest.raises(FederationError, match="is not what 'bank' sealed"):
+    with pytest.raises(FederationError, match="is not what 'bank' encrypted"):
         made["telco"].open("bank", "set", first)  # again
     made, (first, second) = fresh()
-    with pytest.raises(FederationError, match="is not what 'bank' sealed"):
+    with pytest.raises(FederationError, match="is not what 'bank' encrypted"):
         made["telco"].open("bank", "set", second)  # first
     made, (first, second) = fresh()
     with pytest.raises(FederationError):
@@ -78,19 +78,19 @@ def test_changes_replays_and_other_orders_are_refused(identities) -> None:
 
 
 def test_pieces_cannot_be_left_out_or_swapped(identities, monkeypatch) -> None:
-    monkeypatch.setattr(sealing, "PIECE", 10)
-    each = 10 + sealing.TAG
+    monkeypatch.setattr(encryption, "PIECE", 10)
+    each = 10 + encryption.TAG
     for order in ((1, 0, 2), (0, 1), (0, 1, 2, 2), (0, 0, 2)):
         made = sealers(identities)
-        sealed = made["bank"].seal("telco", "set", bytes(30))
-        pieces = [sealed[k * each : (k + 1) * each] for k in range(3)]
+        encrypted = made["bank"].encrypt("telco", "set", bytes(30))
+        pieces = [encrypted[k * each : (k + 1) * each] for k in range(3)]
         with pytest.raises(FederationError):
             made["telco"].open("bank", "set", b"".join(pieces[k] for k in order))
 
 
 def test_keys_are_signed_by_the_identity_for_this_run(identities) -> None:
     made = sealers(identities)
-    bank = Sealer("bank", identities["bank"].key_pem, CONTEXT)
+    bank = Encryptor("bank", identities["bank"].key_pem, CONTEXT)
     for key, signature, name in (
         (made["shop"].key, made["shop"].signature, "telco"),  # signed by another
         (made["telco"].key, made["telco"].signature, "shop"),  # under another name
@@ -101,7 +101,7 @@ def test_keys_are_signed_by_the_identity_for_this_run(identities) -> None:
     ):
         with pytest.raises(FederationError, match="not signed by"):
             bank.meet(name, key, signature, identities[name].certificate_pem)
-    other = Sealer("telco", identities["telco"].key_pem, ("federation", "another run", "align"))
+    other = Encryptor("telco", identities["telco"].key_pem, ("federation", "another run", "align"))
     with pytest.raises(FederationError, match="is not signed"):
         bank.meet("telco", other.key, other.signature, identities["telco"].certificate_pem)
 
@@ -110,64 +110,64 @@ def test_keys_that_come_again_use_no_nonce_again(identities) -> None:
     """Two texts under one nonce would show the coordinator their difference."""
     made = sealers(identities)
     bank, telco = made["bank"], made["telco"]
-    first = bank.seal("telco", "set", b"one")
+    first = bank.encrypt("telco", "set", b"one")
     bank.meet("telco", telco.key, telco.signature, identities["telco"].certificate_pem)
-    assert bank.seal("telco", "set", b"one") != first
+    assert bank.encrypt("telco", "set", b"one") != first
     assert telco.open("bank", "set", first) == b"one"
     telco.meet("bank", bank.key, bank.signature, identities["bank"].certificate_pem)
-    with pytest.raises(FederationError, match="is not what 'bank' sealed"):
+    with pytest.raises(FederationError, match="is not what 'bank' encrypted"):
         telco.open("bank", "set", first)
 
 
 def test_a_second_key_of_a_party_is_refused(identities) -> None:
     bank = sealers(identities)["bank"]
-    again = Sealer("telco", identities["telco"].key_pem, CONTEXT)
+    again = Encryptor("telco", identities["telco"].key_pem, CONTEXT)
     with pytest.raises(FederationError, match=r"two keys.*'telco'"):
         bank.meet("telco", again.key, again.signature, identities["telco"].certificate_pem)
 
 
 def test_secrets_stay(identities) -> None:
     with pytest.raises(TypeError, match="holds secrets"):
-        pickle.dumps(Sealer("bank", identities["bank"].key_pem, CONTEXT))
+        pickle.dumps(Encryptor("bank", identities["bank"].key_pem, CONTEXT))
     with pytest.raises(FederationError, match="have no key"):
-        Sealer("bank", identities["bank"].key_pem, CONTEXT).seal("telco", "set", b"x")
+        Encryptor("bank", identities["bank"].key_pem, CONTEXT).encrypt("telco", "set", b"x")
 
 
 def test_pieces_are_sealed_and_opened_one_after_the_other(identities, monkeypatch) -> None:
-    monkeypatch.setattr(sealing, "PIECE", 10)
+    monkeypatch.setattr(encryption, "PIECE", 10)
     made, data = sealers(identities), bytes(range(25))
     pieces = [memoryview(data)[start : start + 10] for start in (0, 10, 20)]
-    out = bytearray(sealed_size(25))
-    assert made["bank"].seal_pieces("telco", "set", iter(pieces), 25, out) is out
+    out = bytearray(encrypted_size(25))
+    assert made["bank"].encrypt_pieces("telco", "set", iter(pieces), 25, out) is out
     opened = [bytes(piece) for piece in made["telco"].open_pieces("bank", "set", memoryview(out))]
     assert opened == [bytes(piece) for piece in pieces]
     whole = memoryview(bytearray(25))
-    sealed = made["bank"].seal("telco", "set", data)
-    assert len(list(made["telco"].open_pieces("bank", "set", memoryview(sealed), whole))) == 3
+    encrypted = made["bank"].encrypt("telco", "set", data)
+    assert len(list(made["telco"].open_pieces("bank", "set", memoryview(encrypted), whole))) == 3
     assert whole == data
 
 
 def test_texts_are_opened_in_the_order_of_the_calls_though_their_pieces_are_read_later(identities) -> None:
     made = sealers(identities)
-    texts = [made["bank"].seal("telco", "set", text) for text in (b"one", b"two")]
+    texts = [made["bank"].encrypt("telco", "set", text) for text in (b"one", b"two")]
     first, second = (made["telco"].open_pieces("bank", "set", memoryview(text)) for text in texts)
     assert [bytes(next(pieces)) for pieces in (second, first)] == [b"two", b"one"]
 
 
 def test_a_piece_is_verified_before_it_is_yielded(identities, monkeypatch) -> None:
-    monkeypatch.setattr(sealing, "PIECE", 10)
+    monkeypatch.setattr(encryption, "PIECE", 10)
     made = sealers(identities)
-    sealed = bytearray(made["bank"].seal("telco", "set", bytes(30)))
-    sealed[10 + sealing.TAG] ^= 1  # of the second piece
-    pieces = made["telco"].open_pieces("bank", "set", memoryview(sealed))
+    encrypted = bytearray(made["bank"].encrypt("telco", "set", bytes(30)))
+    encrypted[10 + encryption.TAG] ^= 1  # of the second piece
+    pieces = made["telco"].open_pieces("bank", "set", memoryview(encrypted))
     assert bytes(next(pieces)) == bytes(10)
-    with pytest.raises(FederationError, match="is not what 'bank' sealed"):
+    with pytest.raises(FederationError, match="is not what 'bank' encrypted"):
         next(pieces)
 
 
 @pytest.mark.parametrize("sizes", [(10, 10), (10, 5, 10), (10, 10, 5, 0), (25,)])
 def test_other_pieces_than_the_length_asks_for_are_refused(identities, monkeypatch, sizes) -> None:
-    monkeypatch.setattr(sealing, "PIECE", 10)
+    monkeypatch.setattr(encryption, "PIECE", 10)
     bank = sealers(identities)["bank"]
     with pytest.raises(FederationError, match="pieces"):
-        bank.seal_pieces("telco", "set", (memoryview(bytes(size)) for size in sizes), 25)
+        bank.encrypt_pieces("telco", "set", (memoryview(bytes(size)) for size in sizes), 25)
