@@ -8,7 +8,6 @@ import json
 import math
 import re
 import sqlite3
-import tomllib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from tests.coordinator import shares
 from vfl.apps import cli
 from vfl.crypto.signatures import SigningKey
 from vfl.errors import OutputError, SpecificationError
-from vfl.job.plain import digest_of
 from vfl.launch.run.verification import verify_run
 from vfl.launch.train import resume
 from vfl.network.federation.file import read_federation, write_federation
@@ -411,12 +409,6 @@ def test_another_plan_names_the_version_that_issued_the_certificate(tmp_path: Pa
     resigned(tmp_path / "out", solver={**solver, "passes": 4}, code_version="0.0.0")
     plan = next(check for check in verify_run(tmp_path / "out").failed if check.name == "plan")
     assert "vfl 0.0.0" in plan.finding
-
-
-def test_the_digest_of_a_job_is_that_of_its_file() -> None:
-    for options in ({}, {"privacy": None}, {"solver": vfl.SGD(), "holdout": 0.3, "id": "who"}):
-        spec = job(**options)
-        assert digest_of(tomllib.loads(spec.to_toml())) == spec.digest
 
 
 @pytest.fixture(scope="module")

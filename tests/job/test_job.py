@@ -1093,9 +1093,36 @@ class TestDigest:
         )
         assert digests == {here.digest + "\n"}
 
+    @pytest.mark.parametrize(
+        "same",
+        [
+            {"bounds": bounds_without("age"), "columns": {"age": vfl.Numeric((18, 100))}},
+            {"bounds": {}, "columns": {column: vfl.Numeric(ends) for column, ends in BOUNDS.items()}},
+            {"bounds": {f"{party}.{c}": BOUNDS[c] for party, own in PARTIES.items() for c in own}},
+            {"columns": {"default": vfl.Numeric()}},
+            {"name": "other"},
+            {"storage": "float32"},
+            {"margins": "float32"},
+        ],
+        ids=repr,
+    )
+    def test_equal_declarations_and_options_of_execution_keep_a_consent(self, same: dict[str, Any]) -> None:
+        assert job(**same).digest == job().digest
+        assert (job(**same) == job()) == (not {"name", "storage", "margins"} & set(same))
+
+    def test_one_declaration_has_one_digest(self) -> None:
+        fills = [
+            {"fill": {"age": 20}},
+            {"bounds": bounds_without("age"), "columns": {"age": vfl.Numeric((18, 100), 20)}},
+        ]
+        groups = [{"bounds": {"*": (0, 1)}}, {"bounds": {"bank.*": (0, 1), "telco.*": (0, 1)}}]
+        groups += [{"bounds": dict.fromkeys(BOUNDS, (0, 1))}]
+        for forms in (fills, groups):
+            assert len({job(**form).digest for form in (*forms, {})}) == 2
+            assert len({job(**form) for form in forms}) == 1
+
     def test_every_field_changes_the_digest(self) -> None:
         others = [
-            job(name="other"),
             job(loss="squared", bounds=BOUNDS | {"default": (0, 1)}),
             job(penalty=vfl.L2(1e-3)),
             job(penalty=vfl.L1(1e-3)),
@@ -1103,6 +1130,7 @@ class TestDigest:
             job(solver=vfl.SkGD(seed=1)),
             job(bounds=BOUNDS | {"age": (18, 99)}),
             job(bounds=bounds_without("age"), columns={"age": vfl.Boolean()}),
+            job(bounds=BOUNDS | {"default": (0, 1)}),
             job(fill={"age": 20}),
             job(classes=("no", "yes")),
             job(intercept=False),

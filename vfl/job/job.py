@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vfl.base import markup
 from vfl.base.arguments import provides, require, require_number
-from vfl.base.columns import Dropped, canonical_category, categories_of
+from vfl.base.columns import Dropped, Numeric, canonical_category, categories_of
 from vfl.base.features import Curve, curves_in
 from vfl.base.holdout import Split, Subsamples
 from vfl.base.losses import Loss, loss_of
@@ -23,7 +23,7 @@ from vfl.base.problem import INTERCEPT, Targets, coordinates_of
 from vfl.base.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
 from vfl.crypto.identifiers import IdKind
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
-from vfl.job.plain import FORMAT, canonical, digest_of, plain_of
+from vfl.job.plain import FORMAT, digest_of, plain_of
 from vfl.job.start import Start
 from vfl.measures.estimates import margin_of
 from vfl.measures.specification import Evaluation, Fairness, scores_of
@@ -50,6 +50,8 @@ DEFAULT_EVALUATION = Evaluation()
 """Evaluation of a job that has a hold-out and names no evaluation; replace(job, holdout=None) removes this evaluation again."""
 TRUSTS = ("trusted", "secure")
 STORAGES = ("float64", "float32")
+APART = ("name", "storage", "margins")
+"""Options that change neither the guarantee nor what others see of the data, and so are no part of the digest."""
 ALL = "*"
 OF_PARTY = ".*"
 SPELT = {"bounds": "(low, high)", "fill": "value", "columns": "vfl.Categorical([...]) or another declaration"}
@@ -702,8 +704,13 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON of the job, in hexadecimal."""
-        return digest_of(self.to_dict())
+        """SHA-256 of the canonical JSON of what owners consent to, in hexadecimal.
+
+        Equal declarations have one digest, in whichever option they stand. The name and the options of execution have no part.
+        """
+        plain = {key: value for key, value in self.to_dict().items() if key not in (*SPELT, *APART)}
+        declared = {column: own for column, own in self.schema.to_dict().items() if own != {"kind": Numeric.kind}}
+        return digest_of({**plain, "columns": declared})
 
     def __repr__(self) -> str:
         lines = [
@@ -739,10 +746,14 @@ class Job:
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Job) and canonical(self.to_dict()) == canonical(other.to_dict())
+        return isinstance(other, Job) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+    @property
+    def _identity(self) -> tuple[str, ...]:
+        return (self.digest, *(getattr(self, option) for option in APART))
 
 
 def _bounds(column: str) -> str:
