@@ -245,11 +245,10 @@ def cut_off(folder: Path, *, books: bool = True) -> Site:
     with pytest.raises(Cut):
         vfl.train(
             job,
-            vfl.Source(str(site.folder / "all.csv"), policy=environment.policies),
+            environment,
             at="inprocess",
             output=site.run,
             watch=stop,
-            environment=environment.to_dict(),
         )
     return site
 

@@ -1239,3 +1239,18 @@ def test_what_is_no_result_is_refused_with_the_way_to_one(call: Callable[[Any], 
 def test_what_is_no_folder_is_refused(call: Callable[[Any], Any]) -> None:
     with pytest.raises(SpecificationError, match=r"folder must be .*, not 3"):
         call(3)
+
+
+def test_the_environment_of_a_job_file_is_data_site_and_ledger(tmp_path: Path) -> None:
+    """`vfl.train` takes what `Job.from_toml` returns, and a resumed run finds the data again."""
+    rows = "\n".join(f"{k},{k % 7},{'yes' if k % 2 else 'no'}" for k in range(40))
+    (tmp_path / "all.csv").write_text("income,calls,default\n" + rows)
+    named = FILE.split("[data]")[0] + '[simulation]\ntable = "all.csv"\n[ledger]\npath = "none.db"\n'
+    spec, environment = read(tmp_path, named, "solver.passes=2", 'dataset="d"')
+    with pytest.raises(PrivacyError, match="the ledger of data set"):
+        vfl.train(spec, environment)
+    spec = dataclasses.replace(spec, dataset=None)
+    environment = dataclasses.replace(environment, ledger=vfl.Ledger())
+    result = vfl.train(spec, environment, output=tmp_path / "run")
+    assert result.certificate.n_records == 40
+    assert str(tmp_path / "all.csv") in (tmp_path / "run" / "rounds.log").read_text()

@@ -135,8 +135,8 @@ def test_a_policy_refuses_to_count_scores_of_a_model_without_a_guarantee(
     """Every party receives all coefficients with the job, so the owners of other columns would learn them."""
     offered: list[vfl.Job] = []
 
-    def release(job: vfl.Job, data: Any, solver: Any, **terms: Any) -> Any:
-        offered.append(replace(job, solver=solver, privacy=vfl.Privacy(epsilon=1.0)))
+    def release(job: vfl.Job, data: Any, solver: Any, privacy: Any, **terms: Any) -> Any:
+        offered.append(replace(job, solver=solver, privacy=privacy))
         raise LookupError
 
     monkeypatch.setattr("vfl.apps.monitor.paid_release", release)

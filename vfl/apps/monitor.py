@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -20,17 +20,21 @@ from vfl.base.losses import loss_of
 from vfl.base.partition import FeaturePartition
 from vfl.base.writing import write_whole
 from vfl.errors import OutputError, SpecificationError
-from vfl.launch.paid_releases.paid_release import Terms, cost_of, paid_release
+from vfl.launch.paid_releases.paid_release import cost_of, paid_release
 from vfl.launch.paid_releases.woe import evidence
 from vfl.launch.run.result import require_result
 from vfl.measures.estimates import Histogram
+from vfl.privacy.specification import Privacy
 from vfl.solvers.releases.bins import DriftCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vfl.job import Job
+    from vfl.job.environment import Ledger
+    from vfl.launch.engines.place import At
     from vfl.launch.run.result import Result
+    from vfl.privacy.noise import SeededNoise
 
 CELLS = 40
 """Largest number of bins of a numeric column, before bins are merged."""
@@ -130,17 +134,28 @@ class DriftReport:
         return tuple(drift.name for drift in self.drifts if drift.exceeds(threshold))
 
 
-def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unpack[Terms]) -> NoisyCounts:
+def count(
+    result: Result,
+    data: Any,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    dataset: str | None = None,
+    noise: SeededNoise | None = None,
+    at: At = None,
+    ledger: str | Path | Ledger | None = None,
+) -> NoisyCounts:
     """Count records per bin of columns and score, in one run. The run is (ε, δ)-DP for every record under replace-one.
 
     Each party counts its own columns with noise. The coordinator counts the margins with noise, by class, and sees the
     margins as in training (vfl.solvers.releases.bins). The records need labels.
 
     data : as for `train`. dataset : name of these records in the ledger; None takes the data set of the job.
-    terms : epsilon, delta, noise, at, ledger (`Terms`).
+    epsilon, delta, noise, at, ledger : as for `private_bounds`.
 
     Raises the errors of `train`; SpecificationError for multinomial loss and for trust='secure'.
     """
+    privacy = Privacy(epsilon=epsilon, delta=delta, noise=noise)
     draft, bins, _ = watching(result)
     job = result.applied
     owned, edges = _by_owner(job, bins), _edges(result)
@@ -149,15 +164,15 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
     by_name = {name: own for name, own in result.original.items() if name in result.feature_names}
     shifted = tuple((edges - result.intercept_).tolist())
     solver = DriftCounts(counted, squares, by_name, shifted, result.certificate.private)
-    outcome = paid_release(replace(draft, dataset=dataset or job.dataset), data, solver, **terms)
+    outcome = paid_release(replace(draft, dataset=dataset or job.dataset), data, solver, privacy, at=at, ledger=ledger)
     problem = outcome.plan.problem
     n, names = problem.n_records, problem.layout.names
-    at = dict(zip(names, outcome.w[: len(names)].tolist(), strict=True))
+    counts = dict(zip(names, outcome.w[: len(names)].tolist(), strict=True))
     of_columns, of_scores = solver.noise(problem)
-    noise = dict(zip(names, of_columns.tolist(), strict=True))
+    deviations = dict(zip(names, of_columns.tolist(), strict=True))
     scores = Histogram.of(edges, outcome.w[len(names) :], of_scores, logistic=loss_of(job.loss).log_odds)
-    columns = {c: _with_rest(job.schema[c], {name: at[name] for name in own}, n) for c, own in bins.items()}
-    sigma = {c: noise[next(iter(own))] for c, own in bins.items()}
+    columns = {c: _with_rest(job.schema[c], {name: counts[name] for name in own}, n) for c, own in bins.items()}
+    sigma = {c: deviations[next(iter(own))] for c, own in bins.items()}
     return NoisyCounts(columns, sigma, scores, n, **cost_of(outcome), model=result.certificate.model_digest)
 
 

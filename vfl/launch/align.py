@@ -15,7 +15,7 @@ from vfl.crypto.alignment import Aligned, AlignmentProgress
 from vfl.errors import OutputError, SpecificationError
 from vfl.job.job import require_job
 from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
-from vfl.launch.sources import ask_owners, named_by_owners, sources_of
+from vfl.launch.sources import ask_owners, named_by_owners, of_environment, sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,6 +53,7 @@ def align(
         raise SpecificationError(
             f"job {job.name!r} names no id column: set id, one name for all parties or one for each"
         )
+    data, at, _, _ = of_environment(job, data, at, None)
     place, data, arrangement = located(job.partition.parties, data, at)
     require_fit(place, job)
     sources: Mapping[str, Any]

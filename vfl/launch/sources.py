@@ -12,8 +12,9 @@ from vfl import examples
 from vfl.base.arguments import require
 from vfl.base.csv import Csv
 from vfl.errors import SpecificationError, nearest
-from vfl.job.environment import Source, path_of
+from vfl.job.environment import Environment, Source, path_of
 from vfl.job.file import EXAMPLE
+from vfl.job.site import Ray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from vfl.base.partition import FeaturePartition
     from vfl.base.types import Vector
     from vfl.job import Job
-    from vfl.job.environment import Environment
 
 IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient", "person", "user", "account")
 
@@ -40,6 +40,17 @@ def data_of(job: Job, environment: Environment) -> Any:
     ask_owners(job, environment.table, policies)
     table = read_table(environment.table, in_one_table(_contents(job, ids=True), job.table_names))
     return Source(table, policies, indexes)
+
+
+def of_environment(job: Job, data: Any, at: Any, ledger: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Return data, site and ledger for the arguments of a command, and the record of the data for the run's log.
+
+    If `data` is the environment of a job file, its data are opened, and it names the site and the ledger that are None.
+    """
+    if not isinstance(data, Environment):
+        return data, at, ledger, {}
+    own = None if data.table is not None and data.site == Ray() else data.site
+    return data_of(job, data), own if at is None else at, data.ledger if ledger is None else ledger, data.to_dict()
 
 
 def owned(parties: Collection[str], data: Any) -> tuple[Any, dict[str, str], dict[str, str]]:

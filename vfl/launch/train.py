@@ -59,7 +59,6 @@ def train(
     key: str | Path | None = None,
     watch: Watch | None = None,
     warm_start: Result | str | Path | None = None,
-    environment: dict[str, Any] | None = None,
 ) -> Result:
     """Train the job's model. The model is (ε, δ)-differentially private for every record, as its certificate states.
 
@@ -68,6 +67,7 @@ def train(
         sparse matrix whose columns are in the partition's order; or a function that returns one of these and that the party
         calls (parties.sources.opening.open_source). vfl.Source(source, policy, index) adds the owner's policy file, and the
         folder of the party's index: the run uses the index of an earlier `vfl.align` if the files have not changed since.
+        The environment that `Job.from_toml` returns stands for the data, site and ledger of the job file.
     at : place of the run: vfl.InProcess(...) or 'inprocess', vfl.Ray(...) or 'ray', or vfl.Federated(FILE). None keeps
         tables in memory in this process, and opens other sources in actors on a local Ray. With the same seeded noise, all
         places give the same model.
@@ -80,7 +80,6 @@ def train(
         every round. None issues the plan's warnings as vfl.PrivacyWarning.
     warm_start : a result, or the folder of a run, from whose model training starts instead of the constant model
         (`starting_from`). A released model costs no budget, and the charges of this job do not change.
-    environment : plain values to keep in the log for `vfl resume`.
 
     If a process makes several private runs without a ledger, a vfl.PrivacyWarning states the total ε of these runs.
 
@@ -92,7 +91,7 @@ def train(
     watch = watch or warn_of_plan
     if output is None:
         return finish(job, settings, watches=(watch,), signer=signer)
-    kept, folder, budget = (environment or {}) | kept_of(settings, at), fresh_folder(output), settings.budget
+    kept, folder, budget = kept_of(settings, at), fresh_folder(output), settings.budget
     if budget.ledger is None and job.dataset is None:
         budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
     settings = replace(settings, budget=budget, arrangement=replace(settings.arrangement, run=budget.run))
@@ -158,6 +157,7 @@ def kept_of(settings: Settings, at: At) -> dict[str, Any]:
     A federation that was passed as an open object has no file from which `vfl resume` could read it again.
     """
     kept: dict[str, Any] = {"policies": settings.arrangement.policies, "indexes": settings.arrangement.folders}
+    kept |= {"sources": settings.data} if isinstance(settings.place, Organisations) else settings.kept
     kept["allow_network_file_system"] = settings.budget.allow_network_file_system
     site = at if isinstance(at, Federated) else settings.place
     return kept if isinstance(site, Organisations) else kept | {"at": plain_site(site)}

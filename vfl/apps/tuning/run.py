@@ -45,6 +45,7 @@ from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, TUNE, fresh_fold
 from vfl.launch.run.model import numbers
 from vfl.launch.run.result import Result, told
 from vfl.launch.run.warnings import count_releases, warn_of_plan
+from vfl.launch.sources import of_environment
 from vfl.launch.train import kept_of, of_log
 from vfl.measures.estimates import Estimate, Findings
 from vfl.measures.inquiries import NOISED
@@ -135,7 +136,6 @@ def tune(
     output: str | Path | None = None,
     key: str | Path | None = None,
     watch: Watch | None = None,
-    environment: dict[str, Any] | None = None,
 ) -> Tuned:
     """Train all candidates and release the best. Model and score together are (ε, δ)-DP for every record, as the job asks.
 
@@ -159,12 +159,13 @@ def tune(
     """
     tuning = tuning_of(job, candidates, score=score, inclusion=inclusion)
     first = tuning.jobs[0]
+    data, at, ledger, record = of_environment(first, data, at, ledger)
     place, data, arrangement = located(first.partition.parties, data, at)
     budget = new_budget(first, ledger)
     for each in tuning.jobs:
         budget.check(each)
     budget.find()
-    settings = _settings_of(first, place, data, arrangement)
+    settings = replace(_settings_of(first, place, data, arrangement), kept=record)
     for each in tuning.jobs:
         check_job(each)
     if tuning.delta is None:
@@ -183,7 +184,7 @@ def tune(
     if budget.ledger is None:
         budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
     book = Book(tuning, budget)
-    kept = {**(environment or {}), **kept_of(replace(settings, budget=budget), at)}
+    kept = kept_of(replace(settings, budget=budget), at)
     state = {"run": budget.run, "ledger": budget.ledger, "environment": kept, **tuning.to_dict()}
     write_whole(folder / NAME, json.dumps({"format": FORMAT, **state}, indent=1, ensure_ascii=False))
     try:

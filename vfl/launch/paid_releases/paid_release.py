@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,32 +35,16 @@ if TYPE_CHECKING:
     from vfl.queries.protocol import Solver
 
 
-class Terms(TypedDict, total=False):
-    """Budget, place and ledger of a release about columns, as keyword arguments.
-
-    epsilon : required. delta : None derives δ from the number of records. noise : SeededNoise(seed) makes the release
-        repeatable for tests, and NOT PRIVATE. at, ledger : as for `train`.
-    """
-
-    epsilon: Required[float]
-    delta: float | None
-    noise: SeededNoise | None
-    at: At
-    ledger: str | Path | Ledger | None
-
-
 def paid_release(
     draft: Job,
     data: Any,
     solver: Solver,
+    privacy: Privacy,
     *,
-    epsilon: float,
-    delta: float | None = None,
-    noise: SeededNoise | None = None,
-    at: At = None,
-    ledger: str | Path | Ledger | None = None,
+    at: At,
+    ledger: str | Path | Ledger | None,
 ) -> Outcome:
-    """Run a solver that makes one release about columns with the whole budget of its `Terms`; return its outcome.
+    """Run a solver that makes one release about columns with the whole budget of `privacy`; return its outcome.
 
     If the job names an id column, records are aligned first, as for `train`: only records that all parties hold are counted.
 
@@ -69,10 +53,9 @@ def paid_release(
     Raises the errors of `train`.
     """
     names = [name for own in layout_of(draft).columns.values() for name in own if name != INTERCEPT]
-    privacy = Privacy(epsilon=epsilon, delta=delta, noise=noise, smoothness=dict.fromkeys(names, 1.0))
     spec = replace(
         draft,
-        privacy=privacy,
+        privacy=replace(privacy, smoothness=dict.fromkeys(names, 1.0)),
         solver=solver,
         loss=loss_of(draft.loss),
         penalty=NoPenalty(),
@@ -135,7 +118,15 @@ class PrivateBounds:
 
 
 def private_bounds(
-    job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: Unpack[Terms]
+    job: Job,
+    data: Any,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    columns: Sequence[str] | None = None,
+    noise: SeededNoise | None = None,
+    at: At = None,
+    ledger: str | Path | Ledger | None = None,
 ) -> PrivateBounds:
     """Learn the ranges of numeric columns in one joint release, (ε, δ)-DP for every record under replace-one.
 
@@ -144,19 +135,21 @@ def private_bounds(
     the training's ε, so charge both runs to one ledger.
 
     job : a draft without bounds: privacy=None, scaling='none'. data : as for `train`.
+    epsilon, delta : cost of the release; None derives δ from the number of records.
     columns : the columns whose ranges to learn; None takes all features that have no bounds.
-    terms : epsilon, delta, noise, at, ledger (`Terms`).
+    noise : SeededNoise(seed) makes the release repeatable for tests, and NOT PRIVATE. at, ledger : as for `train`.
 
     Raises the errors of `train`; SpecificationError for a column that is not numeric or not a feature.
     """
     require_job(job)
+    privacy = Privacy(epsilon=epsilon, delta=delta, noise=noise)
     unbounded = job.schema.unbounded(job.partition.features)
     fitting = [c for c in unbounded if isinstance(job.schema[c], Numeric)]
     what = "numeric feature without a declared range"
     named = unbounded if columns is None else columns
     asked = asked_columns(job, named, fitting, release="private_bounds", what=what)
     draft = replace(job.on_all_records(), name=f"{job.name}-bounds")
-    outcome = paid_release(draft, data, ColumnRanges(asked), **terms)
+    outcome = paid_release(draft, data, ColumnRanges(asked), privacy, at=at, ledger=ledger)
     low, high = outcome.w.reshape(2, -1).tolist()
     found = {name: (a, b) for name, a, b in zip(asked, low, high, strict=True) if not math.isnan(a)}
     return PrivateBounds(
@@ -190,9 +183,13 @@ def private_quantiles(
     job: Job,
     data: Any,
     *,
+    epsilon: float,
+    delta: float | None = None,
     quantiles: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
     columns: Sequence[str] | None = None,
-    **terms: Unpack[Terms],
+    noise: SeededNoise | None = None,
+    at: At = None,
+    ledger: str | Path | Ledger | None = None,
 ) -> PrivateQuantiles:
     """Learn quantiles of numeric columns in one joint release, (ε, δ)-DP for every record under replace-one.
 
@@ -204,11 +201,12 @@ def private_quantiles(
     job : a job with bounds for the columns. data : as for `train`.
     quantiles : shares of records, ascending, between 0 and 1.
     columns : numeric features with bounds; None takes all such features.
-    terms : epsilon, delta, noise, at, ledger (`Terms`).
+    epsilon, delta, noise, at, ledger : as for `private_bounds`.
 
     Raises the errors of `train`; SpecificationError for a column without bounds or of another kind.
     """
     require_job(job)
+    privacy = Privacy(epsilon=epsilon, delta=delta, noise=noise)
     shares = tuple(float(share) for share in quantiles)
     if not shares or any(not 0 < share < 1 for share in shares) or sorted(set(shares)) != list(shares):
         raise SpecificationError(f"quantiles are ascending shares between 0 and 1, not {quantiles!r}")
@@ -228,7 +226,7 @@ def private_quantiles(
         fill={c: f for c, f in job.fill.items() if c not in grids},
     )
     solver = ColumnCounts(tuple(own for column in asked for own in grids[column].own(column)), CELLS[0])
-    outcome = paid_release(draft, data, solver, **terms)
+    outcome = paid_release(draft, data, solver, privacy, at=at, ledger=ledger)
     edges = {column: edges_of(grid.limits, CELLS[0]) for column, grid in grids.items()}
     found = {
         column: shortened(quantiles_of(noisy, edges[column], shares), grids[column].limits)

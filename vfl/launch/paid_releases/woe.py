@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,15 +12,20 @@ from vfl.base.columns import Categorical, Dropped, indicators
 from vfl.base.features import Binned
 from vfl.errors import SpecificationError
 from vfl.job.job import require_job
-from vfl.launch.paid_releases.paid_release import Terms, asked_columns, cost_of, paid_release
+from vfl.launch.paid_releases.paid_release import asked_columns, cost_of, paid_release
 from vfl.launch.run.scorecard import Bin, Evidence, WeightOfEvidence
+from vfl.privacy.specification import Privacy
 from vfl.solvers.releases.bins import LabelledCounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from vfl.base.types import Vector
     from vfl.job import Job
+    from vfl.job.environment import Ledger
+    from vfl.launch.engines.place import At
+    from vfl.privacy.noise import SeededNoise
 
 DECLARE = ": declare vfl.Binned(edges) for it, with edges that are known or released by vfl.private_quantiles"
 RARE = math.log(1000.0)
@@ -30,7 +35,17 @@ counts is visible.
 """
 
 
-def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: Unpack[Terms]) -> WeightOfEvidence:
+def woe(
+    job: Job,
+    data: Any,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    columns: Sequence[str] | None = None,
+    noise: SeededNoise | None = None,
+    at: At = None,
+    ledger: str | Path | Ledger | None = None,
+) -> WeightOfEvidence:
     """Learn weight of evidence and information value of binned columns, (ε, δ)-DP for every record under replace-one.
 
     Each owner counts the positives and the negatives in the bins of its columns, with noise (vfl.solvers.releases.bins derives
@@ -42,11 +57,12 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
 
     job : a job with two classes. data : as for `train`.
     columns : Binned or Categorical columns; None takes all such columns.
-    terms : epsilon, delta, noise, at, ledger (`Terms`).
+    epsilon, delta, noise, at, ledger : as for `private_bounds`.
 
     Raises the errors of `train`; SpecificationError for a job without two classes, and for a column of another kind.
     """
     require_job(job)
+    privacy = Privacy(epsilon=epsilon, delta=delta, noise=noise)
     if not job.classification or getattr(job.loss, "name", job.loss) == "multinomial":
         raise SpecificationError(
             "woe: weights of evidence compare two classes: give a job with a loss such as 'logistic'"
@@ -77,15 +93,15 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
         twice = bool(indicators(column, declared.missing)) and declared.fill is not None  # a missing cell is filled too
         squares[party] = squares.get(party, 0) + 1 + twice
     solver = LabelledCounts(squares)
-    outcome = paid_release(draft, data, solver, **terms)
+    outcome = paid_release(draft, data, solver, privacy, at=at, ledger=ledger)
     problem = outcome.plan.problem
     sigma = solver.noise(problem)
     counts = outcome.w.reshape(2, -1)
-    at = {name: k for k, name in enumerate(problem.layout.names)}
+    position = {name: k for k, name in enumerate(problem.layout.names)}
     found = {}
     for column in asked:
         own = job.schema.features([column])
-        names, index = [name.removeprefix(f"{column}=") for name in own], [at[name] for name in own]
+        names, index = [name.removeprefix(f"{column}=") for name in own], [position[name] for name in own]
         found[column] = evidence(job.partition.owner(column), names, counts[:, index], float(sigma[index[0]]))
     return WeightOfEvidence(columns=found, noise=float(sigma.max()), **cost_of(outcome))
 

@@ -21,7 +21,7 @@ from vfl.launch.engines.place import Organisations, engine_of, located, require_
 from vfl.launch.run.model import numbers
 from vfl.launch.run.result import Result, told
 from vfl.launch.run.warnings import Passes, count_run
-from vfl.launch.sources import ask_owners, named_by_owners, sources_of
+from vfl.launch.sources import ask_owners, named_by_owners, of_environment, sources_of
 from vfl.measures import Inference
 from vfl.planning import Plan, cheapest, check
 from vfl.planning.certificate import certify
@@ -156,6 +156,7 @@ class Settings:
     arrangement : policies of the owners, and indexes of the alignment.
     log : releases of the run's earlier processes.
     counted : True to count the run in the process's total of private runs (vfl.launch.run.warnings).
+    kept : record of the data for the run's log, of which another process opens them again.
     """
 
     budget: Budget
@@ -164,11 +165,13 @@ class Settings:
     arrangement: Arrangement
     log: Log = field(default_factory=Log)
     counted: bool = True
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
 
 def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | None) -> Settings:
     """Return the settings of a new run, from the arguments of `vfl.launch.train.train`. Refuses arguments that do not fit."""
     require_job(job)
+    data, at, ledger, kept = of_environment(job, data, at, ledger)
     place, data, arrangement = located(job.partition.parties, data, at)
     require_fit(place, job)  # before any data are read
     budget = new_budget(job, ledger)
@@ -176,7 +179,7 @@ def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | No
         budget.find()  # before processes start and records are aligned
         if job.dataset is not None and (least := cheapest(job)) is not None:
             budget.require_room(job, least)
-    return Settings(budget=budget, place=place, data=data, arrangement=arrangement)
+    return Settings(budget=budget, place=place, data=data, arrangement=arrangement, kept=kept)
 
 
 def new_budget(job: Job, ledger: str | Path | Ledger | None) -> Budget:

@@ -223,20 +223,14 @@ def records_of(
     return Source(data, pairs("--policy", "PARTY=FILE", where.policies))
 
 
-def placed(where: Where, job: Job, environment: Environment) -> tuple[Site, Any, dict[str, Any]]:
-    """Return the site of a command, the data of its job, and a record of the data for the run's log.
-
-    The values of --data name the owners' sources.
-    """
-    from vfl.launch.sources import data_of
-
+def placed(where: Where, job: Job, environment: Environment) -> tuple[Site, Environment | dict[str, str]]:
+    """Return the site of a command, and the environment of its job; with a federation the owners' names in --data."""
     site = where.site(job, environment.site, named=True)
     if where.federation is not None:
-        asked = _asked(where.sources, job.partition.parties)
-        return site, asked, {"sources": asked}
+        return site, _asked(where.sources, job.partition.parties)
     if getattr(site, "address", None) is None:
         require_files(environment)
-    return site, data_of(job, environment), environment.to_dict()
+    return site, environment
 
 
 def _asked(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str]:

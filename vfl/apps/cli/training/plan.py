@@ -237,7 +237,7 @@ def align_command(job: str, assignments: tuple[str, ...], where: Where, *, again
     from vfl.launch.align import align
 
     spec, environment = read_job(job, assignments)
-    site, data, _ = placed(where, spec, environment)
+    site, data = placed(where, spec, environment)
     started = time.monotonic()
     with watched(where, spec.partition.parties, job=spec.name, quiet=as_json), Progress(quiet=as_json) as progress:
         aligned = align(spec, data, at=site, again=again, watch=progress)

@@ -70,7 +70,7 @@ def command(
     spec = starting_from(spec, warm_start)  # before a folder is made
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
         where = replace(where, otherwise="inprocess")  # the start of actors would take longer than the run
-    site, data, kept = placed(where, spec, environment)
+    site, data = placed(where, spec, environment)
     warnings = () if where.federation is not None else row_order_warnings(spec, environment.data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(watched(where, members_of(spec, where.federation), job=spec.name, quiet=as_json))
@@ -87,7 +87,6 @@ def command(
             output=folder,
             key=key,
             watch=progress,
-            environment=kept,
         )
     show(result, folder, as_json=as_json, warnings=warnings)
     if track is None:

@@ -49,12 +49,17 @@ def command(
     from vfl.apps.tuning.forecast import TunePlan
     from vfl.apps.tuning.run import tune
     from vfl.launch.align import remembered_records
+    from vfl.launch.sources import data_of
 
     spec, environment = read_job(job, assignments)
     given = read_candidates(candidates)
-    site, data, kept = placed(where, spec, environment)
+    site, data = placed(where, spec, environment)
     if records is None and where.federation is None:
-        records = remembered_records(spec, environment.data) if environment.table is None else int(data.data.num_rows)
+        records = (
+            remembered_records(spec, environment.data)
+            if environment.table is None
+            else int(data_of(spec, environment).data.num_rows)
+        )
     if records is not None:
         from vfl.apps.tuning.candidates import tuning_of
 
@@ -72,7 +77,6 @@ def command(
             output=folder,
             key=key,
             watch=telling(quiet=as_json),
-            environment=kept,
             **given,
         )
     show_tuned(tuned, folder, as_json=as_json)
