@@ -14,6 +14,8 @@ with an exposure of 0.25 to 1, gamma loss with a coefficient of variation of 0.7
     correlated   neighbours correlate by ½, model correct
     wrong        correlated; errors whose spread grows with a column and a curved mean, or a share of random labels
     levels       a categorical column of four levels beside the numbers; contrasts with its first level
+
+Tasks named "kind" judge what a table shows, and what it withholds, on the kinds of columns of `tests.benchmarks.designs`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import vfl
+from tests.benchmarks import designs
 from tests.benchmarks.command import alone
 from tests.benchmarks.results import Absent, Result, Settings, Task
 
@@ -41,6 +44,11 @@ LOSSES, WORLDS = ("squared", "logistic"), ("correlated", "wrong", "plain", "leve
 LINKS, HIGHEST = ("poisson", "gamma"), {"squared": (-10.0, 10.0), "poisson": (0.0, 20.0), "gamma": (0.0, 20.0)}
 LEVELS, (NOMINAL, WIDE) = ("north", "east", "south", "west"), (0.90, 0.95)
 TRUTH = 1_000_000
+KIND_RECORDS, KIND_LOSSES, KIND_EPSILONS = (
+    (5_000, 20_000, 3_000, 50_000),
+    ("logistic", "squared", "huber"),
+    (1.0, 4.0, 0.5),
+)
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
@@ -54,6 +62,11 @@ def tasks(settings: Settings) -> Iterator[Task]:
         n, p, world = RECORDS[0], COLUMNS[0], WORLDS[0]
         name = f"{loss} {world} n={n} p={p} ε={epsilon:g}"
         yield Task(name, functools.partial(cell, settings, n, p, world, loss, epsilon))
+    for n, loss, epsilon in itertools.product(KIND_RECORDS, KIND_LOSSES, KIND_EPSILONS):
+        for kind in designs.CHOSEN | designs.JUDGED:
+            if not settings.quick or (n, loss, epsilon) == (KIND_RECORDS[0], KIND_LOSSES[0], KIND_EPSILONS[1]):
+                name = f"kind {kind}: {loss} n={n} ε={epsilon:g}"
+                yield Task(name, functools.partial(kind_cell, settings, kind, n, loss, epsilon))
 
 
 def drawn(n: int, p: int, world: str, loss: str, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
@@ -190,6 +203,26 @@ def cell(settings: Settings, n: int, p: int, world: str, loss: str, epsilon: flo
             "width over non-private": float(np.median(widths)),
             "share of noise": float(np.median(noise)),
         },
+    )
+
+
+def kind_cell(settings: Settings, kind: str, n: int, loss: str, epsilon: float) -> Iterator[Result]:
+    """Yield the coverage of what the tables of one kind of columns show."""
+    seeds, chosen = settings.seeds(whole=200, quick=10), designs.CHOSEN | designs.JUDGED
+    try:
+        found = designs.measured([designs.one(chosen[kind], n, loss, epsilon, seed) for seed in seeds])
+    except vfl.SpecificationError as error:
+        raise Absent(str(error)) from error
+    yield Result(
+        part="coverage",
+        case=f"{kind}, {loss}, n = {n:,}",
+        arm="SkGD",
+        measure="coverage of what is shown",
+        values=(found.pop("coverage"),),
+        seeds=seeds,
+        at={"epsilon": epsilon},
+        less=None,
+        beside=found,
     )
 
 
