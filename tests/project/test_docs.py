@@ -32,8 +32,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click.shell_completion
-import numpy as np
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -226,29 +224,15 @@ def desk(tmp_path, monkeypatch):
         registry.update(kept)
 
 
-def follow(text, page, **given):
+def follow(text, page):
     reader = Reader()
-    reader.namespace |= given
     for block in blocks_of(text):
         reader.follow(block, page)
 
 
-def readers_own_data():
-    """Make the data that README.md assumes: a frame, and two files with its columns."""
-    rng = np.random.default_rng(0)
-    ranges = {"income": 2e5, "age": 100, "calls": 500, "data_mb": 1e5}
-    frame = pd.DataFrame({column: rng.uniform(0, top, 500) for column, top in ranges.items()})
-    frame["default"] = rng.integers(0, 2, 500)
-    frame["customer"] = [f"c{i}" for i in range(500)]
-    frame[["customer", "income", "age", "default"]].to_parquet("bank.parquet")
-    frame[["customer", "calls", "data_mb"]].to_csv("telco.csv", index=False)
-    return {"frame": frame}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_can_be_followed_to_the_letter(page):
-    given = readers_own_data() if page.name == "README.md" else {}
-    follow(page.read_text(encoding="utf-8"), page.name, **given)
+    follow(page.read_text(encoding="utf-8"), page.name)
 
 
 PRINTED = "round 3/7  ε 0.805 of 2\nmodel: runs/x-20261121-054953\n"
