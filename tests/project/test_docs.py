@@ -27,7 +27,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ import pytest
 from click.testing import CliRunner
 
 import vfl
-from parties.consent import Policy
+from parties.consent import Demands, Limit, Policy, PredictionPolicy
 from vfl.apps.cli import COMMANDS
 from vfl.apps.cli import vfl as command_line
 from vfl.apps.tuning.candidates import read_candidates
@@ -348,3 +348,22 @@ def test_the_site_builds(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_command_is_listed():
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f"`vfl {name}" not in page] == []
+
+
+def test_every_key_of_a_policy_is_explained():
+    page = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
+    keys = {field.name for kind in (Policy, PredictionPolicy, Demands, Limit) for field in fields(kind)}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page and f"`[{key}]`" not in page] == []
+    assert {"jobs", "epsilon", "models", "collude"} <= keys
+
+
+def test_every_exit_code_is_listed():
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    codes = {kind.exit_code for kind in vars(vfl.errors).values() if hasattr(kind, "exit_code")}
+    assert len(codes) > 3
+    assert [code for code in sorted(codes) if f"| {code} |" not in page] == []

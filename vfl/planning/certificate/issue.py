@@ -172,7 +172,7 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
         "participants are semi-honest",
     },
 }
-"""Values that each participant sees. Noise protects the model, not the n-vectors sent by participants (docs/privacy.md)."""
+"""Values that each participant sees. Noise protects the model, not the n-vectors sent by participants (docs/disclosure.md)."""
 
 UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
 SIMULATED = "opened sums, and masked values that it can unmask if it knows the seed: NOT protected, see the flags"
