@@ -124,7 +124,7 @@ def main(wanted: set[str]) -> None:
         os.chdir(scratch)
         Path("runs").mkdir()
         shutil.copy(examples.job_file("adult"), "adult.toml")
-        vfl.SqliteLedger("ledger.db").set_cap("census", epsilon=3.0, delta=1e-9)
+        vfl.Ledger("ledger.db").open().set_cap("census", epsilon=3.0, delta=1e-9)
         runs = {name: vfl.train(job, table, ledger="ledger.db", output=f"runs/{name}") for name, job in jobs().items()}
         if "curves" in wanted:
             figure = runs["adult"].curves("runs/adult").plot()

@@ -39,29 +39,29 @@ DATES = [dt.datetime(2019, 1, 1) + dt.timedelta(hours=int(h)) for h in RNG.integ
 LABELS = (RNG.random(N) < 0.5).astype(int)
 
 OF_NUMBERS: dict[str, Any] = {
-    "binned": vfl.Binned((3, 5.5, 9), of="x"),
-    "spline": vfl.Spline((0, 3, 5, 10), of="x"),
-    "linear spline": vfl.Spline((0, 1, 10), degree=1, of="x"),
-    "steps": vfl.Spline((0, 1, 10), degree=0, of="x"),
+    "binned": vfl.columns.Binned((3, 5.5, 9), of="x"),
+    "spline": vfl.columns.Spline((0, 3, 5, 10), of="x"),
+    "linear spline": vfl.columns.Spline((0, 1, 10), degree=1, of="x"),
+    "steps": vfl.columns.Spline((0, 1, 10), degree=0, of="x"),
     "line with bends": vfl.Curve(knots=(1, 4), bounds=(0, 10), of="x"),
     "fewer bends": vfl.Curve(4, knots=(1, 4), bounds=(0, 10), of="x"),
-    "log": vfl.Log(offset=1, bounds=(0, 10), of="x"),
-    "square": vfl.Power(2, bounds=(-2, 10), of="x"),
-    "cube": vfl.Power(3.0, bounds=(-2, 10), of="x"),
-    "root": vfl.Power(0.5, bounds=(0, 10), of="x"),
-    "inverse": vfl.Power(-1, bounds=(1, 10), of="x"),
-    "scaled": vfl.Scaled(4, 2, of="x"),
-    "scaled by bounds": vfl.Scaled(4, 2, bounds=(0, 10), of="x"),
-    "cyclic": vfl.Cyclic(7, start=1, of="x"),
+    "log": vfl.columns.Log(offset=1, bounds=(0, 10), of="x"),
+    "square": vfl.columns.Power(2, bounds=(-2, 10), of="x"),
+    "cube": vfl.columns.Power(3.0, bounds=(-2, 10), of="x"),
+    "root": vfl.columns.Power(0.5, bounds=(0, 10), of="x"),
+    "inverse": vfl.columns.Power(-1, bounds=(1, 10), of="x"),
+    "scaled": vfl.columns.Scaled(4, 2, of="x"),
+    "scaled by bounds": vfl.columns.Scaled(4, 2, bounds=(0, 10), of="x"),
+    "cyclic": vfl.columns.Cyclic(7, start=1, of="x"),
 }
 OTHERS: dict[str, Any] = {
-    "ordinal": vfl.Ordinal(("low", "middle", "high"), of="level"),
-    "hashed": vfl.Hashed(8, of="user"),
-    "signed": vfl.Hashed(8, signed=True, of="user"),
-    "dates": vfl.DateParts(
+    "ordinal": vfl.columns.Ordinal(("low", "middle", "high"), of="level"),
+    "hashed": vfl.columns.Hashed(8, of="user"),
+    "signed": vfl.columns.Hashed(8, signed=True, of="user"),
+    "dates": vfl.columns.DateParts(
         ("year", "month", "day", "weekday", "hour", "days"), bounds=("2019-01-01", "2021-06-30"), of="when"
     ),
-    "cyclic dates": vfl.DateParts(("month", "weekday", "yearday", "quarter", "minute"), cyclic=True, of="when"),
+    "cyclic dates": vfl.columns.DateParts(("month", "weekday", "yearday", "quarter", "minute"), cyclic=True, of="when"),
 }
 ALL = OF_NUMBERS | OTHERS
 TABLE = {"x": NUMBERS, "level": WORDS, "user": MANY, "when": DATES, "y": LABELS}
@@ -156,7 +156,7 @@ def test_pairs_are_products_of_distances_from_the_middle_and_indicators() -> Non
     numbers = {
         "x": vfl.Numeric(bounds=(0, 10)),
         "level": vfl.Categorical(("low", "middle", "high")),
-        "half": vfl.Scaled(5, 5, of="x"),
+        "half": vfl.columns.Scaled(5, 5, of="x"),
         "bent": vfl.Curve(knots=(2, 4, 8), of="x", bounds=(0, 10)),
     }
     levels, x = np.array(WORDS)[:, None] == ["low", "middle", "high"], clamped(0, 10)
@@ -168,7 +168,7 @@ def test_pairs_are_products_of_distances_from_the_middle_and_indicators() -> Non
         ("bent", "level", np.hstack([(x - 5) * levels, hat * levels])),
     ):
         sides = numbers | {"g": ALL["binned"]}
-        declared = {"f": vfl.Pair(a, b), a: sides[a], b: sides[b]}
+        declared = {"f": vfl.columns.Pair(a, b), a: sides[a], b: sides[b]}
         partition = vfl.FeaturePartition({"bank": ("f",)}, label=("bank", "y"))
         spec = vfl.Job(partition=partition, privacy=None, columns=declared, scaling="none")
         stored = load_features(spec.for_party("bank"), TABLE)
@@ -215,7 +215,7 @@ def test_no_date_leaves_the_range(cells: list[int | None], case: str) -> None:
 )
 def test_no_power_or_product_leaves_its_range(ends: list[float], exponent: float, cells: list[float]) -> None:
     try:
-        power = vfl.Power(exponent, bounds=tuple(ends))
+        power = vfl.columns.Power(exponent, bounds=tuple(ends))
     except SpecificationError:
         return
     ((low, high),) = power.ranges
@@ -227,7 +227,7 @@ def test_no_power_or_product_leaves_its_range(ends: list[float], exponent: float
     assert (exact <= high + 1e-9 * abs(high)).all()
     if max(abs(low), abs(high)) > 1e150:
         return
-    named = {"p": power, "q": power, "f": vfl.Pair("p", "q")}
+    named = {"p": power, "q": power, "f": vfl.columns.Pair("p", "q")}
     crossed = Schema(named).placed(dict.fromkeys(named, "a"), {})["f"]
     ((low, high),) = crossed.ranges
     (product,) = crossed.product([vector], [vector])
@@ -285,23 +285,23 @@ def test_missing_cells(case: str) -> None:
 
 
 WHOLE: dict[str, Any] = {
-    "group": vfl.Binned((3, 9), of="x", missing="indicator"),
-    "curve": vfl.Spline((0, 4, 10), of="x", missing="indicator"),
-    "plain_curve": vfl.Spline((0, 4, 10), degree=2, of="x", fill=3),
-    "log": vfl.Log(1, bounds=(0, 10), of="x", missing="indicator"),
-    "root": vfl.Power(0.5, bounds=(1, 10), of="x", missing="indicator"),
-    "far": vfl.Scaled(4, 2, of="x", fill=5),
-    "turn": vfl.Cyclic(7, of="x", missing="indicator"),
-    "level": vfl.Ordinal(("low", "middle", "high"), missing="indicator"),
-    "who": vfl.Hashed(4, of="user", fill="nobody"),
-    "when": vfl.DateParts(("year", "month", "days"), bounds=("2019-01-01", "2021-06-30"), missing="indicator"),
-    "round": vfl.DateParts(("weekday",), cyclic=True, of="when", fill="2020-02-29"),
-    "both": vfl.Pair("far", "level2"),
-    "pair": vfl.Pair("group2", "z"),
+    "group": vfl.columns.Binned((3, 9), of="x", missing="indicator"),
+    "curve": vfl.columns.Spline((0, 4, 10), of="x", missing="indicator"),
+    "plain_curve": vfl.columns.Spline((0, 4, 10), degree=2, of="x", fill=3),
+    "log": vfl.columns.Log(1, bounds=(0, 10), of="x", missing="indicator"),
+    "root": vfl.columns.Power(0.5, bounds=(1, 10), of="x", missing="indicator"),
+    "far": vfl.columns.Scaled(4, 2, of="x", fill=5),
+    "turn": vfl.columns.Cyclic(7, of="x", missing="indicator"),
+    "level": vfl.columns.Ordinal(("low", "middle", "high"), missing="indicator"),
+    "who": vfl.columns.Hashed(4, of="user", fill="nobody"),
+    "when": vfl.columns.DateParts(("year", "month", "days"), bounds=("2019-01-01", "2021-06-30"), missing="indicator"),
+    "round": vfl.columns.DateParts(("weekday",), cyclic=True, of="when", fill="2020-02-29"),
+    "both": vfl.columns.Pair("far", "level2"),
+    "pair": vfl.columns.Pair("group2", "z"),
 }
 BASES = {
     "level2": vfl.Categorical(("high", "low", "middle")),
-    "group2": vfl.Binned((3, 9), of="x", fill=1),
+    "group2": vfl.columns.Binned((3, 9), of="x", fill=1),
     "z": vfl.Numeric(bounds=(-1, 1)),
 }
 
@@ -353,9 +353,9 @@ def test_a_job_file_holds_features(tmp_path: Path) -> None:
     assert spec_again == spec
     assert spec_again.schema["pair"].own("pair") == spec.schema["pair"].own("pair")
     assert spec.wanted("bank") == ("x", "level", "user", "when", "level2", "z")
-    other = job({"f": vfl.Binned((3, 8), of="x")})
-    assert other.digest != job({"f": vfl.Binned((3, 9), of="x")}).digest
-    assert other.digest == job({"f": vfl.Binned([3.0, 8.0], of="x")}).digest
+    other = job({"f": vfl.columns.Binned((3, 8), of="x")})
+    assert other.digest != job({"f": vfl.columns.Binned((3, 9), of="x")}).digest
+    assert other.digest == job({"f": vfl.columns.Binned([3.0, 8.0], of="x")}).digest
 
 
 def test_a_private_run_charges_nothing_more(frame: pd.DataFrame) -> None:
@@ -364,7 +364,7 @@ def test_a_private_run_charges_nothing_more(frame: pd.DataFrame) -> None:
     one = vfl.FeaturePartition({"bank": ("f",), "telco": ("b",)}, label=("telco", "y"))
     options = {"partition": one, "privacy": privacy, "penalty": vfl.L2(0.1)}
     plain = vfl.Job(bounds={"f": (0, 10), "b": (-2, 2)}, **options)
-    made_of = vfl.Job(columns={"f": vfl.Log(1, of="x")}, bounds={"f": (0, 10), "b": (-2, 2)}, **options)
+    made_of = vfl.Job(columns={"f": vfl.columns.Log(1, of="x")}, bounds={"f": (0, 10), "b": (-2, 2)}, **options)
     plans = [vfl.plan(spec, 1000) for spec in (plain, made_of)]
     assert plans[0].releases == plans[1].releases
     result = vfl.train(made_of, frame.fillna({"x": 1}), at=vfl.InProcess(cores=1))
@@ -373,76 +373,82 @@ def test_a_private_run_charges_nothing_more(frame: pd.DataFrame) -> None:
 
 def test_bounds_of_a_job_reach_features() -> None:
     spec = job(
-        {"f": vfl.Log(of="x"), "g": vfl.Scaled(0, 1, of="x"), "h": vfl.Power(2, of="x")},
+        {"f": vfl.columns.Log(of="x"), "g": vfl.columns.Scaled(0, 1, of="x"), "h": vfl.columns.Power(2, of="x")},
         bounds={"f": (1, 5), "*": (2, 3)},
     )
     assert spec.schema["f"].limits == (0.0, math.log(5))
     assert spec.schema["g"].limits == (-3.0, 3.0)
     assert spec.schema["h"].limits == (4.0, 9.0)
-    assert Schema({"f": vfl.Log()})["f"].limits == UNBOUNDED
+    assert Schema({"f": vfl.columns.Log()})["f"].limits == UNBOUNDED
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {
-    "edges": (lambda: vfl.Binned((3, 3)), "edges"),
-    "no edges": (lambda: vfl.Binned(()), "edges"),
-    "knots": (lambda: vfl.Spline((1,)), "knots"),
-    "infinite knots": (lambda: vfl.Spline((1, math.inf)), "knots"),
-    "degree": (lambda: vfl.Spline((0, 1), degree=9), "degree"),
+    "edges": (lambda: vfl.columns.Binned((3, 3)), "edges"),
+    "no edges": (lambda: vfl.columns.Binned(()), "edges"),
+    "knots": (lambda: vfl.columns.Spline((1,)), "knots"),
+    "infinite knots": (lambda: vfl.columns.Spline((1, math.inf)), "knots"),
+    "degree": (lambda: vfl.columns.Spline((0, 1), degree=9), "degree"),
     "knots outside": (lambda: job({"f": vfl.Curve(knots=(3, 12), of="x")}, bounds={"f": (0, 10)}), "inside the bounds"),
     "a knot at an end": (lambda: vfl.Curve(knots=(0, 3), bounds=(0, 10)), "inside the bounds"),
     "more knots than pieces": (lambda: vfl.Curve(2, knots=(1, 3)), "raise pieces"),
     "pieces": (lambda: vfl.Curve(33), "pieces are"),
     "a curve without bounds": (lambda: job({"f": vfl.Curve(of="x")}), "no bounds for column 'f', of kind curve"),
-    "log of 0": (lambda: vfl.Log(bounds=(0, 1)), "log needs bounds"),
-    "power 0": (lambda: vfl.Power(0), "exponent 0 makes a constant"),
-    "root of less than 0": (lambda: vfl.Power(0.5, bounds=(-1, 1)), "exponent 0.5 needs bounds"),
-    "inverse of 0": (lambda: vfl.Power(-1, bounds=(-1, 1)), "exponent -1 needs bounds"),
-    "overflow": (lambda: vfl.Power(9, bounds=(0, 1e300)), "no finite range"),
-    "spread": (lambda: vfl.Scaled(0, 0), "spread and reach"),
-    "period": (lambda: vfl.Cyclic(-1), "period"),
-    "buckets": (lambda: vfl.Hashed(1), "buckets"),
-    "signed": (lambda: vfl.Hashed(4, signed=1), "signed"),
-    "one category": (lambda: vfl.Ordinal(("a",)), "categories"),
-    "unknown": (lambda: vfl.Ordinal(("a", "b"), unknown="zero"), "'refuse' or 'missing'"),
-    "part": (lambda: vfl.DateParts(("yaer",)), "(did you mean 'year'?)"),
+    "log of 0": (lambda: vfl.columns.Log(bounds=(0, 1)), "log needs bounds"),
+    "power 0": (lambda: vfl.columns.Power(0), "exponent 0 makes a constant"),
+    "root of less than 0": (lambda: vfl.columns.Power(0.5, bounds=(-1, 1)), "exponent 0.5 needs bounds"),
+    "inverse of 0": (lambda: vfl.columns.Power(-1, bounds=(-1, 1)), "exponent -1 needs bounds"),
+    "overflow": (lambda: vfl.columns.Power(9, bounds=(0, 1e300)), "no finite range"),
+    "spread": (lambda: vfl.columns.Scaled(0, 0), "spread and reach"),
+    "period": (lambda: vfl.columns.Cyclic(-1), "period"),
+    "buckets": (lambda: vfl.columns.Hashed(1), "buckets"),
+    "signed": (lambda: vfl.columns.Hashed(4, signed=1), "signed"),
+    "one category": (lambda: vfl.columns.Ordinal(("a",)), "categories"),
+    "unknown": (lambda: vfl.columns.Ordinal(("a", "b"), unknown="zero"), "'refuse' or 'missing'"),
+    "part": (lambda: vfl.columns.DateParts(("yaer",)), "(did you mean 'year'?)"),
     "dates": (
-        lambda: vfl.DateParts(("day",), bounds=("2020-01-01", "soon")),
+        lambda: vfl.columns.DateParts(("day",), bounds=("2020-01-01", "soon")),
         "'2026-01-31'",
     ),
-    "one year": (lambda: vfl.DateParts(("year",), bounds=("2020-01-01", "2020-05-01")), "'year' out"),
-    "of": (lambda: vfl.Binned((1,), of=""), "of is"),
-    "fill": (lambda: vfl.Log(bounds=(1, 2), fill=5), "fill 5"),
-    "missing": (lambda: vfl.Binned((1,), missing="yes"), "missing is 'indicator'"),
+    "one year": (lambda: vfl.columns.DateParts(("year",), bounds=("2020-01-01", "2020-05-01")), "'year' out"),
+    "of": (lambda: vfl.columns.Binned((1,), of=""), "of is"),
+    "fill": (lambda: vfl.columns.Log(bounds=(1, 2), fill=5), "fill 5"),
+    "missing": (lambda: vfl.columns.Binned((1,), missing="yes"), "missing is 'indicator'"),
     "no bounds": (
-        lambda: job({"f": vfl.Log(of="x")}),
+        lambda: job({"f": vfl.columns.Log(of="x")}),
         "'f', of kind log: declare",
     ),
-    "no side": (lambda: job({"f": vfl.Pair("x", "f2")}), "no column 'x'"),
+    "no side": (lambda: job({"f": vfl.columns.Pair("x", "f2")}), "no column 'x'"),
     "a side without bounds": (
-        lambda: job({"f": vfl.Pair("x", "z"), "x": vfl.Numeric(), "z": vfl.Boolean()}),
+        lambda: job({"f": vfl.columns.Pair("x", "z"), "x": vfl.Numeric(), "z": vfl.Boolean()}),
         "no bounds for column 'x'",
     ),
     "too many products": (
-        lambda: job({"f": vfl.Pair("g", "h"), "g": vfl.Hashed(65_536), "h": vfl.Hashed(65_536)}),
+        lambda: job(
+            {"f": vfl.columns.Pair("g", "h"), "g": vfl.columns.Hashed(65_536), "h": vfl.columns.Hashed(65_536)}
+        ),
         "4,294,967,296 coordinates",
     ),
-    "one column twice": (lambda: vfl.Pair("x", "x"), "two different columns"),
+    "one column twice": (lambda: vfl.columns.Pair("x", "x"), "two different columns"),
     "a pair of a pair": (
-        lambda: job({"f": vfl.Pair("f", "g"), "g": vfl.Binned((1,))}),
+        lambda: job({"f": vfl.columns.Pair("f", "g"), "g": vfl.columns.Binned((1,))}),
         "'f' is a pair itself",
     ),
-    "pieces of a pair": (lambda: vfl.Pair("x", "z", pieces=0), "pieces are a whole number from 1 to 32"),
+    "pieces of a pair": (lambda: vfl.columns.Pair("x", "z", pieces=0), "pieces are a whole number from 1 to 32"),
     "a shape": (
         lambda: job(
-            {"f": vfl.Pair("x", "g"), "g": vfl.Binned((1,)), "x": vfl.Curve(shape="increasing", bounds=(0, 1))}
+            {
+                "f": vfl.columns.Pair("x", "g"),
+                "g": vfl.columns.Binned((1,)),
+                "x": vfl.Curve(shape="increasing", bounds=(0, 1)),
+            }
         ),
         "has the shape 'increasing'",
     ),
     "two forms": (
-        lambda: job({"f": vfl.Binned((1,), of="x"), "x": vfl.Categorical(("a", "b"))}),
+        lambda: job({"f": vfl.columns.Binned((1,), of="x"), "x": vfl.Categorical(("a", "b"))}),
         "column 'x' of party 'bank'",
     ),
-    "the label": (lambda: job({"f": vfl.Binned((1,), of="y")}), "the label 'y'"),
+    "the label": (lambda: job({"f": vfl.columns.Binned((1,), of="y")}), "the label 'y'"),
     "no categories": (
         lambda: Schema.from_dict({"f": {"kind": "ordinal"}}),
         "'f': declare its categories",
@@ -466,7 +472,7 @@ def test_mistakes_are_refused(case: str) -> None:
 
 def test_the_run_finds_no_knots_of_a_column_that_it_does_not_train_on() -> None:
     partition = vfl.FeaturePartition({"bank": ("f",)}, label=("bank", "y"))
-    columns = {"f": vfl.Pair("x", "z"), "x": vfl.Curve(bounds=(0, 1)), "z": vfl.Boolean()}
+    columns = {"f": vfl.columns.Pair("x", "z"), "x": vfl.Curve(bounds=(0, 1)), "z": vfl.Boolean()}
     with pytest.raises(SpecificationError, match="put 'x' into the partition"):
         vfl.Job(partition=partition, privacy=None, columns=columns)
 
@@ -474,9 +480,9 @@ def test_the_run_finds_no_knots_of_a_column_that_it_does_not_train_on() -> None:
 def test_a_pair_is_listed_beside_its_columns() -> None:
     partition = vfl.FeaturePartition({"bank": ("x", "z")}, label=("bank", "y"))
     with pytest.raises(SpecificationError, match="list it beside its two columns"):
-        vfl.Job(partition=partition, privacy=None, bounds={"*": (0, 1)}, columns={"f": vfl.Pair("x", "z")})
+        vfl.Job(partition=partition, privacy=None, bounds={"*": (0, 1)}, columns={"f": vfl.columns.Pair("x", "z")})
     for dropped, said in (("z", "a dropped column makes no pair"), ("f", None)):
-        columns = {"f": vfl.Pair("x", "z"), "x": vfl.Boolean(), "z": vfl.Boolean()} | {dropped: vfl.Dropped()}
+        columns = {"f": vfl.columns.Pair("x", "z"), "x": vfl.Boolean(), "z": vfl.Boolean()} | {dropped: vfl.Dropped()}
         whole = vfl.FeaturePartition({"bank": ("x", "z", "f")}, label=("bank", "y"))
         if said is None:
             assert "f" not in vfl.Job(partition=whole, privacy=None, columns=columns).partition.features
@@ -488,7 +494,12 @@ def test_a_pair_is_listed_beside_its_columns() -> None:
 def test_a_pair_stays_within_a_party() -> None:
     partition = vfl.FeaturePartition({"bank": ("f",), "telco": ("b",)}, label=("bank", "y"))
     with pytest.raises(SpecificationError, match="'bank' names column 'b' of party 'telco'"):
-        vfl.Job(partition=partition, privacy=None, bounds={"b": (0, 1), "x": (0, 1)}, columns={"f": vfl.Pair("x", "b")})
+        vfl.Job(
+            partition=partition,
+            privacy=None,
+            bounds={"b": (0, 1), "x": (0, 1)},
+            columns={"f": vfl.columns.Pair("x", "b")},
+        )
 
 
 @pytest.mark.parametrize(
@@ -500,7 +511,7 @@ def test_a_pair_stays_within_a_party() -> None:
 )
 def test_cells_that_are_no_dates(cells: list[Any], said: str) -> None:
     with pytest.raises(DataError) as caught:
-        made(vfl.DateParts(("day",), of="d"), pa.table({"d": cells}))
+        made(vfl.columns.DateParts(("day",), of="d"), pa.table({"d": cells}))
     assert said in str(caught.value)
     assert "SECRET" not in str(caught.value)
 
@@ -529,16 +540,16 @@ def test_an_unreadable_date_is_missing_if_the_job_declares_it(
 ) -> None:
     """One such cell does not end the load, and changes no other record."""
     data = KINDS_OF_CELLS[source](tmp_path, ["2019-01-31", *UNREADABLE, "2019-02-28", "?"])
-    found = made(vfl.DateParts(("day",), of="d", unknown="missing", **instead), data)
+    found = made(vfl.columns.DateParts(("day",), of="d", unknown="missing", **instead), data)
     expected = [[31.0], *[[15.0]] * 4, [28.0], [15.0]]
     if "missing" in instead:
         expected = [[31.0, 0.0], *[[1.0, 1.0]] * 4, [28.0, 0.0], [1.0, 1.0]]
     assert found.tolist() == expected
     with pytest.raises(DataError, match="not a date") as caught:
-        made(vfl.DateParts(("day",), of="d", **instead), data)
+        made(vfl.columns.DateParts(("day",), of="d", **instead), data)
     assert "SECRET" not in str(caught.value)
     with pytest.raises(SpecificationError, match="'refuse' or 'missing'"):
-        vfl.DateParts(("day",), unknown="zero")
+        vfl.columns.DateParts(("day",), unknown="zero")
 
 
 DAYS = [31.0, 1.0, 15.0]
@@ -559,15 +570,15 @@ SOURCES: dict[str, Any] = {
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_dates_of_any_source(source: str) -> None:
-    assert made(vfl.DateParts(("day",), of="d"), SOURCES[source]).ravel().tolist() == DAYS
+    assert made(vfl.columns.DateParts(("day",), of="d"), SOURCES[source]).ravel().tolist() == DAYS
 
 
 def test_dates_of_a_text_file(tmp_path: Path) -> None:
     path = tmp_path / "d.csv"
     path.write_text("d;k\n31.01.2026;1\n 01.12.2025 ;2\n15.07.1969;3\n")
     spec = vfl.Csv(str(path), delimiter=";", dates="%d.%m.%Y")
-    assert made(vfl.DateParts(("day",), of="d"), spec).ravel().tolist() == DAYS
+    assert made(vfl.columns.DateParts(("day",), of="d"), spec).ravel().tolist() == DAYS
     with pytest.raises(DataError, match="not a date: clean the cells"):
-        made(vfl.DateParts(("day",), of="d"), vfl.Csv(str(path), delimiter=";"))
+        made(vfl.columns.DateParts(("day",), of="d"), vfl.Csv(str(path), delimiter=";"))
     path.write_text("d\n2026-01-31\n2025-12-01\n1969-07-15\n")
-    assert made(vfl.DateParts(("day",), of="d"), str(path)).ravel().tolist() == DAYS
+    assert made(vfl.columns.DateParts(("day",), of="d"), str(path)).ravel().tolist() == DAYS

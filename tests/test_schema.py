@@ -121,7 +121,7 @@ WRONG = {
         lambda: Scaling.of(Schema(), ["age"], scaling="bounds", intercept=True),
         "no bounds for column 'age'",
         "bounds={'age': (low, high)}, or age = [LOW, HIGH] under [bounds]",
-        "vfl.private_bounds",
+        "vfl.releases.private_bounds",
         "scaling='none'",
     ),
     "unknown scaling": (

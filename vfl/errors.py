@@ -1,7 +1,7 @@
 """Tree of exceptions. A message names cause and remedy, and never contains a cell, an id or a count taken from data.
 
 VflError
-├── SpecificationError: PartitionError, PrivacyError (with UnknownEvent), JobFileError
+├── SpecificationError: PartitionError, PrivacyError, JobFileError
 ├── DataError
 ├── BudgetError: BudgetExceeded, ConsentRefused, LedgerError
 ├── FederationError: PartyLost, PlacementError, VersionMismatch
@@ -38,10 +38,6 @@ class PartitionError(SpecificationError):
 
 class PrivacyError(SpecificationError):
     """The requested guarantee cannot be given."""
-
-
-class UnknownEvent(PrivacyError):
-    """No privacy cost is known for an event (the description of a release)."""
 
 
 class JobFileError(SpecificationError):

@@ -45,7 +45,7 @@ class Source(Protocol):
     origin : name of the party and of the place of the data, for errors.
     names : names of all columns of the source.
     typed : True if a schema of the source gives each column a type without a declaration, as for Parquet (`vfl init` and
-        `vfl.private_bounds` then use this type); False for CSV files.
+        `vfl.releases.private_bounds` then use this type); False for CSV files.
     n_records : number of records; None while unknown.
     at_most : upper bound on the number of records; exact except for CSV with blank lines or line breaks inside fields.
     """

@@ -119,8 +119,8 @@ class LabelReader:
         if self._declared.classes is not None:
             if (values < 0).any():
                 raise self._origin.misread(
-                    f"label {self.column!r} holds values other than the two declared classes: correct classes, leave those "
-                    "records out, or train one class against the rest with vfl.train_one_vs_rest"
+                    f"label {self.column!r} holds values other than the two declared classes: correct classes, or leave "
+                    'those records out; for one class against the rest, name the others in a list: classes = [["A", "B"], "C"]'
                 )
             return np.where(values == len(self._declared.listed) - 1, 1.0, -1.0)
         if (values == UNKNOWN).any():

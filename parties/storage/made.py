@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def reader_of(declared: Any, source: str, origin: Origin, name: str | None = None) -> Reader:
-    """Return a reader of one source: the source of a plain column, or of one of the two columns that a `vfl.Pair` multiplies.
+    """Return a reader of one source: that of a plain column, or of one of the two columns that a Pair multiplies.
 
     The reader returns filled values, (m,), and True for each missing cell, (m,). Values are numbers, codes of categories, or
     dates. The reader raises DataError, at the owner of the data, for cells that the declaration does not allow.

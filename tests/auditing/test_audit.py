@@ -21,7 +21,7 @@ SURE = 1.0 - 1e-6
 def job(solver: Any = None, **options: Any) -> vfl.Job:
     """Return a job of μ about 0.9, so that three canaries are enough."""
     privacy = vfl.Privacy(epsilon=4.0, delta=1e-5, **options.pop("privacy", {}))
-    given = {"partition": PARTITION, "bounds": BOUNDS, "privacy": privacy, "solver": solver or vfl.GD(passes=4)}
+    given = {"partition": PARTITION, "bounds": BOUNDS, "privacy": privacy, "solver": solver or vfl.solvers.GD(passes=4)}
     return vfl.Job(**given | options)
 
 
@@ -71,18 +71,18 @@ def test_parties_may_hold_columns_of_one_name() -> None:
 
 
 def test_a_feature_that_its_owner_makes_is_refused() -> None:
-    bins = {"a0": vfl.Binned((0.0, 0.5))}
-    with pytest.raises(vfl.SpecificationError, match="'a0' is made by its owner"):
+    bins = {"a0": vfl.columns.Binned((0.0, 0.5))}
+    with pytest.raises(vfl.errors.SpecificationError, match="'a0' is made by its owner"):
         vfl.audit(job(columns=bins, bounds=dict.fromkeys(("a1", "a2", "b0"), (-1.0, 1.0))))
 
 
 def test_multinomial_loss_is_refused() -> None:
-    with pytest.raises(vfl.SpecificationError, match=r"multinomial.*two classes"):
+    with pytest.raises(vfl.errors.SpecificationError, match=r"multinomial.*two classes"):
         vfl.audit(job(loss="multinomial", classes=("a", "b", "c")))
 
 
 def test_a_weak_canary_is_warned_of() -> None:
-    both = vfl.SCD(sampling="disjoint", release="both", batch_size=10, passes=1)
+    both = vfl.solvers.SCD(sampling="disjoint", release="both", batch_size=10, passes=1)
     audit = vfl.audit(job(both, penalty=vfl.L2(0.1)), 40, runs=5, confidence=SURE)
     assert audit.reach < 0.9
     assert any("can miss an error" in warning for warning in audit.warnings)
@@ -112,13 +112,13 @@ def test_fairness_is_audited_with_the_held_out_records() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"privacy": None}, vfl.PrivacyError, "privacy=None: it claims nothing"),
+        ({"privacy": None}, vfl.errors.PrivacyError, "privacy=None: it claims nothing"),
         (
             {"privacy": vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(1))},
-            vfl.PrivacyError,
+            vfl.errors.PrivacyError,
             "the job's noise is seeded",
         ),
-        ({"diagnostics": True}, vfl.PrivacyError, "NOT PRIVATE as a whole, so there is no ε to audit"),
+        ({"diagnostics": True}, vfl.errors.PrivacyError, "NOT PRIVATE as a whole, so there is no ε to audit"),
         (
             {
                 "bounds": {},
@@ -126,12 +126,12 @@ def test_fairness_is_audited_with_the_held_out_records() -> None:
                 "solver": vfl.SkGD(clip=1.0, passes=1),
                 "privacy": vfl.Privacy(epsilon=1.0, smoothness=dict.fromkeys(PARTITION.features, 1.0)),
             },
-            vfl.SpecificationError,
+            vfl.errors.SpecificationError,
             "column 'a0' has no bounds",
         ),
         (
             {"trust": "secure"},
-            vfl.SpecificationError,
+            vfl.errors.SpecificationError,
             "audit the same job with trust='trusted'",
         ),
     ],
@@ -147,7 +147,7 @@ def test_a_job_without_a_claim_is_refused(options: dict[str, Any], error: type[E
     [({"runs": 0}, "runs"), ({"confidence": 1.0}, "confidence must lie between"), ({"n_records": 0}, "n_records")],
 )
 def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(vfl.SpecificationError, match=words):
+    with pytest.raises(vfl.errors.SpecificationError, match=words):
         vfl.audit(job(), **options)
 
 

@@ -29,6 +29,7 @@ from vfl.solvers.releases.smoothness import moments_event
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vfl.apps.auditing.audit import Audit
     from vfl.solvers.releases.once import OneTime
 
 Patch = pytest.MonkeyPatch
@@ -175,7 +176,7 @@ def uncharged_moments(patch: Patch) -> None:
     )
 
 
-BLOCKS = vfl.SkGD(clip=0.01, passes=3, sweep="block", shares=vfl.Shares(label_share=0.0))
+BLOCKS = vfl.SkGD(clip=0.01, passes=3, sweep="block", shares=vfl.solvers.Shares(label_share=0.0))
 DEFECTS: dict[str, tuple[Callable[[Patch], None], vfl.Job, set[str]]] = {
     "σ/√2": (weaker_noise, job(), {"noise", "attack"}),
     "a reused key": (repeated_key, job(), {"repeats"}),
@@ -196,22 +197,26 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], vfl.Job, set[str]]] = {
     ),
     "a public batch reused": (
         public_batch_reused,
-        job(vfl.SGD(sampling="disjoint", batch_size=10, passes=2), intercept=False),
+        job(vfl.solvers.SGD(sampling="disjoint", batch_size=10, passes=2), intercept=False),
         {"shifts", "attack"},
     ),
     "a secret batch reused": (
         secret_batch_reused,
-        job(vfl.SGD(sampling="poisson", batch_size=10, passes=2)),
+        job(vfl.solvers.SGD(sampling="poisson", batch_size=10, passes=2)),
         {"batches"},
     ),
     "rounding away from zero": (rounding_away_from_zero, job(BLOCKS), {"shifts"}),
-    "noise of a wrong scale on selections": (selections_with_little_noise, job(vfl.GCD(rounds=6)), {"selections"}),
+    "noise of a wrong scale on selections": (
+        selections_with_little_noise,
+        job(vfl.solvers.GCD(rounds=6)),
+        {"selections"},
+    ),
     "uncharged moments": (uncharged_moments, job(vfl.SkGD(passes=3), privacy={"smoothness_share": 0.5}), {"charges"}),
 }
 """{defect: (how to put it in, a job that it concerns, the findings that it must give)}."""
 
 
-def findings(audit: vfl.Audit) -> set[str]:
+def findings(audit: Audit) -> set[str]:
     """Return the names of the checks that failed, and 'attack' where the guesses refute the claim."""
     failed = {check.name for check in audit.checks if not check.passed}
     return failed | {"attack" for attack in audit.attacks if not attack.consistent}
@@ -235,7 +240,7 @@ def test_the_checks_find_each_defect_in_few_runs(defect: str, monkeypatch: pytes
     assert findings(audit) >= expected - {"attack"}, str(audit)
 
 
-@pytest.mark.parametrize("defect", [p for p in QUICK if DEFECTS[p.values[0]][1].solver != vfl.GD(passes=4)])
+@pytest.mark.parametrize("defect", [p for p in QUICK if DEFECTS[p.values[0]][1].solver != vfl.solvers.GD(passes=4)])
 def test_the_same_job_passes_without_its_defect(defect: str) -> None:
     """Except the plain job of five defects, which test_solvers.py audits."""
     assert vfl.audit(DEFECTS[defect][1], 40, runs=10, confidence=1.0 - 1e-4).passed

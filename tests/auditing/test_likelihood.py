@@ -11,7 +11,7 @@ from scipy.stats import norm
 from vfl.apps.auditing.bounds import CERTAIN, allowed, log_ratio, moved
 from vfl.apps.auditing.rehearsal import Release
 from vfl.base.types import Adjacency
-from vfl.errors import UnknownEvent
+from vfl.errors import PrivacyError
 from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian
 
 ONE = Adjacency.REPLACE_ONE
@@ -55,5 +55,5 @@ def test_a_release_without_noise_tells_all() -> None:
 
 
 def test_an_unknown_event_is_refused() -> None:
-    with pytest.raises(UnknownEvent, match="Laplace"):
+    with pytest.raises(PrivacyError, match="Laplace"):
         allowed(Laplace(ONE, 1.0, 1.0))

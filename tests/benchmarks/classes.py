@@ -11,6 +11,7 @@ coefficient and scikit-learn's is printed first.
 from __future__ import annotations
 
 import argparse
+import math
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import vfl
+from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,12 +97,19 @@ def figures(scene: Scene, seeds: int) -> dict[str, list[tuple[float, float]]]:
         joint = scene.job(loss="multinomial", classes=scene.classes, privacy=privacy)
         result = vfl.train(joint, table, at="inprocess")
         found["multinomial"].append(scene.measured(result.predict_proba(rest)))
-        single = vfl.train_one_vs_rest(
-            scene.job(privacy=privacy), table, classes=scene.classes, n_records=scene.train, at="inprocess"
-        )
-        each = expit(single.decision_function(rest))
+        each = expit(np.column_stack([one.decision_function(rest) for one in against_the_rest(scene, seed)]))
         found["rest"].append(scene.measured(each / each.sum(axis=1, keepdims=True)))
     return found
+
+
+def against_the_rest(scene: Scene, seed: int) -> Iterator[vfl.Result]:
+    """Yield one model per class against the rest, each with μ/√K."""
+    delta = 1.0 / scene.train**2
+    share = epsilon_of(mu_of(EPSILON, delta) / math.sqrt(len(scene.classes)), delta)
+    for number, positive in enumerate(scene.classes):
+        privacy = vfl.Privacy(epsilon=share, delta=delta, noise=vfl.SeededNoise(seed)).numbered(number)
+        rest = tuple(name for name in scene.classes if name != positive)
+        yield vfl.train(scene.job(classes=(rest, positive), privacy=privacy), scene.table(), at="inprocess")
 
 
 def apart(scene: Scene) -> float:

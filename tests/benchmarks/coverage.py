@@ -182,7 +182,7 @@ def cell(settings: Settings, n: int, p: int, world: str, loss: str, epsilon: flo
     seeds = settings.seeds(whole=200, quick=20)
     try:
         runs = [one(n, p, world, loss, epsilon, seed) for seed in seeds]
-    except vfl.SpecificationError as error:
+    except vfl.errors.SpecificationError as error:
         raise Absent(str(error)) from error
     z, widths, noise = (np.array(values) for values in zip(*runs, strict=True))
     held = {level: abs(z) <= norm.ppf(0.5 + level / 2.0) for level in (NOMINAL, WIDE)}
@@ -211,7 +211,7 @@ def kind_cell(settings: Settings, kind: str, n: int, loss: str, epsilon: float) 
     seeds, chosen = settings.seeds(whole=200, quick=10), designs.CHOSEN | designs.JUDGED
     try:
         found = designs.measured([designs.one(chosen[kind], n, loss, epsilon, seed) for seed in seeds])
-    except vfl.SpecificationError as error:
+    except vfl.errors.SpecificationError as error:
         raise Absent(str(error)) from error
     yield Result(
         part="coverage",

@@ -77,7 +77,7 @@ class Set:
         names = [c for c in self.frame.columns if c != "target"]
         parties = {"a": names[::2], "b": names[1::2]}
         if pairs:
-            columns |= (added := {f"{a} by {b}": vfl.Pair(a, b) for a, b in self.pairs})
+            columns |= (added := {f"{a} by {b}": vfl.columns.Pair(a, b) for a, b in self.pairs})
             own = dict.fromkeys(c for pair in self.pairs for c in pair)
             parties = {"a": [*own, *added], "b": [c for c in names if c not in own]}
         return vfl.Job(

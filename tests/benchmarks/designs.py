@@ -284,7 +284,7 @@ def rows_of(kind: Kind, result: vfl.Result, V: np.ndarray) -> Rows:
         value = float(weights @ np.array(list(result.original.values())))
         try:
             error = abs(value) / max(float(np.sqrt(result.test(dict(terms)).statistic)), 1e-300)
-        except vfl.SpecificationError:
+        except vfl.errors.SpecificationError:
             error = np.nan
         found.append((" + ".join(terms), weights, value, error))
     texts, weights_, values, errors = zip(*found, strict=True)

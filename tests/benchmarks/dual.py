@@ -101,7 +101,7 @@ class Comparison:
 
     def search(self, name):
         """The solver with the least mean `left` of two seeds, and how many were tried."""
-        kind = {"SGD": vfl.SGD, "SCD": vfl.SCD}[name]
+        kind = {"SGD": vfl.solvers.SGD, "SCD": vfl.solvers.SCD}[name]
         axes = COMMON | AXES[name]
         default = plan(replace(self.job, solver=kind()), self.n).solver
         scales = {axis: getattr(default, axis) for axis in ("clip", "step_size", "overlap") if axis in axes}

@@ -90,7 +90,7 @@ def job_of(case, group, epsilon, strength, **options):
     fixed = {
         "privacy": vfl.Privacy(epsilon=epsilon),
         "penalty": vfl.L2(strength),
-        "solver": vfl.OutputPerturbation(),
+        "solver": vfl.solvers.OutputPerturbation(),
         "holdout": 0.1,
         "fairness": vfl.Fairness(group=group),
     }

@@ -1,7 +1,7 @@
 """Problems on which forecasts are compared with outcomes: sets of real records, and simulated ones.
 
 Each has a job without privacy, records, and the signal of the best linear model: the AUC or R² of one with a slight ridge, on
-records that it was not trained on. The rule of `vfl.forecast` was chosen without the problems that are `kept` aside.
+records that it was not trained on. The rule of `Plan.forecast` was chosen without the problems that are `kept` aside.
 """
 
 from __future__ import annotations

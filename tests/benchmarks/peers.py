@@ -209,8 +209,8 @@ def private(name: str, split: Callable[[], Split], epsilon: float, settings: Set
         theirs = list(diffprivlib(name, split(), epsilon, settings, about))
         yield from theirs
     best = min((r.mean for r in theirs), default=None)
-    for solver in (vfl.SkGD, vfl.SGD, vfl.NoisyGram):
-        if solver is vfl.NoisyGram and split().classification:
+    for solver in (vfl.SkGD, vfl.solvers.SGD, vfl.solvers.NoisyGram):
+        if solver is vfl.solvers.NoisyGram and split().classification:
             continue
         job = replace(split().case.job, privacy=vfl.Privacy(epsilon=epsilon))
         case, found, seconds = replace(split().case, job=job), [], []

@@ -16,13 +16,13 @@ from parties.loading import load
 from vfl.launch.sources import sources_of
 from vfl.planning import problem_of
 
-SHARES = {f.name for f in fields(vfl.Shares)}
+SHARES = {f.name for f in fields(vfl.solvers.Shares)}
 
 
 def built(solver, **options):
     """The solver; shares of SkGD are named as its own options are."""
     shares = SHARES & options.keys() if issubclass(solver, vfl.SkGD) else ()
-    given = {"shares": vfl.Shares(**{name: options.pop(name) for name in shares})} if shares else {}
+    given = {"shares": vfl.solvers.Shares(**{name: options.pop(name) for name in shares})} if shares else {}
     return solver(**options, **given)
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
-    "adult": (problems.adult, "adult", {"SkGD, blocks of 10": vfl.SkGD(block_size=10), "GD": vfl.GD()}),
-    "default_credit": (problems.credit, "credit", {"SkGD": vfl.SkGD(), "GD": vfl.GD()}),
-    "electricity": (problems.electricity, "electricity-bounds", {"SkGD": vfl.SkGD(), "GD": vfl.GD()}),
+    "adult": (problems.adult, "adult", {"SkGD, blocks of 10": vfl.SkGD(block_size=10), "GD": vfl.solvers.GD()}),
+    "default_credit": (problems.credit, "credit", {"SkGD": vfl.SkGD(), "GD": vfl.solvers.GD()}),
+    "electricity": (problems.electricity, "electricity-bounds", {"SkGD": vfl.SkGD(), "GD": vfl.solvers.GD()}),
     "california_housing": (
         problems.california,
         "california-bounds",
@@ -56,8 +56,8 @@ def main() -> None:
         for label, chosen in solvers.items():
             solver = chosen
             if isinstance(chosen, float):  # a factor of the default clip
-                planned = vfl.plan(replace(case.job, solver=vfl.NoisyGram()), case.n).solver
-                solver = vfl.NoisyGram(clip=chosen * planned.clip, label_scale=planned.label_scale)
+                planned = vfl.plan(replace(case.job, solver=vfl.solvers.NoisyGram()), case.n).solver
+                solver = vfl.solvers.NoisyGram(clip=chosen * planned.clip, label_scale=planned.label_scale)
             said, took = [], []
             for trust in ("trusted", "secure"):
                 start = time.perf_counter()

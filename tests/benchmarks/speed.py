@@ -77,7 +77,7 @@ def papers(name: str, build, settings: Settings) -> Iterator[Result]:
     """Yield what 50 passes take here, and what the paper's C++ took there."""
     key = f"{name.lower()}-stored"
     case, seeds = build(settings.data, key, 1.0), settings.seeds(whole=5)
-    for solver, paper in zip((vfl.CD(passes=50), vfl.SGD(passes=50)), PAPER[name], strict=True):
+    for solver, paper in zip((vfl.solvers.CD(passes=50), vfl.solvers.SGD(passes=50)), PAPER[name], strict=True):
         job = replace(case.job, solver=solver)
         seconds = [follow(stream(job, case.table, at="inprocess")).processor for _ in (0, *seeds)]
         yield Result(

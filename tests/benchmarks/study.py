@@ -133,9 +133,9 @@ def arms(sizes: tuple[int | None, ...]) -> Iterator[Arm]:
     single = descent("shuffled", 1)
     own = {name: value for name, value in single.fixed.items() if name != "clip"}
     yield Arm("shuffled 1, own clip", vfl.SkGD, own, DESCENT)
-    yield Arm("CD", vfl.CD, RECORD, CAPPED)
-    yield Arm("GCD", vfl.GCD, {}, GREEDY)
-    yield Arm("SGD", vfl.SGD, {}, STOCHASTIC)
+    yield Arm("CD", vfl.solvers.CD, RECORD, CAPPED)
+    yield Arm("GCD", vfl.solvers.GCD, {}, GREEDY)
+    yield Arm("SGD", vfl.solvers.SGD, {}, STOCHASTIC)
     yield Arm("defaults", vfl.SkGD)
 
 
@@ -155,10 +155,10 @@ def arms_at(trips: int, sizes: tuple[int | None, ...], p: int) -> Iterator[Arm]:
     yield Arm("full party", vfl.SkGD, {**descends, "block_size": WHOLE, "sampling": "full"}, CAPPED_AT_TRIPS)
     visits = {"sampling": "cyclic", "block_size": 1, "sweep": "party", "inner_rounds": p * ((trips - 2) // 2)}
     yield Arm("cyclic 1 in visits", vfl.SkGD, descends | visits, CAPPED_AT_TRIPS)
-    yield Arm("CD", vfl.CD, draws, ({"record_clip": CAPS},))
-    yield Arm("GCD", vfl.GCD, {"trips": trips}, ({"clip": CLIPS},))
+    yield Arm("CD", vfl.solvers.CD, draws, ({"record_clip": CAPS},))
+    yield Arm("GCD", vfl.solvers.GCD, {"trips": trips}, ({"clip": CLIPS},))
     grids = ({"clip": CLIPS, "length": LENGTHS}, {"batches": BATCHES, "iterate": ITERATES})
-    yield Arm("SGD", vfl.SGD, {"steps": trips // 2}, grids)
+    yield Arm("SGD", vfl.solvers.SGD, {"steps": trips // 2}, grids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,16 +204,16 @@ class Bench:
             )
         if arm.exact:
             options["step_size"] *= self.constants.slack(options["block_size"])
-        if arm.solver is vfl.SGD:
+        if arm.solver is vfl.solvers.SGD:
             options["clip"] *= math.sqrt(self.constants.total)  # a joint norm: typical |ℓ′| times that of a row
             batches, steps = options.pop("batches", BATCHES[-1]), options.pop("steps", None)
             options["batch_size"] = -(-self.case.n // batches)
             options["passes"] = options.pop("epochs") if steps is None else steps // batches
             options["step_size"] = options.pop("length")
-        if arm.solver is vfl.GCD and (trips := options.pop("trips", None)):
+        if arm.solver is vfl.solvers.GCD and (trips := options.pop("trips", None)):
             period = 10 * self.constants.p
             options["rounds"] = next(k for k in range(trips, 0, -1) if 1 + 2 * k + (k - 1) // period <= trips)
-        if arm.solver is not vfl.GCD:
+        if arm.solver is not vfl.solvers.GCD:
             options["seed"] = seed
         return problems.built(arm.solver, **options)
 

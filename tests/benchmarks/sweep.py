@@ -57,7 +57,8 @@ def tasks(settings: Settings) -> Iterator[Task]:
     made = problems_of(settings)
     first, last = next(iter(made)), list(made)[-1]
     quick_arms = {(first, "ε", solver) for solver in SOLVERS.values()} | {
-        (first, "passes", vfl.SkGD), (first, "passes", vfl.GD), (last, "ε", vfl.SkGD), (last, "ε", vfl.NoisyGram)
+        (first, "passes", vfl.SkGD), (first, "passes", vfl.solvers.GD), (last, "ε", vfl.SkGD),
+        (last, "ε", vfl.solvers.NoisyGram),
     }  # fmt: skip
     for name, build in made.items():
         case = functools.cache(functools.partial(_case, build)) if build else None

@@ -73,13 +73,13 @@ def descent(name, build, paper, source, passes, **options):
     grids = {"clip": CLIPS, "step_size": STEPS, "sampling": ORDERS, "iterate": ITERATES}
     start = {"clip": 4.0, "step_size": 1.0, "sampling": "cyclic", "iterate": "last"}
     seeds = {"search_seeds": tuple(range(101, 109))} | options
-    return Row(name, build, paper, source, vfl.CD, grids, (start,), {"passes": passes}, **seeds)
+    return Row(name, build, paper, source, vfl.solvers.CD, grids, (start,), {"passes": passes}, **seeds)
 
 
 def greedy(name, build, paper, source, rounds, start, **options):
     """A row of greedy coordinate descent; the papers tune its number of rounds too."""
     grids = {"clip": CLIPS, "rounds": rounds, "step_size": STEPS, "selection_share": (0.3, 0.5, 0.7, 0.8, 0.9)}
-    return Row(name, build, paper, source, vfl.GCD, grids, (start,), untuned=vfl.GCD, **options)
+    return Row(name, build, paper, source, vfl.solvers.GCD, grids, (start,), untuned=vfl.solvers.GCD, **options)
 
 
 def electricity(folder, variant):

@@ -120,14 +120,14 @@ def test_delta_defaults_to_one_over_n_squared() -> None:
     [
         vfl.SkGD(passes=2, clip=0.7),
         vfl.SkGD(passes=2, clip="record"),
-        vfl.CD(passes=2),
-        vfl.GCD(rounds=2),
-        vfl.GD(passes=2),
-        vfl.SGD(passes=2),
-        vfl.SVRG(passes=2),
-        vfl.SCD(passes=2),
-        vfl.OutputPerturbation(),
-        vfl.NoisyGram(clip=1.0),
+        vfl.solvers.CD(passes=2),
+        vfl.solvers.GCD(rounds=2),
+        vfl.solvers.GD(passes=2),
+        vfl.solvers.SGD(passes=2),
+        vfl.solvers.SVRG(passes=2),
+        vfl.solvers.SCD(passes=2),
+        vfl.solvers.OutputPerturbation(),
+        vfl.solvers.NoisyGram(clip=1.0),
     ],
     ids=lambda solver: solver.name,
 )
@@ -139,7 +139,7 @@ def test_norms_are_stated_exactly_if_parties_are_asked_for_them(solver: Any, mon
         return answer(self, query, *rest, **options)
 
     monkeypatch.setattr(Party, "answer", observed)
-    squared = isinstance(solver, vfl.NoisyGram)
+    squared = isinstance(solver, vfl.solvers.NoisyGram)
     job = vfl.Job(
         partition=PARTITION,
         bounds=BOUNDS | {"y": (0.0, 1.0)} if squared else BOUNDS,
@@ -412,7 +412,7 @@ class TestShares:
     def test_a_threat_model_and_what_a_dealer_sees_go_together(
         self, shared: Certificate, change: dict[str, Any]
     ) -> None:
-        with pytest.raises(vfl.OutputError, match="not a certificate"):
+        with pytest.raises(vfl.errors.OutputError, match="not a certificate"):
             Certificate.from_json(dataclasses.replace(shared, **change).to_json())
 
     def test_verification_recomputes_it(self, shared: Certificate) -> None:

@@ -397,14 +397,14 @@ def test_findings_are_certified_too(tmp_path: Path) -> None:
 
 def test_a_forged_option_is_found(tmp_path: Path) -> None:
     """The job leaves the clip open, but its releases and the field `clip` follow from it."""
-    trained(tmp_path / "out", solver=vfl.GD())
+    trained(tmp_path / "out", solver=vfl.solvers.GD())
     solver = certificate(tmp_path / "out").solver
     resigned(tmp_path / "out", solver={**solver, "clip": solver["clip"] / 2})
     assert wrong(tmp_path / "out") == {"plan"}
 
 
 def test_another_plan_names_the_version_that_issued_the_certificate(tmp_path: Path) -> None:
-    trained(tmp_path / "out", solver=vfl.GD(passes=3))
+    trained(tmp_path / "out", solver=vfl.solvers.GD(passes=3))
     solver = certificate(tmp_path / "out").solver
     resigned(tmp_path / "out", solver={**solver, "passes": 4}, code_version="0.0.0")
     plan = next(check for check in verify_run(tmp_path / "out").failed if check.name == "plan")
@@ -415,7 +415,7 @@ def test_another_plan_names_the_version_that_issued_the_certificate(tmp_path: Pa
 def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the folders of two runs on shares, by loss."""
     made = {}
-    for loss, solver in (("logistic", vfl.SkGD(passes=1)), ("squared", vfl.NoisyGram())):
+    for loss, solver in (("logistic", vfl.SkGD(passes=1)), ("squared", vfl.solvers.NoisyGram())):
         bounds = {"*": (-2, 2)} | ({"y": (-1, 2)} if loss == "squared" else {})
         spec = shares.job(3, 1, privacy=vfl.Privacy(epsilon=8.0), loss=loss, solver=solver, bounds=bounds)
         made[loss] = tmp_path_factory.mktemp("shared") / loss

@@ -148,7 +148,7 @@ def test_bounds_are_released_charged_and_written(two_files: Path, call: Callable
     assert 32_768 <= high <= 131_072
     assert text.count("# released by vfl init --private-bounds") == 3
     assert "[0.0, 64.0]" in text or "[0.0, 128.0]" in text
-    (balance,) = vfl.SqliteLedger(two_files / "budget.db").show()
+    (balance,) = vfl.Ledger(two_files / "budget.db").open().show()
     assert 0.3 < balance.spent <= 1.0
     assert len(balance.runs) == 2
 

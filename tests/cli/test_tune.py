@@ -120,7 +120,7 @@ def test_the_cap_of_a_data_set_stops_a_tune_with_exit_code_4(here):
     with pytest.raises(BudgetExceeded) as caught:
         ran(*words, "--set", "dataset=small", "--ledger", "budget.db")
     assert caught.value.exit_code == 4
-    assert vfl.SqliteLedger(here / "budget.db").show()[0].spent == 0.0
+    assert vfl.Ledger(here / "budget.db").open().show()[0].spent == 0.0
 
 
 def test_a_tune_that_was_cut_off_is_resumed_by_the_same_command_as_a_run(here, monkeypatch):

@@ -89,7 +89,7 @@ class Watched(InProcessTransport):
         if lost and not self.answered:
             return PendingCall(to, self._lost(to), dict.fromkeys(due, CUT_OFF))
         if self.broken:  # an actor's later calls fail, and the first loss is the one that is seen
-            return PendingCall(to, vfl.PartyLost(f"{to!r} was cut off", to), dict.fromkeys(due, CUT_OFF))
+            return PendingCall(to, vfl.errors.PartyLost(f"{to!r} was cut off", to), dict.fromkeys(due, CUT_OFF))
         posted = super().post(to, request, vectors, due, **options)
         self.ciphertexts.append((to, request, list(posted.vectors.values())))
         self.replies.append(posted.answer[0])
@@ -98,7 +98,7 @@ class Watched(InProcessTransport):
     def collect(self, posted: Sequence[PendingCall]) -> list[Any]:
         """Raise the first loss."""
         for own in posted:
-            if isinstance(own.answer, vfl.PartyLost):
+            if isinstance(own.answer, vfl.errors.PartyLost):
                 self.broken = False
                 raise own.answer
         return super().collect(posted)
@@ -114,9 +114,9 @@ class Watched(InProcessTransport):
         self.holders[party] = load(self.spec.for_party(party), self.sources[party])
         return self.holders[party].greet()
 
-    def _lost(self, to: str) -> vfl.PartyLost:
+    def _lost(self, to: str) -> vfl.errors.PartyLost:
         self.lose, self.broken = None, True
-        return vfl.PartyLost(f"{to!r} is lost", to)
+        return vfl.errors.PartyLost(f"{to!r} is lost", to)
 
 
 def outcome(transport: Watched, **faults: Any) -> tuple[Outcome, list[Any]]:

@@ -59,14 +59,14 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
             bounds=job().bounds,
             penalty=vfl.L2(1e-2),
             privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3)),
-            solver=vfl.GCD(rounds=4),
+            solver=vfl.solvers.GCD(rounds=4),
         ),
         vfl.Job(
             partition=PARTITION,
             bounds=job().bounds,
             penalty=vfl.L2(1e-2),
             privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3)),
-            solver=vfl.SkGD(passes=3, clip="record", shares=vfl.Shares(excess_share=0.2)),
+            solver=vfl.SkGD(passes=3, clip="record", shares=vfl.solvers.Shares(excess_share=0.2)),
             holdout=0.25,
             evaluation=vfl.Evaluation(epsilon=1.0),
         ),
@@ -75,7 +75,7 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
             bounds=job().bounds,
             penalty=vfl.L2(1e-2),
             privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3)),
-            solver=vfl.SGD(passes=1, sampling="disjoint"),
+            solver=vfl.solvers.SGD(passes=1, sampling="disjoint"),
         ),
         vfl.Job(
             partition=PARTITION,
@@ -96,13 +96,13 @@ def test_other_jobs_agree_to_the_bit(joined, spec) -> None:
     }
 
 
-BINNED = {"a0": vfl.Binned((0.0, 0.5))}
+BINNED = {"a0": vfl.columns.Binned((0.0, 0.5))}
 RELEASES: dict[str, Any] = {
-    "bounds": lambda data, **terms: vfl.private_bounds(
+    "bounds": lambda data, **terms: vfl.releases.private_bounds(
         replace(job(), bounds={}, privacy=None, scaling="none"), data, **terms
     ),
-    "quantiles": lambda data, **terms: vfl.private_quantiles(job(), data, **terms),
-    "weight of evidence": lambda data, **terms: vfl.woe(
+    "quantiles": lambda data, **terms: vfl.releases.private_quantiles(job(), data, **terms),
+    "weight of evidence": lambda data, **terms: vfl.releases.woe(
         replace(job(), columns=BINNED, bounds={"*": (-1, 1)}), data, **terms
     ),
     "drift": lambda data, **terms: count(vfl.train(job(), table(N), at="inprocess"), data, **terms),

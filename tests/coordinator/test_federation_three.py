@@ -146,22 +146,3 @@ def test_a_policy_decides_on_prediction_and_evaluation(tmp_path, result) -> None
             vfl.evaluate(result, at=joined.place)
         refused = [event.why for event in joined.events["telco"] if isinstance(event, events.Refused)]
         assert any("labels" in why for why in refused)
-
-
-def test_one_vs_rest_aligns_once(tmp_path) -> None:
-    data = tables()
-    rng = np.random.default_rng(4)
-    data["telco"]["y"] = rng.choice(["low", "mid", "high"], len(data["telco"]["y"]))
-    with federation(tmp_path, PARTIES) as joined:
-        for party, source in data.items():
-            joined.start(party, source)
-        found = vfl.train_one_vs_rest(
-            job(privacy=vfl.Privacy(epsilon=3.0)),
-            classes=("low", "mid", "high"),
-            n_records=200,
-            at=joined.place,
-        )
-        assert len(found.results) == 3
-        assert all("200 records" in repr(each) for each in found.results)
-        begun = [event for event in joined.events["shop"] if isinstance(event, events.Requested)]
-        assert len({event.run for event in begun}) == 3

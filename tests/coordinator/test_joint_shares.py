@@ -178,7 +178,7 @@ def test_products_that_the_plan_does_not_have_are_refused() -> None:
     other = Watched(job(solver=vfl.SkGD(joint=False, passes=2)), DATA)
     outcome(other)
     session = next(r.session for _, r in reversed(other.requests))
-    with pytest.raises(vfl.FederationError, match="does not answer"):
+    with pytest.raises(vfl.errors.FederationError, match="does not answer"):
         other.holders["q0"].request(replace(asked, session=session), [])
 
 
@@ -207,8 +207,8 @@ class OtherUnits(Watched):
 
 def test_products_alone_are_of_columns_as_they_are() -> None:
     """Only a run with released centres and scales may ask for others than 0 and 1."""
-    spec = job(solver=vfl.NoisyGram(), loss="squared", bounds={"*": (-2, 2), "y": (-1, 2)})
-    with pytest.raises(vfl.PrivacyError, match="other units"):
+    spec = job(solver=vfl.solvers.NoisyGram(), loss="squared", bounds={"*": (-2, 2), "y": (-1, 2)})
+    with pytest.raises(vfl.errors.PrivacyError, match="other units"):
         outcome(OtherUnits(spec, DATA))
 
 

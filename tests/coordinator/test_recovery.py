@@ -120,7 +120,7 @@ def test_a_party_that_is_lost_while_a_resumed_run_repeats_changes_is_waited_for(
 
 def test_a_resumed_run_repeats_only_what_its_state_lacks() -> None:
     """An Xw that was computed anew depends on no earlier answer, and a run that was complete asks nobody."""
-    spec = setting.job(vfl.SVRG(batch_size=75, passes=8, sampling="disjoint"), privacy=SEEDED)
+    spec = setting.job(vfl.solvers.SVRG(batch_size=75, passes=8, sampling="disjoint"), privacy=SEEDED)
     transport = Watched(spec)
     made, whole = run(transport, spec, "abort")
     resets = [n for n, shares in enumerate(transport.asked) if any(one.target == "reset" for one in shares.values())]

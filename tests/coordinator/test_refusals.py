@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 WAIT = Faults(on_party_lost="wait", wait_seconds=1.0)
 GIVEN = {
     "float32": setting.job(vfl.SkGD(passes=2, clip="record"), margins="float32"),
-    "nothing private": setting.job(vfl.GD(passes=2), privacy={}),
+    "nothing private": setting.job(vfl.solvers.GD(passes=2), privacy={}),
 }
 GIVEN["nothing private"] = replace(GIVEN["nothing private"], privacy=None)
 
@@ -638,9 +638,11 @@ def test_a_coordinator_takes_no_reply_that_does_not_answer_its_query(lie: str, t
 ROWS, COLUMNS = 24, 3
 DATA = of_shares(ROWS, COLUMNS)
 SHARED = {
-    "gradient": on_shares(p=COLUMNS, solver=vfl.GD(passes=1)),
+    "gradient": on_shares(p=COLUMNS, solver=vfl.solvers.GD(passes=1)),
     "pass": on_shares(p=COLUMNS, solver=vfl.SkGD(block_size=2, passes=1)),
-    "products": on_shares(p=COLUMNS, loss="squared", solver=vfl.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)}),
+    "products": on_shares(
+        p=COLUMNS, loss="squared", solver=vfl.solvers.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)}
+    ),
 }
 ALONE: dict[str, tuple[str, type, Callable[[Any], Any]]] = {
     "a selection": ("gradient", Backward, lambda q: Select(q.weighting, {}, {}, {}, q.clip, {}, None)),

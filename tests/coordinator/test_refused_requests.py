@@ -36,10 +36,10 @@ DATA = of_shares(N, P)
 PRIVACY = vfl.Privacy(epsilon=8.0)
 SUM, PASS, PRODUCTS = "gradient", "pass", "products"
 JOBS: dict[str, Any] = {
-    SUM: on_shares(p=P, privacy=PRIVACY, solver=vfl.GD(passes=2)),
+    SUM: on_shares(p=P, privacy=PRIVACY, solver=vfl.solvers.GD(passes=2)),
     PASS: on_shares(p=P, privacy=PRIVACY, solver=vfl.SkGD(block_size=2, passes=2)),
     PRODUCTS: on_shares(
-        p=P, privacy=PRIVACY, loss="squared", solver=vfl.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)}
+        p=P, privacy=PRIVACY, loss="squared", solver=vfl.solvers.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)}
     ),
 }
 

@@ -36,12 +36,17 @@ if TYPE_CHECKING:
 N = 24
 PRIVACY = vfl.Privacy(epsilon=8.0, delta=1e-6)
 JOBS: dict[str, Any] = {
-    "sums": setting.job(vfl.GD(passes=1), dataset="d", holdout=0.25),
+    "sums": setting.job(vfl.solvers.GD(passes=1), dataset="d", holdout=0.25),
     "visits": setting.job(vfl.SkGD(passes=1, clip="record"), dataset="d"),
-    "selections": setting.job(vfl.GCD(rounds=1), dataset="d"),
-    "sums on shares": on_shares(p=3, solver=vfl.GD(passes=1), dataset="d", privacy=PRIVACY),
+    "selections": setting.job(vfl.solvers.GCD(rounds=1), dataset="d"),
+    "sums on shares": on_shares(p=3, solver=vfl.solvers.GD(passes=1), dataset="d", privacy=PRIVACY),
     "products on shares": on_shares(
-        p=3, loss="squared", solver=vfl.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)}, dataset="d", privacy=PRIVACY
+        p=3,
+        loss="squared",
+        solver=vfl.solvers.NoisyGram(),
+        bounds={"*": (-2, 2), "y": (-1, 2)},
+        dataset="d",
+        privacy=PRIVACY,
     ),
 }
 

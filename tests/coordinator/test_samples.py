@@ -60,9 +60,9 @@ def spec(solver: Any, noise: Any) -> vfl.Job:
 
 
 SOLVERS = {
-    "SGD": vfl.SGD(batch_size=75, passes=5, sampling="poisson"),
-    "SVRG": vfl.SVRG(batch_size=75, passes=5, sampling="poisson"),
-    "SCD": vfl.SCD(batch_size=75, passes=5, sampling="poisson"),
+    "SGD": vfl.solvers.SGD(batch_size=75, passes=5, sampling="poisson"),
+    "SVRG": vfl.solvers.SVRG(batch_size=75, passes=5, sampling="poisson"),
+    "SCD": vfl.solvers.SCD(batch_size=75, passes=5, sampling="poisson"),
 }
 
 

@@ -80,7 +80,9 @@ class TestBits:
         outcome(transport)
         assert transport.checked >= 9
 
-    @pytest.mark.parametrize("solver", [vfl.CD(passes=3), vfl.GD(passes=3), vfl.SkGD(passes=3, sampling="full")])
+    @pytest.mark.parametrize(
+        "solver", [vfl.solvers.CD(passes=3), vfl.solvers.GD(passes=3), vfl.SkGD(passes=3, sampling="full")]
+    )
     def test_solvers(self, solver: Any) -> None:
         transport = Checked(job(solver=solver), DATA)
         outcome(transport)
@@ -103,7 +105,7 @@ class TestBits:
 
     def test_a_gradient_is_that_of_trusted_mode_within_the_bound(self) -> None:
         """With a clip that cuts nothing, w = 0 and noise taken off, only rounding and the series differ."""
-        loose = vfl.GD(passes=1, clip=20.0)
+        loose = vfl.solvers.GD(passes=1, clip=20.0)
         gradients = []
         for spec in (job(solver=loose), job(solver=loose, trust="trusted")):
             transport = Watched(spec, DATA)
@@ -202,7 +204,7 @@ class TestProducts:
             vfl.train(spec, REGRESSION, at="inprocess", output=tmp_path / "run", watch=watch)
         start, budget, log = checkpoint.read(tmp_path / "run", spec)
         monkeypatch.setattr(checkpoint, "read", lambda *_: (start, budget, replace(log, products=())))
-        with pytest.raises(vfl.BudgetExceeded, match="the next release asks for"):
+        with pytest.raises(vfl.errors.BudgetExceeded, match="the next release asks for"):
             vfl.resume(tmp_path / "run", REGRESSION, at="inprocess")
 
 
@@ -217,7 +219,7 @@ def _matrix(spec: vfl.Job, released: list[Any]) -> np.ndarray:
 
 
 def _squared(parties: int) -> vfl.Job:
-    return job(parties, loss="squared", solver=vfl.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)})
+    return job(parties, loss="squared", solver=vfl.solvers.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)})
 
 
 REGRESSION = {**DATA, "y": DATA["y"] + 0.1 * DATA["x0"]}
@@ -372,7 +374,7 @@ class TestLosses:
         assert len({key for key, _ in charges}) == len(charges)
 
     def test_a_run_cannot_continue_without_a_party(self) -> None:
-        with pytest.raises(vfl.SpecificationError, match="cannot continue without one"):
+        with pytest.raises(vfl.errors.SpecificationError, match="cannot continue without one"):
             outcome(Watched(job(), DATA), on_party_lost="skip")
 
     def test_kill_and_resume(self, whole: np.ndarray, tmp_path: Any) -> None:

@@ -39,7 +39,7 @@ JOINT: dict[str, Any] = {
     "solver": vfl.SkGD(joint=True, passes=4),
     "privacy": vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3)),
 }
-SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
+SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.solvers.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
 
 
 @pytest.fixture(scope="module")

@@ -42,24 +42,27 @@ INFERRED = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference=True)
 SUBSAMPLED = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference="subsamples")
 DUAL = {"penalty": vfl.L2(1e-1), "intercept": False}
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "CD": (vfl.CD(passes=2), {}),
-    "SkGD, sums of what its cap cuts": (vfl.SkGD(passes=3, shares=vfl.Shares(excess_share=0.2)), {}),
+    "CD": (vfl.solvers.CD(passes=2), {}),
+    "SkGD, sums of what its cap cuts": (vfl.SkGD(passes=3, shares=vfl.solvers.Shares(excess_share=0.2)), {}),
     "SkGD, joint steps": (vfl.SkGD(passes=3, joint=True), {"privacy": replace(SEEDED, epsilon=45.0)}),
     "SkGD, curves": (vfl.SkGD(passes=2), {"columns": {"*": vfl.Curve(4)}}),
-    "SkGD, intervals": (vfl.SkGD(passes=2), {"penalty": vfl.NoPenalty(), "privacy": INFERRED}),
-    "SkGD, subsamples": (vfl.SkGD(passes=2), {"loss": "squared", "penalty": vfl.NoPenalty(), "privacy": SUBSAMPLED}),
-    "GCD": (vfl.GCD(rounds=4), {"penalty": vfl.L1(1e-3)}),
-    "GD": (vfl.GD(passes=3), {}),
-    "SVRG, public batches": (vfl.SVRG(passes=2, batch_size=100, sampling="disjoint"), {}),
-    "SCD, both variables": (vfl.SCD(passes=1, batch_size=100, sampling="disjoint", release="both"), DUAL),
-    "output perturbation": (vfl.OutputPerturbation(tolerance=0.1), {"penalty": vfl.L2(1.0)}),
-    "noisy Gram": (vfl.NoisyGram(constant=False), {"loss": "squared", "penalty": vfl.L2(1e-2)}),
+    "SkGD, intervals": (vfl.SkGD(passes=2), {"penalty": vfl.penalties.NoPenalty(), "privacy": INFERRED}),
+    "SkGD, subsamples": (
+        vfl.SkGD(passes=2),
+        {"loss": "squared", "penalty": vfl.penalties.NoPenalty(), "privacy": SUBSAMPLED},
+    ),
+    "GCD": (vfl.solvers.GCD(rounds=4), {"penalty": vfl.L1(1e-3)}),
+    "GD": (vfl.solvers.GD(passes=3), {}),
+    "SVRG, public batches": (vfl.solvers.SVRG(passes=2, batch_size=100, sampling="disjoint"), {}),
+    "SCD, both variables": (vfl.solvers.SCD(passes=1, batch_size=100, sampling="disjoint", release="both"), DUAL),
+    "output perturbation": (vfl.solvers.OutputPerturbation(tolerance=0.1), {"penalty": vfl.L2(1.0)}),
+    "noisy Gram": (vfl.solvers.NoisyGram(constant=False), {"loss": "squared", "penalty": vfl.L2(1e-2)}),
 }
 
 
 SECRET = {
-    "SGD": (vfl.SGD(passes=1, batch_size=100, sampling="poisson"), {}),
-    "SCD": (vfl.SCD(passes=1, batch_size=100, sampling="poisson"), DUAL),
+    "SGD": (vfl.solvers.SGD(passes=1, batch_size=100, sampling="poisson"), {}),
+    "SCD": (vfl.solvers.SCD(passes=1, batch_size=100, sampling="poisson"), DUAL),
 }
 
 
@@ -230,7 +233,7 @@ def of_shards(spec: vfl.Job, moment: int, *, silent: bool = False, group: Any = 
 RESTORED = {
     "record cap, held-out records": {"holdout": 0.3, "evaluation": vfl.Evaluation(epsilon=1.0)},
     "both parties at once": {"solver": vfl.SkGD(passes=2, parallel=2, block_size=2)},
-    "SVRG": {"solver": vfl.SVRG(passes=3, batch_size=200, sampling="disjoint"), "penalty": vfl.L2(0.1)},
+    "SVRG": {"solver": vfl.solvers.SVRG(passes=3, batch_size=200, sampling="disjoint"), "penalty": vfl.L2(0.1)},
 }
 
 

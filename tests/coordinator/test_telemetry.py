@@ -50,9 +50,9 @@ LEADING = 9
 """Characters by which a printed number is looked up among the secrets."""
 SOLVERS = [
     vfl.SkGD(passes=4, sweep="block", clip="coordinate"),
-    vfl.GCD(),
-    vfl.SCD(sampling="disjoint"),
-    vfl.SGD(sampling="disjoint"),
+    vfl.solvers.GCD(),
+    vfl.solvers.SCD(sampling="disjoint"),
+    vfl.solvers.SGD(sampling="disjoint"),
 ]
 
 

@@ -49,14 +49,14 @@ SOLVERS = {
 
 # Solvers whose parties load the same columns as those of SkGD.
 OTHERS: dict[str, Any] = {
-    "CD": vfl.CD(passes=3),
-    "GCD, GS-s": vfl.GCD(rule="GS-s", rounds=8),
-    "GCD, GS-q": vfl.GCD(rule="GS-q", rounds=8),
-    "GCD, GS-r": vfl.GCD(rule="GS-r", rounds=8),
-    "GD": vfl.GD(passes=3),
-    "SGD": vfl.SGD(passes=2, batch_size=700),
-    "SVRG": vfl.SVRG(passes=2, batch_size=700),
-    "SCD": vfl.SCD(passes=2, batch_size=700),
+    "CD": vfl.solvers.CD(passes=3),
+    "GCD, GS-s": vfl.solvers.GCD(rule="GS-s", rounds=8),
+    "GCD, GS-q": vfl.solvers.GCD(rule="GS-q", rounds=8),
+    "GCD, GS-r": vfl.solvers.GCD(rule="GS-r", rounds=8),
+    "GD": vfl.solvers.GD(passes=3),
+    "SGD": vfl.solvers.SGD(passes=2, batch_size=700),
+    "SVRG": vfl.solvers.SVRG(passes=2, batch_size=700),
+    "SCD": vfl.solvers.SCD(passes=2, batch_size=700),
 }
 
 
@@ -176,7 +176,7 @@ def datasets(tables: dict[str, Any]) -> dict[str, Any]:
 def test_intervals_in_row_shards_of_datasets_on_ray_agree_to_the_bit(local_ray: Any, inference: bool | str) -> None:
     """Shards on Ray read blocks of datasets; in process they read tables."""
     privacy = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference=inference)
-    spec = replace(job(loss="squared"), solver=vfl.SkGD(passes=2), penalty=vfl.NoPenalty(), privacy=privacy)
+    spec = replace(job(loss="squared"), solver=vfl.SkGD(passes=2), penalty=vfl.penalties.NoPenalty(), privacy=privacy)
     tables = sources_of(spec, table(403))
     here, there = (
         vfl.train(spec, data, at=at)
@@ -352,7 +352,7 @@ def test_cores_are_those_that_joblib_leaves_to_a_worker(monkeypatch):
     assert usable_cores() == 1
 
 
-SQUARED = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
+SQUARED = {"loss": "squared", "solver": vfl.solvers.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
 
 
 @pytest.mark.parametrize("options", [{}, pytest.param(SQUARED, marks=pytest.mark.slow)], ids=["logistic", "squared"])

@@ -20,7 +20,7 @@ Y = np.where(X[:, 0] + 0.5 * RNG.normal(size=N) > 0.6, "rare", "common")
 
 
 def model(**options: Any) -> Any:
-    return vfl.VerticalLogisticRegression(
+    return vfl.sklearn.VerticalLogisticRegression(
         **{"bounds": (-1, 1), "epsilon": None, "tol": 1e-12, "max_iter": 5000} | options
     )
 

@@ -30,7 +30,7 @@ Y = (X[:, 0] > 0).astype(int)
 
 
 def model(**options: Any) -> Any:
-    return vfl.VerticalLogisticRegression(bounds=(-1, 1), **options)
+    return vfl.sklearn.VerticalLogisticRegression(bounds=(-1, 1), **options)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_a_fit_with_declared_classes_is_private_and_does_not_warn() -> None:
 def test_plain_labels_are_public_by_declaration(labels: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fitted = vfl.VerticalLogisticRegression(bounds=(-1, 1)).fit(X, labels)
+        fitted = vfl.sklearn.VerticalLogisticRegression(bounds=(-1, 1)).fit(X, labels)
     assert fitted.certificate_.private
     assert not any(flag.startswith(NOT_PRIVATE) for flag in fitted.certificate_.flags)
     assert set(fitted.predict(X)) <= set(np.asarray(labels).tolist())
@@ -90,10 +90,10 @@ def test_a_certificate_that_hides_the_flag_does_not_verify() -> None:
     with pytest.warns(vfl.PrivacyWarning):
         result = model(classes="from data").fit(X, Y).result_
     forged = replace(result.certificate, private=True).signed(signing_key(None))
-    with pytest.raises(vfl.OutputError, match="the field 'private'"):
+    with pytest.raises(vfl.errors.OutputError, match="the field 'private'"):
         replace(result, certificate=forged).verify()
     forged = replace(result.certificate, flags=()).signed(signing_key(None))
-    with pytest.raises(vfl.OutputError, match=r"lacks a flag.*NOT PRIVATE"):
+    with pytest.raises(vfl.errors.OutputError, match=r"lacks a flag.*NOT PRIVATE"):
         replace(result, certificate=forged).verify()
 
 
@@ -226,9 +226,11 @@ def test_labels_of_a_regression_are_read_one_by_one() -> None:
     first = float(np.float32(0.1))
     options: dict[str, Any] = {"bounds": (-1, 1), "label_bounds": (-2, 2), "noise": vfl.SeededNoise(0), "delta": 1e-5}
     y = [np.float32(0.1)] * (N - 1)
-    same = vfl.VerticalRidge(**options).fit(X, [*y, 1.0]).coef_
-    assert vfl.VerticalRidge(**options).fit(X, [*y, "1"]).coef_.tolist() == same.tolist()
-    assert vfl.VerticalRidge(**options).fit(X, np.array([first] * (N - 1) + [1.0])).coef_.tolist() == same.tolist()
+    same = vfl.sklearn.VerticalRidge(**options).fit(X, [*y, 1.0]).coef_
+    assert vfl.sklearn.VerticalRidge(**options).fit(X, [*y, "1"]).coef_.tolist() == same.tolist()
+    assert (
+        vfl.sklearn.VerticalRidge(**options).fit(X, np.array([first] * (N - 1) + [1.0])).coef_.tolist() == same.tolist()
+    )
 
 
 def test_undeclared_labels_are_refused_at_the_owner() -> None:

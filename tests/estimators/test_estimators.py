@@ -36,8 +36,13 @@ from vfl.launch.run import warnings as running
 from vfl.privacy.ledger import Accounting, SqliteLedger
 from vfl.privacy.ledger.composition import epsilon_of
 
-REGRESSORS = (vfl.VerticalLinearRegression, vfl.VerticalRidge, vfl.VerticalLasso, vfl.VerticalElasticNet)
-ALL = (vfl.VerticalLogisticRegression, *REGRESSORS)
+REGRESSORS = (
+    vfl.sklearn.VerticalLinearRegression,
+    vfl.sklearn.VerticalRidge,
+    vfl.sklearn.VerticalLasso,
+    vfl.sklearn.VerticalElasticNet,
+)
+ALL = (vfl.sklearn.VerticalLogisticRegression, *REGRESSORS)
 
 # Most tests use the default bounds; other tests check their warning.
 pytestmark = [
@@ -101,12 +106,12 @@ def expected_failures(estimator):
 )
 @parametrize_with_checks(
     [  # every kind, and every kind of noise for the classifier and for a regressor: regressors share their code
-        *(kind() for kind in ALL[:2] if kind is not vfl.VerticalLogisticRegression),
-        vfl.VerticalLogisticRegression(classes="from data"),
-        vfl.VerticalLogisticRegression(classes="from data", noise=vfl.SeededNoise(0)),
-        *(kind(noise=vfl.SeededNoise(0)) for kind in (vfl.VerticalRidge, vfl.VerticalLasso)),
-        vfl.VerticalLogisticRegression(epsilon=None),
-        vfl.VerticalElasticNet(epsilon=None),
+        *(kind() for kind in ALL[:2] if kind is not vfl.sklearn.VerticalLogisticRegression),
+        vfl.sklearn.VerticalLogisticRegression(classes="from data"),
+        vfl.sklearn.VerticalLogisticRegression(classes="from data", noise=vfl.SeededNoise(0)),
+        *(kind(noise=vfl.SeededNoise(0)) for kind in (vfl.sklearn.VerticalRidge, vfl.sklearn.VerticalLasso)),
+        vfl.sklearn.VerticalLogisticRegression(epsilon=None),
+        vfl.sklearn.VerticalElasticNet(epsilon=None),
     ],
     expected_failed_checks=expected_failures,
 )
@@ -119,8 +124,8 @@ def test_weights_repeat_records_of_least_squares(sparsely):
     """The check of scikit-learn has 30 coefficients of 15 records, so several best models; here there is one."""
     X, s = features(40), np.random.default_rng(2).integers(0, 4, 40)
     y, form = numbers(X), sparse.csr_array if sparsely else np.asarray
-    weighted = vfl.VerticalLinearRegression(epsilon=None).fit(form(X), y, sample_weight=s)
-    repeated = vfl.VerticalLinearRegression(epsilon=None).fit(form(X.repeat(s, axis=0)), y.repeat(s))
+    weighted = vfl.sklearn.VerticalLinearRegression(epsilon=None).fit(form(X), y, sample_weight=s)
+    repeated = vfl.sklearn.VerticalLinearRegression(epsilon=None).fit(form(X.repeat(s, axis=0)), y.repeat(s))
     np.testing.assert_allclose(weighted.predict(form(X)), repeated.predict(form(X)), rtol=1e-6, atol=1e-8)
 
 
@@ -128,7 +133,7 @@ def test_large_class_weights_hold_under_noise():
     X = np.random.default_rng(0).normal(size=(50, 2))
     y = np.arange(50) % 2
     options = {"classes": (0, 1), "bounds": (-4, 4), "class_weight": {0: 1000.0, 1: 0.0001}}
-    model = vfl.VerticalLogisticRegression(epsilon=1.0, noise=vfl.SeededNoise(0), **options).fit(X, y)
+    model = vfl.sklearn.VerticalLogisticRegression(epsilon=1.0, noise=vfl.SeededNoise(0), **options).fit(X, y)
     assert np.mean(model.predict(X) == 0) > 0.87
 
 
@@ -136,22 +141,22 @@ def test_large_class_weights_hold_under_noise():
 
 
 PEERS = [
-    (vfl.VerticalLogisticRegression, {"C": 0.3}, lambda: LogisticRegression(C=0.3, tol=1e-10, max_iter=1000)),
+    (vfl.sklearn.VerticalLogisticRegression, {"C": 0.3}, lambda: LogisticRegression(C=0.3, tol=1e-10, max_iter=1000)),
     (
-        vfl.VerticalLogisticRegression,
+        vfl.sklearn.VerticalLogisticRegression,
         {"C": 0.3, "l1_ratio": 0.4},
         lambda: LogisticRegression(C=0.3, l1_ratio=0.4, solver="saga", tol=1e-10, max_iter=20_000, random_state=0),
     ),
     (
-        vfl.VerticalLogisticRegression,
+        vfl.sklearn.VerticalLogisticRegression,
         {"C": math.inf},
         lambda: LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000),
     ),
-    (vfl.VerticalLinearRegression, {}, LinearRegression),
-    (vfl.VerticalRidge, {"alpha": 30.0}, lambda: Ridge(alpha=30.0)),
-    (vfl.VerticalLasso, {"alpha": 0.05}, lambda: Lasso(alpha=0.05, tol=1e-10)),
+    (vfl.sklearn.VerticalLinearRegression, {}, LinearRegression),
+    (vfl.sklearn.VerticalRidge, {"alpha": 30.0}, lambda: Ridge(alpha=30.0)),
+    (vfl.sklearn.VerticalLasso, {"alpha": 0.05}, lambda: Lasso(alpha=0.05, tol=1e-10)),
     (
-        vfl.VerticalElasticNet,
+        vfl.sklearn.VerticalElasticNet,
         {"alpha": 0.1, "l1_ratio": 0.3},
         lambda: ElasticNet(alpha=0.1, l1_ratio=0.3, tol=1e-10),
     ),
@@ -164,7 +169,7 @@ PEERS = [
 def test_without_privacy_it_is_scikit_learns_solution(kind, parameters, peer, form, intercept):
     """On X and y unchanged in any units, and on X and y clamped to declared bounds."""
     X = features() * ([1.0] * 4 if form == "clamped" else [1.0, 5.0, 0.3, 1.0])
-    regression = kind is not vfl.VerticalLogisticRegression
+    regression = kind is not vfl.sklearn.VerticalLogisticRegression
     y = numbers(X) if regression else classes(X, ("no", "yes"))
     declared = {}
     if form == "clamped":
@@ -187,7 +192,7 @@ def test_without_privacy_it_is_scikit_learns_solution(kind, parameters, peer, fo
 @pytest.mark.parametrize(  # every pair of two of the three
     ("kind", "split", "make"),
     [
-        ((vfl.VerticalLogisticRegression, vfl.VerticalRidge)[(k + m) % 2], split, make)
+        ((vfl.sklearn.VerticalLogisticRegression, vfl.sklearn.VerticalRidge)[(k + m) % 2], split, make)
         for k, split in enumerate(["one", "two", "label party", "label apart"])
         for m, make in enumerate([sparse.csr_matrix, sparse.csc_array, sparse.coo_array])
     ],
@@ -203,7 +208,7 @@ def test_sparse_columns_stay_sparse_at_every_owner(kind, split, make):
             {"bank": ["x2", "x0", "x3", "x1"], "registry": []}, label=("registry", "y")
         ),
     }[split]
-    declared = {"label_bounds": (-2, 3)} if kind is vfl.VerticalRidge else {}
+    declared = {"label_bounds": (-2, 3)} if kind is vfl.sklearn.VerticalRidge else {}
     y = numbers(X) if declared else classes(X, ("no", "yes"))
     model = kind(epsilon=None, partition=partition, bounds=(-1, 1), **declared)
     thin, full = clone(model).fit(make(X), y), clone(model).fit(X, y)
@@ -221,13 +226,15 @@ def test_sparse_columns_stay_sparse_at_every_owner(kind, split, make):
 def test_sparse_bounds_must_contain_zero():
     X = sparse.csr_array(features())
     with pytest.raises(SpecificationError, match=r"'party0' has bounds \[1, 2\]"):
-        vfl.VerticalLogisticRegression(bounds=(1, 2)).fit(X, classes(X.toarray()))
+        vfl.sklearn.VerticalLogisticRegression(bounds=(1, 2)).fit(X, classes(X.toarray()))
 
 
 def test_declared_bounds_scale_the_penalised_features():
     X = features() * [1.0, 5.0, 0.2, 40.0] + [0.0, 3.0, 7.0, -10.0]
     bounds = np.array([[-1, 1], [0, 8], [6.9, 7.2], [-50, 30]], dtype=float)
-    ours = vfl.VerticalRidge(epsilon=None, alpha=5.0, bounds=bounds, label_bounds=(-2, 3)).fit(X, numbers(X / 40))
+    ours = vfl.sklearn.VerticalRidge(epsilon=None, alpha=5.0, bounds=bounds, label_bounds=(-2, 3)).fit(
+        X, numbers(X / 40)
+    )
     middle, half = bounds.mean(axis=1), np.ptp(bounds, axis=1) / 2
     scaled = (np.clip(X, *bounds.T) - middle) / half
     theirs = Ridge(alpha=5.0).fit(scaled, np.clip(numbers(X / 40), -2, 3))
@@ -241,7 +248,7 @@ def test_declared_bounds_scale_the_penalised_features():
 def test_too_few_passes_without_privacy_are_reported(hurry):
     X = features()
     X[:, 1] = X[:, 0] + 0.05 * X[:, 1]
-    hurried = vfl.VerticalLinearRegression(epsilon=None, **hurry)
+    hurried = vfl.sklearn.VerticalLinearRegression(epsilon=None, **hurry)
     with pytest.warns(ConvergenceWarning, match="max_iter") as caught:
         hurried.fit(X, numbers(X))
     assert caught[0].filename == __file__
@@ -268,11 +275,13 @@ def test_a_private_fit_makes_its_given_passes_and_refuses_a_tolerance():
     constant = np.zeros_like(X)
     for data in (X, constant):
         assert (
-            vfl.VerticalRidge(max_iter=7, label_bounds=(-1, 1), noise=vfl.SeededNoise(0)).fit(data, X[:, 0]).n_iter_
+            vfl.sklearn.VerticalRidge(max_iter=7, label_bounds=(-1, 1), noise=vfl.SeededNoise(0))
+            .fit(data, X[:, 0])
+            .n_iter_
             == 7
         )
     with pytest.raises(PrivacyError, match=r"tol makes.*depend on data"):
-        vfl.VerticalRidge(tol=1e-3, label_bounds=(-1, 1)).fit(X, X[:, 0])
+        vfl.sklearn.VerticalRidge(tol=1e-3, label_bounds=(-1, 1)).fit(X, X[:, 0])
 
 
 # Privacy: guarantee, accounting and warnings
@@ -290,7 +299,7 @@ def profile(epsilon, mu):
 @pytest.mark.parametrize("kind", ALL)
 def test_the_certificate_states_the_guarantee_and_its_limits(kind):
     X = features(n=200)
-    declared = {"classes": (0, 1)} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (-2, 3)}
+    declared = {"classes": (0, 1)} if kind is vfl.sklearn.VerticalLogisticRegression else {"label_bounds": (-2, 3)}
     model = kind(epsilon=0.5, **declared).fit(X, classes(X))
     certificate = model.certificate_
     assert certificate.private
@@ -305,25 +314,26 @@ def test_random_state_orders_blocks_and_never_seeds_noise():
     X = features()
     y = classes(X)
     seeded = [
-        vfl.VerticalLogisticRegression(random_state=s, noise=vfl.SeededNoise(0)).fit(X, y).coef_ for s in (1, 1, 2)
+        vfl.sklearn.VerticalLogisticRegression(random_state=s, noise=vfl.SeededNoise(0)).fit(X, y).coef_
+        for s in (1, 1, 2)
     ]
     assert np.array_equal(seeded[0], seeded[1])
     assert not np.array_equal(seeded[0], seeded[2])
-    first = vfl.VerticalLogisticRegression(random_state=42).fit(X, y)
+    first = vfl.sklearn.VerticalLogisticRegression(random_state=42).fit(X, y)
     with pytest.warns(vfl.PrivacyWarning):
-        second = vfl.VerticalLogisticRegression(random_state=42).fit(X, y)
+        second = vfl.sklearn.VerticalLogisticRegression(random_state=42).fit(X, y)
     assert not np.array_equal(first.coef_, second.coef_)
 
 
 def test_only_none_trains_without_privacy():
     X = features()
-    model = vfl.VerticalLogisticRegression(epsilon=None).fit(X, classes(X))
+    model = vfl.sklearn.VerticalLogisticRegression(epsilon=None).fit(X, classes(X))
     assert not model.certificate_.private
     assert model.certificate_.epsilon == math.inf
     for epsilon in (math.inf, 0, -1, math.nan, False):
         with pytest.raises(SpecificationError, match="epsilon"):
-            vfl.VerticalLogisticRegression(epsilon=epsilon).fit(X, classes(X))
-    seeded = vfl.VerticalLogisticRegression(noise=vfl.SeededNoise(0)).fit(X, classes(X))
+            vfl.sklearn.VerticalLogisticRegression(epsilon=epsilon).fit(X, classes(X))
+    seeded = vfl.sklearn.VerticalLogisticRegression(noise=vfl.SeededNoise(0)).fit(X, classes(X))
     assert not seeded.certificate_.private
 
 
@@ -331,7 +341,7 @@ def test_a_grid_search_warns_of_the_epsilon_of_all_its_fits():
     n = 200
     X = features(n)
     search = GridSearchCV(
-        vfl.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1)), {"C": [0.01, 0.1, 1.0, 10.0]}, cv=5
+        vfl.sklearn.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1)), {"C": [0.01, 0.1, 1.0, 10.0]}, cv=5
     )
     with pytest.warns(vfl.PrivacyWarning) as caught:
         search.fit(X, classes(X))
@@ -350,22 +360,30 @@ def test_a_grid_search_warns_of_the_epsilon_of_all_its_fits():
 @pytest.mark.filterwarnings("ignore:private run")
 def test_a_grid_search_over_penalties():
     X = features(200)
-    model = vfl.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1))
-    penalties = [vfl.L1(0.001), vfl.L2(0.01), vfl.ElasticNet(0.01, 0.5), vfl.Box(-1, 1), vfl.NoPenalty()]
+    model = vfl.sklearn.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1))
+    penalties = [
+        vfl.L1(0.001),
+        vfl.L2(0.01),
+        vfl.ElasticNet(0.01, 0.5),
+        vfl.penalties.Box(-1, 1),
+        vfl.penalties.NoPenalty(),
+    ]
     search = GridSearchCV(model, {"penalty": penalties}, cv=2).fit(X, classes(X))
     assert search.best_params_["penalty"] in penalties
     assert search.best_estimator_.result_.job.penalty == search.best_params_["penalty"]
-    by_name = vfl.VerticalRidge(alpha=20.0, epsilon=None).fit(X, numbers(X)).coef_
-    assert np.array_equal(vfl.VerticalRidge(penalty=vfl.L2(0.1), epsilon=None).fit(X, numbers(X)).coef_, by_name)
+    by_name = vfl.sklearn.VerticalRidge(alpha=20.0, epsilon=None).fit(X, numbers(X)).coef_
+    assert np.array_equal(
+        vfl.sklearn.VerticalRidge(penalty=vfl.L2(0.1), epsilon=None).fit(X, numbers(X)).coef_, by_name
+    )
     with pytest.raises(SpecificationError, match="penalty must be"):
         clone(model).set_params(penalty="l2").fit(X, classes(X))
 
 
 def test_the_warning_names_the_line_that_called_fit():
     X = features()
-    vfl.VerticalLogisticRegression().fit(X, classes(X))
+    vfl.sklearn.VerticalLogisticRegression().fit(X, classes(X))
     with pytest.warns(vfl.PrivacyWarning, match="ledger=") as caught:
-        vfl.VerticalLogisticRegression().fit(X, classes(X))
+        vfl.sklearn.VerticalLogisticRegression().fit(X, classes(X))
     assert caught[0].filename == __file__
 
 
@@ -373,18 +391,18 @@ def test_the_warning_names_the_line_that_called_fit():
 def test_fits_without_privacy_do_not_count():
     X = features()
     for parameters in ({"epsilon": None}, {"noise": vfl.SeededNoise(0)}, {}):
-        vfl.VerticalLogisticRegression(**parameters).fit(X, classes(X))
+        vfl.sklearn.VerticalLogisticRegression(**parameters).fit(X, classes(X))
 
 
 @counting
 def test_the_warning_as_an_error_comes_before_any_release(monkeypatch):
     X = features()
-    vfl.VerticalLogisticRegression().fit(X, classes(X))
+    vfl.sklearn.VerticalLogisticRegression().fit(X, classes(X))
     answered = []
     monkeypatch.setattr("parties.party.Party.answer", lambda *query: answered.append(query))
     for _ in range(2):  # a refused fit is not counted
         with pytest.raises(vfl.PrivacyWarning, match="private run 2 "):
-            vfl.VerticalLogisticRegression().fit(X, classes(X))
+            vfl.sklearn.VerticalLogisticRegression().fit(X, classes(X))
     assert answered == []
 
 
@@ -395,7 +413,9 @@ def test_a_ledger_bounds_all_fits_and_silences_the_warning(tmp_path, monkeypatch
     delta = 1 / len(X) ** 2
     SqliteLedger(path).set_cap("credit", epsilon=1.0, delta=delta)
     monkeypatch.chdir(tmp_path)
-    model = vfl.VerticalLogisticRegression(epsilon=0.4, delta=delta, ledger="book.db", dataset="credit", classes=(0, 1))
+    model = vfl.sklearn.VerticalLogisticRegression(
+        epsilon=0.4, delta=delta, ledger="book.db", dataset="credit", classes=(0, 1)
+    )
     assert math.sqrt(5) < mu_of(1.0, delta) / mu_of(0.4, delta) < math.sqrt(6)  # room for five fits
     for _ in range(5):
         fitted = clone(model).fit(X, classes(X))
@@ -410,7 +430,9 @@ def test_a_ledger_bounds_all_fits_and_silences_the_warning(tmp_path, monkeypatch
 def test_a_missing_ledger_is_not_created(tmp_path):
     X = features()
     with pytest.raises(LedgerError, match="no ledger"):
-        vfl.VerticalLogisticRegression(ledger=str(tmp_path / "none.db"), dataset="d", classes=(0, 1)).fit(X, classes(X))
+        vfl.sklearn.VerticalLogisticRegression(ledger=str(tmp_path / "none.db"), dataset="d", classes=(0, 1)).fit(
+            X, classes(X)
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -423,13 +445,15 @@ def test_bounds_are_declared_and_never_taken_from_data():
     wild[X > 1] = 1e300
     wild[X < -1] = -5.0
     seeded = {"noise": vfl.SeededNoise(3)}
-    tame = vfl.VerticalLogisticRegression(**seeded).fit(np.clip(X, -1, 1), classes(X))
-    loud = vfl.VerticalLogisticRegression(**seeded).fit(wild, classes(X))
+    tame = vfl.sklearn.VerticalLogisticRegression(**seeded).fit(np.clip(X, -1, 1), classes(X))
+    loud = vfl.sklearn.VerticalLogisticRegression(**seeded).fit(wild, classes(X))
     assert np.array_equal(tame.coef_, loud.coef_)
     assert np.array_equal(tame.decision_function(np.clip(X, -1, 1)), loud.decision_function(wild))
-    pair = vfl.VerticalLogisticRegression(bounds=(-1, 1), **seeded).fit(X, classes(X))
-    array = vfl.VerticalLogisticRegression(bounds=np.tile([-1, 1], (4, 1)), **seeded).fit(X, classes(X))
-    named = vfl.VerticalLogisticRegression(bounds={f"x{j}": (-1, 1) for j in range(4)}, **seeded).fit(X, classes(X))
+    pair = vfl.sklearn.VerticalLogisticRegression(bounds=(-1, 1), **seeded).fit(X, classes(X))
+    array = vfl.sklearn.VerticalLogisticRegression(bounds=np.tile([-1, 1], (4, 1)), **seeded).fit(X, classes(X))
+    named = vfl.sklearn.VerticalLogisticRegression(bounds={f"x{j}": (-1, 1) for j in range(4)}, **seeded).fit(
+        X, classes(X)
+    )
     for same in (pair, array, named):
         assert np.array_equal(same.coef_, tame.coef_)
 
@@ -437,13 +461,13 @@ def test_bounds_are_declared_and_never_taken_from_data():
 @pytest.mark.parametrize("kind", ALL)
 def test_private_fits_require_bounds_whatever_the_data(kind):
     X = features()
-    declared = {"classes": (0, 1)} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (0, 1)}
+    declared = {"classes": (0, 1)} if kind is vfl.sklearn.VerticalLogisticRegression else {"label_bounds": (0, 1)}
     for data in (X, np.clip(X, -0.5, 0.5)):  # a warning that depended on the data would reveal something of them
         with pytest.warns(vfl.PrivacyWarning, match="bounds are not declared") as caught:
             kind(noise=vfl.SeededNoise(0), **declared).fit(data, classes(X))
         assert [warning.filename for warning in caught] == [__file__]
     for silent in ({"bounds": (-1, 1)}, {"epsilon": None}, {"epsilon": None, "label_bounds": None}):
-        if kind is vfl.VerticalLogisticRegression:
+        if kind is vfl.sklearn.VerticalLogisticRegression:
             silent.pop("label_bounds", None)
         with warnings.catch_warnings():
             warnings.simplefilter("error", vfl.PrivacyWarning)
@@ -455,9 +479,9 @@ def test_label_bounds_are_required_and_clamp():
     y = numbers(X)
     seeded = {"noise": vfl.SeededNoise(3)}
     with pytest.warns(vfl.PrivacyWarning, match="label_bounds") as caught:
-        default = vfl.VerticalRidge(**seeded).fit(X, y)
+        default = vfl.sklearn.VerticalRidge(**seeded).fit(X, y)
     assert caught[0].filename == __file__
-    clamped = vfl.VerticalRidge(label_bounds=[-1, 1], **seeded).fit(X, np.clip(y, -1, 1))
+    clamped = vfl.sklearn.VerticalRidge(label_bounds=[-1, 1], **seeded).fit(X, np.clip(y, -1, 1))
     assert np.array_equal(default.coef_, clamped.coef_)
 
 
@@ -465,7 +489,7 @@ def test_label_bounds_are_required_and_clamp():
 def test_classes_may_have_any_two_names(names):
     X = features()
     y = classes(X, names)
-    model = vfl.VerticalLogisticRegression(epsilon=None).fit(X, y)
+    model = vfl.sklearn.VerticalLogisticRegression(epsilon=None).fit(X, y)
     assert model.classes_.tolist() == list(names)
     assert model.score(X, y) > 0.75
     assert model.result_.predict(X).tolist() == model.predict(X).tolist()
@@ -475,41 +499,41 @@ def test_classes_may_have_any_two_names(names):
 def test_declared_classes_need_not_occur():
     X = features()
     one = np.full(len(X), "yes")
-    model = vfl.VerticalLogisticRegression(classes=("yes", "no")).fit(X, one)
+    model = vfl.sklearn.VerticalLogisticRegression(classes=("yes", "no")).fit(X, one)
     assert model.classes_.tolist() == ["no", "yes"]
     assert model.predict_proba(X).shape == (len(X), 2)
     with pytest.raises(DataError, match="only one class"):
-        vfl.VerticalLogisticRegression(epsilon=None).fit(X, one)
+        vfl.sklearn.VerticalLogisticRegression(epsilon=None).fit(X, one)
     with pytest.raises(DataError, match="not among the declared"):
-        vfl.VerticalLogisticRegression(classes=("no", "maybe")).fit(X, one)
+        vfl.sklearn.VerticalLogisticRegression(classes=("no", "maybe")).fit(X, one)
 
 
 def test_frames_keep_their_names():
     X = pd.DataFrame(features(), columns=["income", "age", "calls", "data"])
     y = classes(X.to_numpy())
-    model = vfl.VerticalLogisticRegression(epsilon=None).fit(X, y)
+    model = vfl.sklearn.VerticalLogisticRegression(epsilon=None).fit(X, y)
     assert model.feature_names_in_.tolist() == ["income", "age", "calls", "data"]
     assert model.result_.feature_names == ("income", "age", "calls", "data")
     with pytest.raises(ValueError, match="feature names"):
         model.predict(X.rename(columns={"age": "years"}))
-    polars = vfl.VerticalLogisticRegression(epsilon=None).fit(pl.from_pandas(X), y)
+    polars = vfl.sklearn.VerticalLogisticRegression(epsilon=None).fit(pl.from_pandas(X), y)
     assert np.array_equal(polars.coef_, model.coef_)
-    nameless = vfl.VerticalLogisticRegression(epsilon=None).fit(X.to_numpy(), y)
+    nameless = vfl.sklearn.VerticalLogisticRegression(epsilon=None).fit(X.to_numpy(), y)
     assert nameless.result_.feature_names == ("x0", "x1", "x2", "x3")
 
 
 def test_coefficients_keep_the_order_of_the_columns_at_every_partition():
     X = pd.DataFrame(features(), columns=["a", "b", "c", "y"])
     y = classes(X.to_numpy())
-    alone = vfl.VerticalLogisticRegression(epsilon=None).fit(X, y)
+    alone = vfl.sklearn.VerticalLogisticRegression(epsilon=None).fit(X, y)
     partition = vfl.FeaturePartition({"bank": ["y", "b"], "telco": ["a"], "lab": ["c"]}, label=("lab", "default"))
     for split in (2, np.int64(4), partition):
-        model = vfl.VerticalLogisticRegression(epsilon=None, partition=split).fit(X, y)
+        model = vfl.sklearn.VerticalLogisticRegression(epsilon=None, partition=split).fit(X, y)
         np.testing.assert_allclose(model.coef_, alone.coef_, atol=1e-6)
         np.testing.assert_allclose(model.decision_function(X), alone.decision_function(X), atol=1e-5)
         assert len(model.result_.job.partition.parties) == (3 if split is partition else split)
     ordered = X[["y", "b", "a", "c"]].to_numpy()
-    by_position = vfl.VerticalLogisticRegression(epsilon=None, partition=partition).fit(ordered, y)
+    by_position = vfl.sklearn.VerticalLogisticRegression(epsilon=None, partition=partition).fit(ordered, y)
     np.testing.assert_allclose(by_position.coef_, alone.coef_[:, [3, 1, 0, 2]], atol=1e-6)
 
 
@@ -532,8 +556,8 @@ REFUSALS = [
     ({"C": 0.0}, SpecificationError, "C must be positive"),
     ({"max_iter": 0}, SpecificationError, "passes must be a whole number of at least 1"),
     ({"max_iter": 5, "solver": vfl.SkGD(passes=5)}, SpecificationError, "give one of them"),
-    ({"max_iter": 5, "solver": vfl.GCD()}, SpecificationError, "GCD makes no passes"),
-    ({"tol": 1e-3, "solver": vfl.SGD()}, SpecificationError, "SGD has no rule for stopping"),
+    ({"max_iter": 5, "solver": vfl.solvers.GCD()}, SpecificationError, "GCD makes no passes"),
+    ({"tol": 1e-3, "solver": vfl.solvers.SGD()}, SpecificationError, "SGD has no rule for stopping"),
     ({"tol": 2.0, "epsilon": None}, SpecificationError, "tol must be None or a number from 0 to 1"),
     ({"classes": (1, 1)}, SpecificationError, "two or more different labels"),
     ({"ledger": "book.db"}, SpecificationError, "go together"),
@@ -546,36 +570,38 @@ REFUSALS = [
 def test_invalid_input_is_refused_with_a_remedy(parameters, error, said):
     X = features()
     with pytest.raises(error, match=said):
-        vfl.VerticalLogisticRegression(**parameters).fit(X, classes(X))
+        vfl.sklearn.VerticalLogisticRegression(**parameters).fit(X, classes(X))
 
 
 def test_owners_of_the_columns_as_a_mapping():
     X = features(100)
     named = {"telco": ["x1"], "bank": [f"x{j}" for j in range(X.shape[1]) if j != 1]}
     options = {"bounds": (-1, 1), "classes": (0, 1), "epsilon": None}
-    found = vfl.VerticalLogisticRegression(partition=named, **options).fit(pd.DataFrame(X).add_prefix("x"), classes(X))
+    found = vfl.sklearn.VerticalLogisticRegression(partition=named, **options).fit(
+        pd.DataFrame(X).add_prefix("x"), classes(X)
+    )
     partition = found.result_.job.partition
     assert (partition.parties, partition.label) == (("telco", "bank"), ("telco", "y"))
-    alone = vfl.VerticalLogisticRegression(**options).fit(X, classes(X))
+    alone = vfl.sklearn.VerticalLogisticRegression(**options).fit(X, classes(X))
     assert np.allclose(found.coef_, alone.coef_, atol=1e-4)
     with pytest.raises(PartitionError, match="no party owns column 'x1'"):
-        vfl.VerticalLogisticRegression(partition={"bank": named["bank"]}, **options).fit(
+        vfl.sklearn.VerticalLogisticRegression(partition={"bank": named["bank"]}, **options).fit(
             pd.DataFrame(X).add_prefix("x"), classes(X)
         )
     with pytest.raises(PartitionError):
-        vfl.VerticalLogisticRegression(partition={}, **options).fit(X, classes(X))
+        vfl.sklearn.VerticalLogisticRegression(partition={}, **options).fit(X, classes(X))
 
 
 @pytest.mark.parametrize("epsilon", [-1, 0, math.inf, math.nan])
 def test_errors_name_the_estimators_own_parameter(epsilon):
     X = features(50)
     with pytest.raises(PrivacyError, match="epsilon=None trains without privacy"):
-        vfl.VerticalLogisticRegression(epsilon=epsilon, bounds=(-1, 1), classes=(0, 1)).fit(X, classes(X))
+        vfl.sklearn.VerticalLogisticRegression(epsilon=epsilon, bounds=(-1, 1), classes=(0, 1)).fit(X, classes(X))
 
 
 def test_a_frame_must_hold_exactly_the_partitions_columns():
     X = pd.DataFrame(features(), columns=["a", "b", "c", "d"])
-    model = vfl.VerticalLogisticRegression(partition=PARTITION)
+    model = vfl.sklearn.VerticalLogisticRegression(partition=PARTITION)
     with pytest.raises(PartitionError, match="no party owns column 'c'"):
         model.fit(X, classes(X.to_numpy()))
     with pytest.raises(PartitionError, match="'b' of party 'bank' is not"):
@@ -593,7 +619,7 @@ def test_unknown_arguments_are_refused(kind):
 def test_numbers_are_no_classes():
     X = features()
     with pytest.raises(ValueError, match="Unknown label type: continuous"):
-        vfl.VerticalLogisticRegression().fit(X, X[:, 0])
+        vfl.sklearn.VerticalLogisticRegression().fit(X, X[:, 0])
 
 
 # With other tools of scikit-learn
@@ -602,7 +628,9 @@ def test_numbers_are_no_classes():
 def test_pipelines_and_cross_validation():
     X = 5.0 + 3.0 * features(n=2000)
     y = classes((X - 5.0) / 3.0, ("no", "yes"))
-    pipeline = make_pipeline(StandardScaler(), vfl.VerticalLogisticRegression(epsilon=5.0, classes=("no", "yes")))
+    pipeline = make_pipeline(
+        StandardScaler(), vfl.sklearn.VerticalLogisticRegression(epsilon=5.0, classes=("no", "yes"))
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", vfl.PrivacyWarning)
         assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.6
@@ -620,7 +648,7 @@ def test_parameters_clones_and_pickles(kind, tmp_path):
     assert again.set_params(epsilon=3.0).epsilon == 3.0
     assert model.epsilon == 1.0
     X = features()
-    if kind is not vfl.VerticalLogisticRegression:
+    if kind is not vfl.sklearn.VerticalLogisticRegression:
         model.set_params(label_bounds=(0, 1))
     model.fit(X, classes(X))
     assert model.n_iter_ == 3
@@ -634,7 +662,7 @@ def test_parameters_clones_and_pickles(kind, tmp_path):
 def test_a_fit_takes_a_fraction_of_a_second():
     X = features(n=10_000, p=10)
     y = classes(X)
-    model = vfl.VerticalLogisticRegression(noise=vfl.SeededNoise(0)).fit(X, y)
+    model = vfl.sklearn.VerticalLogisticRegression(noise=vfl.SeededNoise(0)).fit(X, y)
     seconds = []
     for _ in range(3):
         start = time.process_time()
@@ -648,7 +676,7 @@ def test_joblib_workers_fit_with_a_shared_ledger(tmp_path):
     X = features()
     path = tmp_path / "book.db"
     SqliteLedger(path).set_cap("credit", epsilon=20.0, delta=1e-6)
-    model = vfl.VerticalLogisticRegression(ledger=str(path), dataset="credit", classes=("no", "yes"))
+    model = vfl.sklearn.VerticalLogisticRegression(ledger=str(path), dataset="credit", classes=("no", "yes"))
     scores = cross_val_score(model, X, classes(X, ("no", "yes")), cv=4, n_jobs=2)
     assert np.isfinite(scores).all()
     (balance,) = SqliteLedger(path).show()
@@ -658,7 +686,7 @@ def test_joblib_workers_fit_with_a_shared_ledger(tmp_path):
 @pytest.mark.slow
 def test_training_on_ray_gives_the_same_model(local_ray):
     X = features()
-    model = vfl.VerticalRidge(partition=2, label_bounds=(-2, 3), noise=vfl.SeededNoise(1))
+    model = vfl.sklearn.VerticalRidge(partition=2, label_bounds=(-2, 3), noise=vfl.SeededNoise(1))
     here = clone(model).fit(X, numbers(X))
     there = clone(model).set_params(at="ray").fit(X, numbers(X))
     assert np.array_equal(here.coef_, there.coef_)

@@ -13,7 +13,7 @@ import vfl
 from tests.estimators.test_estimators import OF_WEIGHTS
 from vfl.errors import DataError, SpecificationError
 
-KINDS = (vfl.VerticalPoissonRegressor, vfl.VerticalGammaRegressor, vfl.VerticalTweedieRegressor)
+KINDS = (vfl.sklearn.VerticalPoissonRegressor, vfl.sklearn.VerticalGammaRegressor, vfl.sklearn.VerticalTweedieRegressor)
 PEERS = dict(zip(KINDS, (PoissonRegressor, GammaRegressor, lambda **k: TweedieRegressor(power=1.5, **k)), strict=True))
 N, LOW, HIGH = 500, 0.1, 1.0
 
@@ -38,7 +38,7 @@ def table():
     "ignore::vfl.launch.run.warnings.PrivacyWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
 )
 @parametrize_with_checks(
-    [vfl.VerticalPoissonRegressor(epsilon=None), vfl.VerticalGammaRegressor(noise=vfl.SeededNoise(0))],
+    [vfl.sklearn.VerticalPoissonRegressor(epsilon=None), vfl.sklearn.VerticalGammaRegressor(noise=vfl.SeededNoise(0))],
     expected_failed_checks=lambda made: {} if made.epsilon is None else OF_WEIGHTS,
 )
 def test_scikit_learn_checks(estimator, check):
@@ -72,8 +72,8 @@ def test_without_privacy_it_is_scikit_learns_solution(kind, alpha, intercept, ta
 def test_exposures_weigh_rates(form, partition, table):
     """Counts with exposures have scikit-learn's solution for rates with the exposures as weights."""
     X, exposure, _, labels = table
-    y = labels[vfl.VerticalPoissonRegressor]
-    ours = vfl.VerticalPoissonRegressor(epsilon=None, alpha=0.1 * exposure.mean(), partition=partition)
+    y = labels[vfl.sklearn.VerticalPoissonRegressor]
+    ours = vfl.sklearn.VerticalPoissonRegressor(epsilon=None, alpha=0.1 * exposure.mean(), partition=partition)
     ours.fit(form(X), y, exposure=exposure)
     theirs = PoissonRegressor(alpha=0.1, tol=1e-10, max_iter=10_000).fit(X, y / exposure, sample_weight=exposure)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
@@ -85,8 +85,8 @@ def test_exposures_weigh_rates(form, partition, table):
 def test_a_private_fit_takes_nothing_from_the_records(table):
     """Its job is the same for other labels and other exposures, and its certificate says what it covers."""
     X, exposure, _, labels = table
-    y = labels[vfl.VerticalPoissonRegressor]
-    model = vfl.VerticalPoissonRegressor(
+    y = labels[vfl.sklearn.VerticalPoissonRegressor]
+    model = vfl.sklearn.VerticalPoissonRegressor(
         epsilon=2.0, label_bounds=(0, 12), exposure_bounds=(LOW, HIGH), noise=vfl.SeededNoise(0), max_iter=2
     )
     fitted, other = clone(model).fit(X, y, exposure=exposure), clone(model).fit(X, 40 * y[::-1], exposure=9 * exposure)
@@ -97,8 +97,8 @@ def test_a_private_fit_takes_nothing_from_the_records(table):
 
 def test_a_private_fit_explains_deviance(table):
     X, _, labels, _ = table
-    y = labels[vfl.VerticalPoissonRegressor]
-    model = vfl.VerticalPoissonRegressor(
+    y = labels[vfl.sklearn.VerticalPoissonRegressor]
+    model = vfl.sklearn.VerticalPoissonRegressor(
         alpha=0.0, epsilon=20.0, label_bounds=(0, 12), bounds=(-1, 1), noise=vfl.SeededNoise(0)
     )
     assert model.fit(X, y).score(X, y) > 0.15  # without privacy 0.24
@@ -124,23 +124,23 @@ def test_a_private_fit_explains_deviance(table):
 def test_refusals(options, given, error, sentence, table):
     arrays = {name: np.full(N, float(value)) for name, value in given.items()}
     with pytest.raises(error, match=sentence):
-        vfl.VerticalPoissonRegressor(**options).fit(table[0], **({"y": np.ones(N)} | arrays))
+        vfl.sklearn.VerticalPoissonRegressor(**options).fit(table[0], **({"y": np.ones(N)} | arrays))
 
 
 def test_refusals_of_shapes_and_powers(table):
     X, exposure, labels, _ = table
-    y = labels[vfl.VerticalTweedieRegressor]
+    y = labels[vfl.sklearn.VerticalTweedieRegressor]
     with pytest.raises(ValueError, match="X has 500 records and exposure has 3"):
-        vfl.VerticalPoissonRegressor(epsilon=None).fit(X, y, exposure=exposure[:3])
+        vfl.sklearn.VerticalPoissonRegressor(epsilon=None).fit(X, y, exposure=exposure[:3])
     with pytest.raises(SpecificationError, match="power lies between 1"):
-        vfl.VerticalTweedieRegressor(epsilon=None, power=2.0).fit(X, y)
+        vfl.sklearn.VerticalTweedieRegressor(epsilon=None, power=2.0).fit(X, y)
     named = vfl.FeaturePartition({"bank": ["a", "b", "c", "d"]}, ("bank", "y"), exposure="years")
     with pytest.raises(SpecificationError, match=r"'years': give it, fit\(X, y, exposure="):
-        vfl.VerticalPoissonRegressor(epsilon=None, partition=named).fit(X, y)
-    fitted = vfl.VerticalPoissonRegressor(epsilon=None, partition=named).fit(X, y, exposure=exposure)
+        vfl.sklearn.VerticalPoissonRegressor(epsilon=None, partition=named).fit(X, y)
+    fitted = vfl.sklearn.VerticalPoissonRegressor(epsilon=None, partition=named).fit(X, y, exposure=exposure)
     assert fitted.result_.job.partition.exposure == "years"
 
 
 def test_labels_without_bounds_are_clamped_with_a_warning(table):
     with pytest.warns(vfl.PrivacyWarning, match=r"y is clamped to \(0\.0, 10\.0\)"):
-        vfl.VerticalPoissonRegressor(max_iter=1, noise=vfl.SeededNoise(0)).fit(table[0], np.ones(N))
+        vfl.sklearn.VerticalPoissonRegressor(max_iter=1, noise=vfl.SeededNoise(0)).fit(table[0], np.ones(N))

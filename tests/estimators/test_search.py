@@ -39,8 +39,8 @@ def data(n=600):
 
 
 def search(**options):
-    estimator = vfl.VerticalLogisticRegression(epsilon=20.0, classes=(0, 1), bounds=(-1, 1), max_iter=5)
-    return vfl.VerticalGridSearch(estimator, **{"param_grid": GRID} | options)
+    estimator = vfl.sklearn.VerticalLogisticRegression(epsilon=20.0, classes=(0, 1), bounds=(-1, 1), max_iter=5)
+    return vfl.sklearn.VerticalGridSearch(estimator, **{"param_grid": GRID} | options)
 
 
 NOISY_CLASS = "asks for one class on ten records: noise may decide for the other"
@@ -65,10 +65,14 @@ EXPECTED = (
 @parametrize_with_checks(
     [
         # One δ for all numbers of records, so that one calibration of the selection serves all checks.
-        vfl.VerticalGridSearch(
-            vfl.VerticalLogisticRegression(delta=1e-6, max_iter=2, classes="from data"), {"C": [1.0, 10.0]}, holdout=0.5
+        vfl.sklearn.VerticalGridSearch(
+            vfl.sklearn.VerticalLogisticRegression(delta=1e-6, max_iter=2, classes="from data"),
+            {"C": [1.0, 10.0]},
+            holdout=0.5,
         ),
-        vfl.VerticalGridSearch(vfl.VerticalRidge(delta=1e-6, max_iter=2), {"alpha": [1.0, 10.0]}, holdout=0.5),
+        vfl.sklearn.VerticalGridSearch(
+            vfl.sklearn.VerticalRidge(delta=1e-6, max_iter=2), {"alpha": [1.0, 10.0]}, holdout=0.5
+        ),
     ],
     expected_failed_checks=lambda estimator: EXPECTED,
 )
@@ -91,14 +95,16 @@ def test_it_has_the_interface_of_a_grid_search():
     assert found.predict_proba(X).shape == (600, 2)
     assert found.decision_function(X).shape == (600,)
     assert is_classifier(found)
-    assert is_regressor(vfl.VerticalGridSearch(vfl.VerticalRidge(), {"alpha": [1.0, 2.0]}))
+    assert is_regressor(vfl.sklearn.VerticalGridSearch(vfl.sklearn.VerticalRidge(), {"alpha": [1.0, 2.0]}))
     assert clone(found).get_params()["estimator__epsilon"] == 20.0
 
 
 def test_the_whole_search_spends_one_epsilon():
     X, y = data()
-    estimator = vfl.VerticalLogisticRegression(epsilon=1.0, delta=1e-6, classes=(0, 1), bounds=(-1, 1), max_iter=1)
-    found = vfl.VerticalGridSearch(estimator, {"C": [0.1, 1.0, 10.0]}).fit(X, y)
+    estimator = vfl.sklearn.VerticalLogisticRegression(
+        epsilon=1.0, delta=1e-6, classes=(0, 1), bounds=(-1, 1), max_iter=1
+    )
+    found = vfl.sklearn.VerticalGridSearch(estimator, {"C": [0.1, 1.0, 10.0]}).fit(X, y)
     certificate = found.certificate_
     assert certificate.private
     assert certificate.epsilon <= 1.0
@@ -120,8 +126,8 @@ def test_names_and_owners_of_columns_are_kept():
 def test_regression_is_scored_by_errors(scoring):
     X, _ = data()
     y = X[:, 0]
-    estimator = vfl.VerticalRidge(epsilon=50.0, label_bounds=(-1, 1), bounds=(-1, 1), max_iter=3)
-    found = vfl.VerticalGridSearch(estimator, {"alpha": [0.1, 100.0]}, scoring=scoring).fit(X, y)
+    estimator = vfl.sklearn.VerticalRidge(epsilon=50.0, label_bounds=(-1, 1), bounds=(-1, 1), max_iter=3)
+    found = vfl.sklearn.VerticalGridSearch(estimator, {"alpha": [0.1, 100.0]}, scoring=scoring).fit(X, y)
     assert found.best_score_ < 0.05
     assert found.best_score_error_ > 0.0
 
@@ -129,13 +135,13 @@ def test_regression_is_scored_by_errors(scoring):
 def test_counts_are_scored_by_their_deviance():
     X, _ = data()
     y = np.round(np.exp(X[:, 0]))
-    estimator = vfl.VerticalPoissonRegressor(epsilon=50.0, label_bounds=(0, 4), bounds=(-1, 1), max_iter=3)
+    estimator = vfl.sklearn.VerticalPoissonRegressor(epsilon=50.0, label_bounds=(0, 4), bounds=(-1, 1), max_iter=3)
     grid = {"alpha": [0.1, 100.0]}
-    found = vfl.VerticalGridSearch(estimator, grid, scoring="neg_mean_poisson_deviance").fit(X, y)
+    found = vfl.sklearn.VerticalGridSearch(estimator, grid, scoring="neg_mean_poisson_deviance").fit(X, y)
     assert set(found.result_.findings["score"].measures) == {"deviance"}
     assert found.best_score_ == -found.result_.findings["score"].measures["deviance"].value
     with pytest.raises(SpecificationError, match="gamma_deviance' is not a deviance"):
-        vfl.VerticalGridSearch(estimator, grid, scoring="neg_mean_gamma_deviance").fit(X, y)
+        vfl.sklearn.VerticalGridSearch(estimator, grid, scoring="neg_mean_gamma_deviance").fit(X, y)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +167,9 @@ def test_a_bad_search_is_refused(options, error, said):
 def test_no_privacy_is_refused_with_the_remedy():
     X, y = data(60)
     with pytest.raises(PrivacyError, match="use GridSearchCV"):
-        vfl.VerticalGridSearch(vfl.VerticalRidge(epsilon=None), {"alpha": [1.0, 2.0]}).fit(X, y)
+        vfl.sklearn.VerticalGridSearch(vfl.sklearn.VerticalRidge(epsilon=None), {"alpha": [1.0, 2.0]}).fit(X, y)
     with pytest.raises(SpecificationError, match="vertical estimator"):
-        vfl.VerticalGridSearch(object(), {"alpha": [1.0, 2.0]}).fit(X, y)
+        vfl.sklearn.VerticalGridSearch(object(), {"alpha": [1.0, 2.0]}).fit(X, y)
 
 
 def test_an_unfitted_search_says_so():
@@ -171,4 +177,4 @@ def test_an_unfitted_search_says_so():
     with pytest.raises(NotFittedError):
         search().predict(X)
     with pytest.raises(AttributeError):
-        _ = vfl.VerticalGridSearch(vfl.VerticalRidge(), {"alpha": [1.0, 2.0]}).predict_proba
+        _ = vfl.sklearn.VerticalGridSearch(vfl.sklearn.VerticalRidge(), {"alpha": [1.0, 2.0]}).predict_proba

@@ -81,8 +81,8 @@ def test_the_subgradient_is_the_shortest() -> None:
     [
         ({}, "the intercept is not penalised"),
         ({"intercept": False}, ""),
-        ({"solver": vfl.OutputPerturbation()}, ""),
-        ({"penalty": vfl.NoPenalty(), "intercept": False}, "not strongly convex"),
+        ({"solver": vfl.solvers.OutputPerturbation()}, ""),
+        ({"penalty": vfl.penalties.NoPenalty(), "intercept": False}, "not strongly convex"),
         ({"penalty": vfl.L2(0.0), "intercept": False}, "not strongly convex"),
         ({"penalty": vfl.L1(0.1), "intercept": False}, "not strongly convex"),
         ({"penalty": vfl.ElasticNet(0.1, l1_ratio=1.0), "intercept": False}, "not strongly convex"),

@@ -610,7 +610,7 @@ class TestBoth:
         with pytest.raises(KeyboardInterrupt):
             # No share for the labels: the tally of the measures is the only one.
             train(
-                job(seed=None, solver=vfl.SkGD(passes=2, shares=vfl.Shares(label_share=0.0))),
+                job(seed=None, solver=vfl.SkGD(passes=2, shares=vfl.solvers.Shares(label_share=0.0))),
                 output=tmp_path / "run",
                 watch=watch,
             )
@@ -687,7 +687,7 @@ class TestClassBalance:
         assert abs(found.value - true) < 5 * found.error
 
     def test_other_solvers(self) -> None:
-        for solver in (vfl.GD(), vfl.GCD()):
+        for solver in (vfl.solvers.GD(), vfl.solvers.GCD()):
             result = train(job(class_balance=0.05, solver=solver))
             assert "class balance" in result.findings
             assert result.certificate.epsilon <= 2.0

@@ -208,7 +208,7 @@ class TestMeasured:
         assert vfl.predict(result, parts, at="inprocess").labels.tolist() == result.predict(rest).tolist()
 
     def test_findings_survive_their_file(self, tmp_path: Path) -> None:
-        result = train(job(solver=vfl.OutputPerturbation()), output=tmp_path / "run")
+        result = train(job(solver=vfl.solvers.OutputPerturbation()), output=tmp_path / "run")
         again = vfl.Result.load(tmp_path / "run")
         assert again.findings == result.findings
         assert json.loads((tmp_path / "run" / "findings.json").read_text())["fairness"]["measures"]
@@ -220,7 +220,9 @@ class TestMeasured:
 
 
 class TestCharged:
-    @pytest.mark.parametrize("solver", [vfl.SkGD(passes=3), vfl.OutputPerturbation(), vfl.GD(passes=20)])
+    @pytest.mark.parametrize(
+        "solver", [vfl.SkGD(passes=3), vfl.solvers.OutputPerturbation(), vfl.solvers.GD(passes=20)]
+    )
     def test_the_run_costs_the_larger_part(self, solver: Any) -> None:
         spec = job(solver=solver, epsilon=1.0)
         plan = make_plan(spec, N)
@@ -265,7 +267,7 @@ class TestCharged:
             return sum(len(i.releases()) for i in plan.inquiries if isinstance(i, Distance))
 
         assert released(job()) == 1
-        assert released(job(solver=vfl.OutputPerturbation())) == 0
+        assert released(job(solver=vfl.solvers.OutputPerturbation())) == 0
         assert released(job(intercept=True)) == 0
         assert released(job(fairness=vfl.Fairness(group="sex", bound=False))) == 0
         whole = make_plan(job(intercept=True), N).problem
@@ -292,7 +294,7 @@ class TestCharged:
     @pytest.mark.parametrize("bound", [None, False])
     def test_a_solver_that_divides_zcdp_leaves_room_for_it(self, bound: bool | None) -> None:
         fairness = vfl.Fairness(group="sex") if bound is None else vfl.Fairness(group="sex", bound=bound)
-        assert 1.9 < make_plan(job(solver=vfl.GCD(), fairness=fairness), N).epsilon <= 2.0
+        assert 1.9 < make_plan(job(solver=vfl.solvers.GCD(), fairness=fairness), N).epsilon <= 2.0
 
     def test_the_certificate_says_who_sees_groups_and_norms(self) -> None:
         bounded, unbounded = train(job()).certificate, train(job(intercept=True)).certificate
@@ -333,15 +335,15 @@ class TestBounded:
     @pytest.mark.parametrize(
         ("n", "epsilon", "strength", "solver"),
         [
-            (1500, 1.0, 0.3, vfl.OutputPerturbation()),
-            (1500, 8.0, 0.05, vfl.OutputPerturbation()),
-            (6000, 1.0, 1.0, vfl.OutputPerturbation()),
-            (6000, 4.0, 0.1, vfl.OutputPerturbation()),
+            (1500, 1.0, 0.3, vfl.solvers.OutputPerturbation()),
+            (1500, 8.0, 0.05, vfl.solvers.OutputPerturbation()),
+            (6000, 1.0, 1.0, vfl.solvers.OutputPerturbation()),
+            (6000, 4.0, 0.1, vfl.solvers.OutputPerturbation()),
             (1500, 4.0, 0.3, vfl.SkGD()),
             (6000, 1.0, 0.3, vfl.SkGD()),
-            (6000, 8.0, 0.05, vfl.GD()),
-            (6000, 4.0, 0.3, vfl.CD()),
-            (6000, 4.0, 0.3, vfl.SGD(sampling="disjoint")),
+            (6000, 8.0, 0.05, vfl.solvers.GD()),
+            (6000, 4.0, 0.3, vfl.solvers.CD()),
+            (6000, 4.0, 0.3, vfl.solvers.SGD(sampling="disjoint")),
         ],
     )
     def test_over_penalties_sizes_budgets_and_solvers(
@@ -386,7 +388,7 @@ class TestBounded:
         assert np.linalg.norm(result.w - minimiser(spec, table())) <= d + 1e-8 < 1e-4
 
     def test_a_bound_that_says_nothing_is_called_so(self) -> None:
-        spec = job(epsilon=0.5, penalty=vfl.L2(1e-3), solver=vfl.OutputPerturbation())
+        spec = job(epsilon=0.5, penalty=vfl.L2(1e-3), solver=vfl.solvers.OutputPerturbation())
         assert "too far for any bound" in str(make_plan(spec, N))
         found = train(spec).findings
         if found["distance"].measures["distance"].value >= np.linalg.norm(train(spec).w):

@@ -256,7 +256,11 @@ class TestWait:
 
 @pytest.mark.parametrize(
     "solver",
-    [vfl.SGD(sampling="disjoint"), vfl.SVRG(sampling="disjoint"), vfl.SCD(sampling="disjoint", passes=10)],
+    [
+        vfl.solvers.SGD(sampling="disjoint"),
+        vfl.solvers.SVRG(sampling="disjoint"),
+        vfl.solvers.SCD(sampling="disjoint", passes=10),
+    ],
     ids=lambda solver: solver.name,
 )
 @pytest.mark.parametrize("noise", ["seeded", "true"])
@@ -328,7 +332,9 @@ def test_lost_during_the_releases_for_intervals(
     for name in ("LEAST", "SETTLED"):  # so few records may have intervals here
         monkeypatch.setattr(intervals, name, 0.0)
     spec = job(noise=noise)
-    spec = dataclasses.replace(spec, penalty=vfl.NoPenalty(), privacy=dataclasses.replace(spec.privacy, inference=0.3))
+    spec = dataclasses.replace(
+        spec, penalty=vfl.penalties.NoPenalty(), privacy=dataclasses.replace(spec.privacy, inference=0.3)
+    )
     undisturbed = Lossy(spec, times=0)
     whole, _ = drive(undisturbed, WAIT)
     kept = policies(tmp_path) if moment == "after" else None  # without books the coordinator alone refuses
@@ -440,7 +446,7 @@ class TestSkip:
     @pytest.mark.parametrize("noise", ["seeded", "true"])
     def test_lost_in_an_early_pass_of_all_parties(self, at: int, noise: str) -> None:
         """Such a pass is lost as a whole. Its charge counts as made, with seeded noise too: later passes are paid in full."""
-        solver = vfl.SkGD(passes=12, sampling="full", clip="record", shares=vfl.Shares(early_share=0.15))
+        solver = vfl.SkGD(passes=12, sampling="full", clip="record", shares=vfl.solvers.Shares(early_share=0.15))
         events, outcome = drive(Lossy(job(noise=noise, solver=solver), at=at, returns=False), SKIP)
         assert outcome.left == ("shop",)
         assert outcome.statement.releases == charged(events)
@@ -486,7 +492,7 @@ class TestSkip:
             drive(Lossy(job(), party="telco", at=5, returns=False), SKIP)
 
     def test_a_solver_that_cannot_is_refused_before_anything_is_charged(self) -> None:
-        transport = Lossy(job(solver=vfl.GD()))
+        transport = Lossy(job(solver=vfl.solvers.GD()))
         with pytest.raises(SpecificationError, match="GD cannot continue"):
             drive(transport, SKIP)
         assert transport.asked == []
@@ -572,7 +578,7 @@ class TestLedger:
     @pytest.mark.parametrize("dies", [6, 9])
     @pytest.mark.parametrize(
         "solver",
-        [vfl.SkGD(passes=12, block_size=1), vfl.SGD(sampling="disjoint")],
+        [vfl.SkGD(passes=12, block_size=1), vfl.solvers.SGD(sampling="disjoint")],
         ids=["a pass under a record cap", "a pass over disjoint batches"],
     )
     def test_no_party_is_asked_for_noise_twice_under_one_key(self, tmp_path: Path, solver: Any, dies: int) -> None:
@@ -593,7 +599,7 @@ class TestLedger:
     @pytest.mark.parametrize("noise", ["seeded", "true"])
     def test_resumed_within_a_pass_over_disjoint_batches(self, tmp_path: Path, noise: str) -> None:
         """All parties are restarted, and their books know that the pass had begun."""
-        spec = job(noise=noise, solver=vfl.SGD(sampling="disjoint"))
+        spec = job(noise=noise, solver=vfl.solvers.SGD(sampling="disjoint"))
         lossy = Lossy(spec, times=0, policies=policies(tmp_path))
         undisturbed = Lossy(spec, times=0)
         whole = drive(undisturbed, WAIT)[1]

@@ -29,7 +29,7 @@ MEMBERS = {DEALER: "notary"}
 LOGISTIC: dict[str, Any] = {"solver": vfl.SkGD(passes=20, block_size=2)}
 SQUARED: dict[str, Any] = {
     "loss": "squared",
-    "solver": vfl.NoisyGram(),
+    "solver": vfl.solvers.NoisyGram(),
     "bounds": {"*": (-1.0, 2.0), "y": (0.0, 1.0)},
 }
 JOINT: dict[str, Any] = {"solver": vfl.SkGD(), "privacy": vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3))}

@@ -14,11 +14,11 @@ from vfl.planning import plan
 
 UNFIT = {
     "L1": ({"penalty": vfl.L1(0.1)}, "bias of a penalty"),
-    "box": ({"penalty": vfl.Box(-1.0, 1.0)}, "bias of a penalty"),
+    "box": ({"penalty": vfl.penalties.Box(-1.0, 1.0)}, "bias of a penalty"),
     "a strong ridge": ({"penalty": vfl.L2(0.1)}, "at most 1/n"),
     "a number as clip": ({"solver": vfl.SkGD(clip=1.0)}, "clip='record'"),
     "the last iterate": ({"solver": vfl.SkGD(iterate="last")}, "average of the last iterates"),
-    "CD": ({"solver": vfl.CD()}, "average of the last iterates"),
+    "CD": ({"solver": vfl.solvers.CD()}, "average of the last iterates"),
     "parallel": ({"solver": vfl.SkGD(parallel=2, sweep="visit")}, "in turn"),
     "full": ({"solver": vfl.SkGD(sampling="full")}, "in turn"),
     "hinge": ({"loss": "smoothed_hinge"}, "logistic, squared or Huber loss"),
@@ -30,7 +30,7 @@ UNFIT = {
         },
         "inference=True",
     ),
-    "another solver": ({"solver": vfl.GD()}, "use SkGD"),
+    "another solver": ({"solver": vfl.solvers.GD()}, "use SkGD"),
     "counts without an intercept": (
         {"loss": "poisson", "bounds": dict.fromkeys(NAMES, (-4, 4)) | {"y": (0, 20)}, "intercept": False},
         "declared bounds of the label",

@@ -20,7 +20,7 @@ from vfl.errors import BudgetError, ConsentRefused, PrivacyError, SpecificationE
 from vfl.launch.run.checkpoint import read
 from vfl.launch.train import resume
 from vfl.measures import Inference
-from vfl.planning import plan
+from vfl.planning import forecast, plan
 from vfl.privacy.events import OnPart
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.ledger.dataset import DatasetReservation
@@ -227,7 +227,7 @@ def test_intervals_are_those_of_students_t():
         ({"holdout": 0.2}, "leave holdout out"),
         ({"diagnostics": True}, "leave diagnostics out"),
         ({"loss": "logistic", "privacy": {"class_balance": 0.1}}, "leave class_balance out"),
-        ({"solver": vfl.GD()}, "use SkGD"),
+        ({"solver": vfl.solvers.GD()}, "use SkGD"),
         ({"penalty": vfl.L1(0.1)}, "bias of a penalty"),
         ({"columns": {"x0": vfl.Curve(4)}}, "declare the knots"),
         ({"loss": "poisson", "bounds": dict.fromkeys(NAMES, (-4, 4)) | {"y": (0, 20)}}, "inference=True"),
@@ -248,9 +248,7 @@ def test_an_unknown_way_to_intervals_is_refused():
 
 def test_the_forecast_states_wider_intervals_than_those_from_products():
     found = [
-        vfl.forecast(job("logistic", privacy={"epsilon": epsilon, "inference": way}), 20_000, signal=0.67)
-        .widths[0.67]
-        .half
+        forecast(job("logistic", privacy={"epsilon": epsilon, "inference": way}), 20_000, signal=0.67).widths[0.67].half
         for epsilon in (1.0, 5.0)
         for way in (True, "subsamples")
     ]

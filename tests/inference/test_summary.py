@@ -34,7 +34,7 @@ FRAME = pd.DataFrame(
         "y": RNG.integers(0, 2, N),
     }
 )
-COLUMNS = {"region": vfl.Categorical(("n", "s", "w")), "bins": vfl.Binned((5,))}
+COLUMNS = {"region": vfl.Categorical(("n", "s", "w")), "bins": vfl.columns.Binned((5,))}
 BOUNDS = {"age": (18, 90), "age2": (0, 1), "region=x": (-3, 1)}
 
 
@@ -262,7 +262,9 @@ def test_importance_covers_the_error_of_coefficients() -> None:
 
 
 def test_estimators_summarise_their_fit(result: vfl.Result) -> None:
-    fitted = vfl.VerticalLogisticRegression(epsilon=None, classes=(0, 1)).fit(FRAME[["age2"]].to_numpy(), FRAME["y"])
+    fitted = vfl.sklearn.VerticalLogisticRegression(epsilon=None, classes=(0, 1)).fit(
+        FRAME[["age2"]].to_numpy(), FRAME["y"]
+    )
     with pytest.raises(SpecificationError, match="inference=True"):
         fitted.summary()
     fitted.result_ = result
@@ -309,7 +311,7 @@ def test_without_privacy_errors_are_the_classical_ones(loss: str) -> None:
 
 def test_weights_count_in_classical_errors() -> None:
     weights = np.random.default_rng(4).uniform(0.5, 2, N)
-    fitted = vfl.VerticalLogisticRegression(
+    fitted = vfl.sklearn.VerticalLogisticRegression(
         epsilon=None, classes=(0, 1), inference=True, C=np.inf, tol=1e-12, max_iter=3000
     ).fit(FRAME[["age2"]], FRAME["y"], sample_weight=weights)
     _, V = classical(np.column_stack([np.ones(N), FRAME["age2"]]), FRAME["y"].to_numpy(), "logistic", weights)

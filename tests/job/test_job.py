@@ -117,7 +117,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         (
             "'age'",
             "age = [LOW, HIGH] under [bounds]",
-            "release them with vfl.private_bounds",
+            "release them with vfl.releases.private_bounds",
         ),
     ),
     "a missing bound, unscaled and private": (
@@ -216,7 +216,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ("'float16'", "float64, float32"),
     ),
     "float32 margins without sweeps": (
-        lambda: job(margins="float32", solver=vfl.GD()),
+        lambda: job(margins="float32", solver=vfl.solvers.GD()),
         SpecificationError,
         ("'float32'", "leave margins out"),
     ),
@@ -371,9 +371,9 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
             ),
             (vfl.Evaluation, {"epsilon": "1"}, "evaluation: epsilon must be a number, 1, not '1'"),
             (vfl.L2, {"strength": "0.1"}, "L2: the strength must be a number, 0.1, not '0.1'"),
-            (vfl.Box, {"low": "0"}, "Box: low must be a number, 0, not '0'"),
+            (vfl.penalties.Box, {"low": "0"}, "Box: low must be a number, 0, not '0'"),
             (vfl.SkGD, {"step_size": "0.1"}, "SkGD: step_size must be a number, 0.1, not '0.1'"),
-            (vfl.SGD, {"step_size": "0.1"}, "SGD: step_size must be a number, 0.1, not '0.1'"),
+            (vfl.solvers.SGD, {"step_size": "0.1"}, "SGD: step_size must be a number, 0.1, not '0.1'"),
             (vfl.SkGD, {"tol": "no"}, "SkGD: tol must be a number, not 'no'"),
         )
     },
@@ -850,7 +850,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], tuple[str, ...]]] =
         (
             "'calls'",
             "calls = [LOW, HIGH] under [bounds]",
-            "release them with vfl.private_bounds",
+            "release them with vfl.releases.private_bounds",
         ),
     ),
     "columns that are no list": (
@@ -952,11 +952,11 @@ names = st.text(
 ).filter(str.strip)
 strengths = st.floats(0, 1e6)
 penalties = st.one_of(
-    st.just(vfl.NoPenalty()),
+    st.just(vfl.penalties.NoPenalty()),
     st.builds(vfl.L1, strengths),
     st.builds(vfl.L2, strengths),
     st.builds(vfl.ElasticNet, strengths, st.floats(0, 1)),
-    st.builds(vfl.Box, st.floats(-10, 0), st.floats(0, 10, exclude_min=True)),
+    st.builds(vfl.penalties.Box, st.floats(-10, 0), st.floats(0, 10, exclude_min=True)),
 )
 counts = st.none() | st.integers(1, 1000)
 solvers = st.builds(
@@ -979,16 +979,21 @@ solvers = st.builds(
         iterate=st.sampled_from(["last", "average", "tail"]),
         tol=st.none() | st.floats(0, 0.5),
     ),
-    st.builds(vfl.CD, passes=counts, tol=st.none() | st.floats(0, 0.5)),
+    st.builds(vfl.solvers.CD, passes=counts, tol=st.none() | st.floats(0, 0.5)),
     st.builds(
-        vfl.GCD, rule=st.sampled_from(["GS-s", "GS-q", "GS-r"]), rounds=counts, selection_share=st.floats(0.01, 0.9)
+        vfl.solvers.GCD,
+        rule=st.sampled_from(["GS-s", "GS-q", "GS-r"]),
+        rounds=counts,
+        selection_share=st.floats(0.01, 0.9),
     ),
-    st.builds(vfl.GD, passes=counts, clip=st.none() | st.floats(1e-6, 1e6)),
-    st.builds(vfl.SGD, passes=counts, batch_size=counts, sampling=st.sampled_from(["poisson", "disjoint"])),
-    st.builds(vfl.SVRG, passes=counts, batch_size=counts),
-    st.builds(vfl.SCD, passes=counts, release=st.sampled_from(["v", "both"])),
-    st.builds(vfl.OutputPerturbation, tolerance=st.none() | st.floats(1e-12, 1e-3)),
-    st.builds(vfl.NoisyGram, clip=st.none() | st.floats(1e-6, 1e6), label_scale=st.none() | st.floats(1e-3, 1e3)),
+    st.builds(vfl.solvers.GD, passes=counts, clip=st.none() | st.floats(1e-6, 1e6)),
+    st.builds(vfl.solvers.SGD, passes=counts, batch_size=counts, sampling=st.sampled_from(["poisson", "disjoint"])),
+    st.builds(vfl.solvers.SVRG, passes=counts, batch_size=counts),
+    st.builds(vfl.solvers.SCD, passes=counts, release=st.sampled_from(["v", "both"])),
+    st.builds(vfl.solvers.OutputPerturbation, tolerance=st.none() | st.floats(1e-12, 1e-3)),
+    st.builds(
+        vfl.solvers.NoisyGram, clip=st.none() | st.floats(1e-6, 1e6), label_scale=st.none() | st.floats(1e-3, 1e3)
+    ),
 )
 ranges = st.tuples(st.floats(-1e9, 0) | st.integers(-1000, 0), st.floats(1e-3, 1e9) | st.integers(1, 1000))
 
@@ -1203,21 +1208,16 @@ def test_replace_can_remove_the_hold_out() -> None:
 
 TAKES_A_JOB: dict[str, Callable[[Any], Any]] = {
     "plan": lambda given: vfl.plan(given, 10),
-    "forecast": lambda given: vfl.forecast(given, 10),
     "align": lambda given: vfl.align(given, {}, at="ray"),
-    "private_bounds": lambda given: vfl.private_bounds(given, {}, epsilon=1.0, at="ray"),
-    "private_quantiles": lambda given: vfl.private_quantiles(given, {}, epsilon=1.0, at="ray"),
-    "woe": lambda given: vfl.woe(given, {}, epsilon=1.0, at="ray"),
-    "train_one_vs_rest": lambda given: vfl.train_one_vs_rest(
-        given, {}, classes=("a", "b", "c"), n_records=10, at="ray"
-    ),
+    "private_bounds": lambda given: vfl.releases.private_bounds(given, {}, epsilon=1.0, at="ray"),
+    "private_quantiles": lambda given: vfl.releases.private_quantiles(given, {}, epsilon=1.0, at="ray"),
+    "woe": lambda given: vfl.releases.woe(given, {}, epsilon=1.0, at="ray"),
     "tune": lambda given: vfl.tune(given, [{}, {}], at="ray"),
     "train, warm start": lambda given: vfl.train(given, {}, warm_start="runs/first", at="ray"),
 }
 TAKES_A_RESULT: dict[str, Callable[[Any], Any]] = {
     "evaluate": lambda given: vfl.evaluate(given, {}),
     "predict": lambda given: vfl.predict(given, {}),
-    "log_to_mlflow": vfl.log_to_mlflow,
 }
 
 

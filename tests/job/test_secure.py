@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {
             "scaling": "none",
             "bounds": {},
-            "solver": vfl.GD(clip=1.0),
+            "solver": vfl.solvers.GD(clip=1.0),
             "privacy": vfl.Privacy(epsilon=1.0, smoothness={f"x{j}": 0.25 for j in range(6)}),
         },
         SpecificationError,

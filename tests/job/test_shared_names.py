@@ -34,7 +34,7 @@ PARTITION = vfl.FeaturePartition(
     groups={"shop": ["sex"]},
 )
 CATEGORIES = vfl.Categorical(("a", "b"))
-PLAIN = {"bank.city": CATEGORIES, "shop.city": CATEGORIES, "group": vfl.Pair("age", "city")}
+PLAIN = {"bank.city": CATEGORIES, "shop.city": CATEGORIES, "group": vfl.columns.Pair("age", "city")}
 COLUMNS = PLAIN | {"sex": vfl.Categorical(("f", "m"))}
 BOUNDS = {"bank.age": (18, 90), "shop.age": (0, 10), "shop.y": (0, 1), "bank.income": (0, 1)}
 
@@ -139,5 +139,5 @@ def test_a_dropped_column_leaves_short_names() -> None:
 
 def test_errors_name_the_party() -> None:
     gaps = SHOP.assign(age=SHOP.age.where(SHOP.index != 5))
-    with pytest.raises(vfl.DataError, match=r"missing values: declare fill={'shop\.age': value}"):
+    with pytest.raises(vfl.errors.DataError, match=r"missing values: declare fill={'shop\.age': value}"):
         trained(without_fairness(), {"bank": BANK, "shop": gaps})

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 N = 500
 PARTITION = vfl.FeaturePartition({"bank": ["age"], "telco": ["calls", "tariff"]}, label=("bank", "y"))
-COLUMNS: dict[str, Any] = {"age": vfl.Binned((30.0, 50.0)), "tariff": vfl.Categorical(("S", "M"))}
+COLUMNS: dict[str, Any] = {"age": vfl.columns.Binned((30.0, 50.0)), "tariff": vfl.Categorical(("S", "M"))}
 IDS = {"bank": "customer", "telco": "subscriber"}
 JOB = vfl.Job(partition=PARTITION, bounds={"calls": (0, 100)}, columns=COLUMNS, privacy=vfl.Privacy(epsilon=1.0))
 WIDE = replace(JOB, bounds={}, privacy=None, scaling="none")
 TERMS: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-6, "noise": vfl.SeededNoise(3), "at": "inprocess"}
 BUY: dict[str, Callable[..., Any]] = {
-    "bounds": lambda data, **o: vfl.private_bounds(replace(WIDE, **_ids(o)), data, columns=["calls"], **TERMS | o),
-    "quantiles": lambda data, **o: vfl.private_quantiles(replace(JOB, **_ids(o)), data, **TERMS | o),
-    "woe": lambda data, **o: vfl.woe(replace(JOB, **_ids(o)), data, **TERMS | o),
+    "bounds": lambda data, **o: vfl.releases.private_bounds(
+        replace(WIDE, **_ids(o)), data, columns=["calls"], **TERMS | o
+    ),
+    "quantiles": lambda data, **o: vfl.releases.private_quantiles(replace(JOB, **_ids(o)), data, **TERMS | o),
+    "woe": lambda data, **o: vfl.releases.woe(replace(JOB, **_ids(o)), data, **TERMS | o),
 }
 
 

@@ -44,7 +44,7 @@ PARTITION = vfl.FeaturePartition({"bank": ["age", "amount"], "telco": ["calls", 
 PAIRED = vfl.FeaturePartition(
     {"bank": ["age", "both", "amount"], "telco": ["calls", "by_tariff", "tariff"]}, label=("telco", "y")
 )
-PAIRS = {"both": vfl.Pair("age", "amount"), "by_tariff": vfl.Pair("calls", "tariff", pieces=3)}
+PAIRS = {"both": vfl.columns.Pair("age", "amount"), "by_tariff": vfl.columns.Pair("calls", "tariff", pieces=3)}
 """Their columns are made again once knots are found."""
 BOUNDS = {"age": (18, 90), "amount": (0, 1e5), "calls": (0, 50)}
 SEEDED = vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3))
@@ -236,18 +236,20 @@ def test_a_run_that_is_killed_between_knots_and_training_keeps_its_histograms(tm
     assert verify_run(folder).ok
 
 
-@pytest.mark.parametrize("solver", [vfl.CD(passes=2), vfl.GD(passes=3), vfl.SGD(passes=1, batch_size=500)])
+@pytest.mark.parametrize(
+    "solver", [vfl.solvers.CD(passes=2), vfl.solvers.GD(passes=3), vfl.solvers.SGD(passes=1, batch_size=500)]
+)
 def test_every_solver_trains_curves_within_its_budget(solver: Any) -> None:
     result = vfl.train(job(solver=solver), table(), at="inprocess")
     assert result.knots["age"]
     assert result.certificate.epsilon <= 2.0
 
 
-@pytest.mark.parametrize("solver", [vfl.GD(passes=2), vfl.NoisyGram()])
+@pytest.mark.parametrize("solver", [vfl.solvers.GD(passes=2), vfl.solvers.NoisyGram()])
 def test_a_party_on_shares_that_loads_again_gets_the_knots_with_its_session(
     solver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    squared = {"loss": "squared", "bounds": BOUNDS | {"y": (0, 1)}} if isinstance(solver, vfl.NoisyGram) else {}
+    squared = {"loss": "squared", "bounds": BOUNDS | {"y": (0, 1)}} if isinstance(solver, vfl.solvers.NoisyGram) else {}
     spec = job(solver=solver, trust="secure", **squared)
     whole = vfl.train(spec, table(300), at="inprocess")
     assert whole.knots["age"]
@@ -342,12 +344,12 @@ def test_missing_cells_have_no_part_in_a_curve() -> None:
 
 def test_estimators_fit_curves() -> None:
     frame = table()[["age", "amount", "calls"]]
-    model = vfl.VerticalLogisticRegression(epsilon=None, curves=True, bounds=BOUNDS).fit(frame, table()["y"])
-    line = vfl.VerticalLogisticRegression(epsilon=None, bounds=BOUNDS).fit(frame, table()["y"])
+    model = vfl.sklearn.VerticalLogisticRegression(epsilon=None, curves=True, bounds=BOUNDS).fit(frame, table()["y"])
+    line = vfl.sklearn.VerticalLogisticRegression(epsilon=None, bounds=BOUNDS).fit(frame, table()["y"])
     assert model.score(frame, table()["y"]) > line.score(frame, table()["y"]) + 0.05
     assert model.coef_.shape == (1, 12)
     with pytest.raises(SpecificationError, match="curves need"):
-        vfl.VerticalLogisticRegression(epsilon=None, curves=True).fit(frame, table()["y"])
+        vfl.sklearn.VerticalLogisticRegression(epsilon=None, curves=True).fit(frame, table()["y"])
 
 
 def test_mistakes() -> None:
@@ -363,7 +365,7 @@ def test_mistakes() -> None:
 
 def test_selections_share_the_zcdp_budget_with_the_knots(tmp_path: Path) -> None:
     """GCD is accounted by zCDP: ρ of the knots, the moments, the selections and the steps together is what (ε, δ) allows."""
-    spec, seen = job(solver=vfl.GCD(rounds=5)), list[Any]()
+    spec, seen = job(solver=vfl.solvers.GCD(rounds=5)), list[Any]()
     plan = vfl.plan(spec, N)
     spent = sum(rho(event) * count for event, count in plan.releases)
     assert 1 - 1e-9 < spent / Fraction(rho_of(2.0, N**-2)) <= 1
@@ -374,7 +376,7 @@ def test_selections_share_the_zcdp_budget_with_the_knots(tmp_path: Path) -> None
     assert list(result.knots) == ["age", "amount", "calls"]
     assert verify_run(tmp_path / "run").ok
     with pytest.raises(PrivacyError, match="smoothness_share"):
-        vfl.plan(job(solver=vfl.GCD(), privacy=replace(SEEDED, smoothness_share=0.95)), N)
+        vfl.plan(job(solver=vfl.solvers.GCD(), privacy=replace(SEEDED, smoothness_share=0.95)), N)
 
 
 def test_records_in_another_order_are_aligned_with_the_cells_that_wait_for_knots() -> None:

@@ -32,14 +32,14 @@ M = dict.fromkeys("abc", 0.3)
 SOLVERS: dict[str, Any] = {
     "SkGD": vfl.SkGD(passes=2),
     "SkGD in blocks, parallel": vfl.SkGD(passes=2, block_size=50, parallel=3, sampling="uniform"),
-    "CD": vfl.CD(passes=2),
-    "GCD": vfl.GCD(rounds=6),
-    "GD": vfl.GD(passes=4),
-    "SGD": vfl.SGD(passes=2, sampling="disjoint"),
-    "SVRG": vfl.SVRG(passes=2, sampling="disjoint"),
-    "SCD": vfl.SCD(passes=2, sampling="disjoint"),
-    "OutputPerturbation": vfl.OutputPerturbation(constant=False),
-    "NoisyGram": vfl.NoisyGram(constant=False),
+    "CD": vfl.solvers.CD(passes=2),
+    "GCD": vfl.solvers.GCD(rounds=6),
+    "GD": vfl.solvers.GD(passes=4),
+    "SGD": vfl.solvers.SGD(passes=2, sampling="disjoint"),
+    "SVRG": vfl.solvers.SVRG(passes=2, sampling="disjoint"),
+    "SCD": vfl.solvers.SCD(passes=2, sampling="disjoint"),
+    "OutputPerturbation": vfl.solvers.OutputPerturbation(constant=False),
+    "NoisyGram": vfl.solvers.NoisyGram(constant=False),
 }
 OVERFLOW = (DataError, "squares of a column's values overflow: declare bounds")
 INFINITE = (DataError, r"column 'c' holds infinite values.*declare its bounds")

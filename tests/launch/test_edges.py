@@ -118,7 +118,7 @@ class TestValues:
     def test_raw_columns_of_any_unit_have_the_same_predictions(self, size: float) -> None:
         """Without penalty and scaling, steps of 1/M_j adapt to the unit."""
         data = columns_of(TWO)
-        spec = job(TWO, scaling="none", bounds={}, penalty=vfl.NoPenalty())
+        spec = job(TWO, scaling="none", bounds={}, penalty=vfl.penalties.NoPenalty())
         here = trained(spec, data).decision_function(data)
         scaled = data | {"b": data["b"] * size}
         np.testing.assert_allclose(trained(spec, scaled).decision_function(scaled), here, rtol=0, atol=1e-8)

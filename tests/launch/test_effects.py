@@ -193,9 +193,9 @@ PAIRED = {
     "income": vfl.Curve(pieces=5),
     "city": vfl.Categorical(("Bern", "Basel", "Chur"), unknown="zero", missing="indicator"),
     "member": vfl.Boolean(),
-    "both": vfl.Pair("age", "income"),
-    "by_city": vfl.Pair("city", "age", pieces=3),
-    "by_member": vfl.Pair("member", "city"),
+    "both": vfl.columns.Pair("age", "income"),
+    "by_city": vfl.columns.Pair("city", "age", pieces=3),
+    "by_member": vfl.columns.Pair("member", "city"),
 }
 
 

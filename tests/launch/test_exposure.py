@@ -51,7 +51,9 @@ def fitted(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
     return vfl.train(spec, data, **options)
 
 
-@pytest.mark.parametrize("solver", [vfl.SkGD(), vfl.CD(), vfl.GD(passes=1000)], ids=lambda solver: str(solver.name))
+@pytest.mark.parametrize(
+    "solver", [vfl.SkGD(), vfl.solvers.CD(), vfl.solvers.GD(passes=1000)], ids=lambda solver: str(solver.name)
+)
 def test_a_fit_without_noise_equals_scikit_learns_rates(
     solver: Any, table: dict[str, np.ndarray], reference: PoissonRegressor
 ) -> None:
@@ -62,7 +64,7 @@ def test_a_fit_without_noise_equals_scikit_learns_rates(
 
 @pytest.mark.parametrize(
     ("solver", "within"),
-    [(vfl.SGD(passes=100), 0.01), (vfl.SVRG(passes=100), 1e-4), (vfl.SCD(passes=100), 1e-3)],
+    [(vfl.solvers.SGD(passes=100), 0.01), (vfl.solvers.SVRG(passes=100), 1e-4), (vfl.solvers.SCD(passes=100), 1e-3)],
     ids=["SGD", "SVRG", "SCD"],
 )
 def test_stochastic_solvers_reach_the_minimum_with_offsets(

@@ -34,8 +34,8 @@ POLICY = 'format = 1\njobs = ["*"]\ntrust = ["trusted"]\ntotal = { epsilon = 4.0
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    members = {name: vfl.new_identity(name, tmp_path) for name in ("hub", "bank", "telco")}
-    vfl.write_federation(
+    members = {name: vfl.federation.new_identity(name, tmp_path) for name in ("hub", "bank", "telco")}
+    vfl.federation.write_federation(
         tmp_path / "credit.toml",
         name="credit",
         coordinator=("hub", members["hub"].certificate_pem),
@@ -84,10 +84,10 @@ class TestJoin:
 
     def test_an_error_of_the_connection_is_raised_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refused(*_: object, **__: object) -> None:
-            raise vfl.FederationError("no")
+            raise vfl.errors.FederationError("no")
 
         monkeypatch.setattr("parties.joined.serve", refused)
-        with pytest.raises(vfl.FederationError, match="no"):
+        with pytest.raises(vfl.errors.FederationError, match="no"):
             vfl.join("credit.toml", "bank", "bank.csv", policy="policy.toml")
 
     def test_an_interrupt_stops_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +135,10 @@ class TestCheckOfLinks:
 
     def test_exit_code_and_json(self, call: Callable[..., Said]) -> None:
         said = call("federation", "check", "credit.toml", "--seconds", "0", "--json")
-        assert said.code == vfl.FederationError.exit_code
+        assert said.code == vfl.errors.FederationError.exit_code
         assert [json.loads(line)["party"] for line in said.out.splitlines()] == ["bank", "telco"]
         said = call("federation", "check", "credit.toml", "--seconds", "0")
-        assert said.code == vfl.FederationError.exit_code
+        assert said.code == vfl.errors.FederationError.exit_code
         assert re.match("bank +no +.*vfl join", said.out.splitlines()[1])
 
 
@@ -152,18 +152,18 @@ class TestCheckOfTheCoordinator:
 
     def test_nobody_answers(self, call: Callable[..., Said]) -> None:
         said = call("federation", "check", "credit.toml", "--as", "bank", "--seconds", "0")
-        assert said.code == vfl.FederationError.exit_code
+        assert said.code == vfl.errors.FederationError.exit_code
         assert said.err.startswith("error: no coordinator answers at 127.0.0.1:")
         assert said.err.count("\n") == 1
 
     def test_another_key(self, folder: Path) -> None:
         (folder / "other").mkdir()
-        other = vfl.new_identity("hub", folder / "other")
+        other = vfl.federation.new_identity("hub", folder / "other")
         federation = read_federation("credit.toml")
         expected = federation.coordinator.fingerprint
         with (
             ConnectedMembers(federation, other),
-            pytest.raises(vfl.FederationError, match=f"{other.fingerprint}, and {expected} is expected"),
+            pytest.raises(vfl.errors.FederationError, match=f"{other.fingerprint}, and {expected} is expected"),
         ):
             check_coordinator("credit.toml", "bank", seconds=60)
 

@@ -36,7 +36,7 @@ def table() -> dict[str, np.ndarray]:
 
 
 def buy(data: Any = None, draft: vfl.Job = DRAFT, **options: Any) -> Any:
-    return vfl.private_bounds(draft, data or table(), **({"epsilon": 2.0, "at": "inprocess"} | options))
+    return vfl.releases.private_bounds(draft, data or table(), **({"epsilon": 2.0, "at": "inprocess"} | options))
 
 
 def test_replacing_a_record_moves_the_histograms_by_their_sensitivity() -> None:

@@ -32,7 +32,7 @@ def parts() -> dict[str, dict[str, Any]]:
 
 
 def buy(data: Any = None, draft: vfl.Job = DRAFT, **options: Any) -> Any:
-    return vfl.private_quantiles(draft, data or parts(), **({"epsilon": 1.0, "at": "inprocess"} | options))
+    return vfl.releases.private_quantiles(draft, data or parts(), **({"epsilon": 1.0, "at": "inprocess"} | options))
 
 
 @pytest.mark.parametrize("bounds", [(-3.0, 5.0), (0.0, 1e5), (18.0, 90.0), (-2.0, -1.0), (-1e300, 1e300)])
@@ -60,7 +60,7 @@ def test_quantiles_are_near_the_exact_ones() -> None:
     assert found.rank_error < 0.05
     assert found.resolution["telco.age"] == pytest.approx(10 / 120)
     assert 0.99 < found.epsilon <= 1.0
-    vfl.Binned(found.edges["income"])
+    vfl.columns.Binned(found.edges["income"])
 
 
 def test_without_noise_they_are_exact_up_to_the_grid() -> None:

@@ -227,7 +227,7 @@ def test_dates_are_drafted_as_parts(tmp_path: Path) -> None:
             text.replace("# c = [2, 2]", "c = [0, 2]").replace("# c = 0", "c = 0").replace("# cat", "cat")
         )
         job, environment = jobfile.read(tmp_path / "job.toml", ["privacy=none"])
-        assert job.schema["a"] == vfl.DateParts(("year", "month"))
+        assert job.schema["a"] == vfl.columns.DateParts(("year", "month"))
         assert vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1)).certificate.n_records == 2
 
 

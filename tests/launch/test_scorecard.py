@@ -30,8 +30,8 @@ FRAME = pd.DataFrame(
     }
 )
 COLUMNS = {
-    "age": vfl.Binned((30, 60), missing="indicator"),
-    "income": vfl.Binned((50,), fill=70, missing="indicator"),
+    "age": vfl.columns.Binned((30, 60), missing="indicator"),
+    "income": vfl.columns.Binned((50,), fill=70, missing="indicator"),
     "tariff": vfl.Categorical(("S", "M"), unknown="zero"),
     "member": vfl.Boolean(),
 }

@@ -32,8 +32,8 @@ SITES = (
     vfl.Federated("/f/credit.toml", "/f/hub.key", faults=Faults(on_party_lost="skip")),
 )
 COMMANDS = (
-    *(vfl.train, vfl.resume, vfl.tune, vfl.predict, vfl.evaluate, vfl.align, vfl.train_one_vs_rest, stream),
-    *(tuning.resume, vfl.private_bounds, vfl.private_quantiles, vfl.woe),
+    *(vfl.train, vfl.resume, vfl.tune, vfl.predict, vfl.evaluate, vfl.align, stream),
+    *(tuning.resume, vfl.releases.private_bounds, vfl.releases.private_quantiles, vfl.releases.woe),
 )
 
 
@@ -68,7 +68,7 @@ def test_a_site_is_copied_and_kept(site: Any) -> None:
 
 
 def test_estimators_with_a_site_are_cloned() -> None:
-    assert clone(vfl.VerticalRidge(at=SITES[1])).get_params()["at"] == SITES[1]
+    assert clone(vfl.sklearn.VerticalRidge(at=SITES[1])).get_params()["at"] == SITES[1]
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,11 @@ SOLVERS = {
     "bounds instead of clipping": (vfl.SkGD(passes=1, clip="bounds"), {}),
     "a loss without a kernel": (vfl.SkGD(passes=2), {"loss": "smoothed_hinge"}),
     "squared": (vfl.SkGD(passes=2), {"loss": "squared", "bounds": {"*": (-2, 2), "y": (0, 1)}}),
-    "greedy": (vfl.GCD(rounds=6), {}),
-    "gradient descent": (vfl.GD(), {}),
-    "sampled": (vfl.SGD(), {}),
-    "variance reduced": (vfl.SVRG(), {}),
-    "dual": (vfl.SCD(), {"penalty": vfl.L2(1e-2)}),
+    "greedy": (vfl.solvers.GCD(rounds=6), {}),
+    "gradient descent": (vfl.solvers.GD(), {}),
+    "sampled": (vfl.solvers.SGD(), {}),
+    "variance reduced": (vfl.solvers.SVRG(), {}),
+    "dual": (vfl.solvers.SCD(), {"penalty": vfl.L2(1e-2)}),
     "float32": (vfl.SkGD(passes=1, block_size=3), {"storage": "float32"}),
     "no intercept": (vfl.SkGD(passes=1), {"intercept": False}),
     "unscaled": (vfl.SkGD(passes=1), {"scaling": "none"}),
@@ -112,8 +112,10 @@ def test_without_noise_the_optimum_is_the_same(loss: str) -> None:
     one, other = (vfl.train(spec, data, at="inprocess") for data in (dense, scipy.sparse.csc_array(dense)))
     np.testing.assert_allclose(one.w, other.w, atol=1e-8)
     # Shifting and centring reparametrise F, except for a penalty on scaled columns.
-    plain = replace(spec, sparse=(), penalty=vfl.NoPenalty())
-    unpenalised = vfl.train(replace(spec, penalty=vfl.NoPenalty()), scipy.sparse.csc_array(dense), at="inprocess")
+    plain = replace(spec, sparse=(), penalty=vfl.penalties.NoPenalty())
+    unpenalised = vfl.train(
+        replace(spec, penalty=vfl.penalties.NoPenalty()), scipy.sparse.csc_array(dense), at="inprocess"
+    )
     shifted = vfl.train(plain, dense, at="inprocess")
     np.testing.assert_allclose(
         shifted.decision_function(dense[:, :7]), unpenalised.decision_function(dense[:, :7]), atol=1e-4
@@ -169,7 +171,7 @@ def test_a_wide_sparse_job_is_never_made_dense() -> None:
     )
     privacy = vfl.Privacy(epsilon=5.0, smoothness="bounds", noise=vfl.SeededNoise(0))
     spec = vfl.Job(
-        partition=partition, bounds={"*": (0, 1)}, sparse=["a", "b"], privacy=privacy, solver=vfl.GCD(rounds=2)
+        partition=partition, bounds={"*": (0, 1)}, sparse=["a", "b"], privacy=privacy, solver=vfl.solvers.GCD(rounds=2)
     )
     data = {"a": X[:, :5_000], "b": X[:, 5_000:], "lab": {"y": rng.integers(0, 2, n)}}
     party = load(spec.for_party("a"), data["a"])

@@ -112,7 +112,7 @@ def test_a_model_that_was_altered_is_not_tracked(run: Path) -> None:
 def test_without_mlflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(SpecificationError, match=r"pip install 'vfl\[track\]'"):
-        vfl.log_to_mlflow(vfl.Result.load(run))
+        vfl.Result.load(run).log_to_mlflow()
 
 
 def test_mlflow_holds_the_run(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_mlflow_holds_the_run(run: Path, tmp_path: Path, monkeypatch: pytest.Mon
     for option in ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY"):
         monkeypatch.setenv(option, "true")
     result, uri = vfl.Result.load(run), (tmp_path / "store").as_uri()
-    ident = vfl.log_to_mlflow(result, uri=uri, experiment="credit")
+    ident = result.log_to_mlflow(uri=uri, experiment="credit")
     client = mlflow.MlflowClient(tracking_uri=uri)
     held, found = client.get_run(ident), tracked(result)
     assert held.info.status == "FINISHED"
@@ -130,9 +130,9 @@ def test_mlflow_holds_the_run(run: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert set(held.data.tags) - set(found.tags) <= {"mlflow.runName", "mlflow.user"}
     certificate = client.download_artifacts(ident, "certificate.json", str(tmp_path))
     assert vfl.Certificate.load(certificate) == result.certificate
-    assert vfl.log_to_mlflow(result, uri=uri, experiment="credit") != ident
+    assert result.log_to_mlflow(uri=uri, experiment="credit") != ident
     with pytest.raises(OutputError, match="MLflow refuses the run"):
-        vfl.log_to_mlflow(result, uri="nonesuch://store")
+        result.log_to_mlflow(uri="nonesuch://store")
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:{port}", "http://127.0.0.1:many"])

@@ -24,7 +24,7 @@ BOUNDS = {"a0": (-1.0, 3.0), "a1": (10.0, 20.0), "a2": (-5.0, -1.0), "b0": (0.0,
 SAMPLERS = {"shuffled": 1, "cyclic": 1, "uniform": 1, "importance": 2, "nice": 2, "full": 8}
 """Samplers, with how many times as many passes they take; steps are 1/(p·M_j) when all blocks move at once."""
 PENALTIES = {
-    "none": vfl.NoPenalty(),
+    "none": vfl.penalties.NoPenalty(),
     "l1": vfl.L1(0.02),
     "l2": vfl.L2(0.05),
     "elastic_net": vfl.ElasticNet(0.04, l1_ratio=0.3),

@@ -44,19 +44,13 @@ def train(job: vfl.Job = JOB, **options: Any) -> vfl.Result:
 def fit() -> None:
     data = table()
     X = np.column_stack([data["x0"], data["x1"]])
-    vfl.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1)).fit(X, data["y"])
-
-
-def three_classes() -> None:
-    data = table() | {"y": np.arange(N) % 3}
-    vfl.train_one_vs_rest(JOB, data, classes=(0, 1, 2), n_records=N, at="inprocess")
+    vfl.sklearn.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1)).fit(X, data["y"])
 
 
 RUNS: dict[str, Callable[[], object]] = {
     "train": train,
     "an estimator": fit,
-    "three classes": three_classes,
-    "bounds": lambda: vfl.private_bounds(DRAFT, table(), epsilon=1.0, at="inprocess"),
+    "bounds": lambda: vfl.releases.private_bounds(DRAFT, table(), epsilon=1.0, at="inprocess"),
 }
 
 
@@ -113,15 +107,12 @@ def test_a_weak_delta_is_warned_of_once_where_no_plan_is_shown() -> None:
     assert any("is not below 1/n" in str(event) for event in shown if isinstance(event, vfl.Plan))
 
 
-def test_estimators_and_classes_warn_of_a_weak_delta() -> None:
-    data = table() | {"y": np.arange(N) % 3}
-    with pytest.warns(vfl.PrivacyWarning, match="is not below 1/n") as caught:
-        vfl.train_one_vs_rest(LOOSE, data, classes=(0, 1, 2), n_records=N, at="inprocess")
-    assert len(caught) == 1
+def test_estimators_warn_of_a_weak_delta() -> None:
+    data = table()
     with pytest.warns(vfl.PrivacyWarning, match="is not below 1/n"):
-        vfl.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1), delta=0.05, noise=vfl.SeededNoise(0)).fit(
-            np.column_stack([data["x0"], data["x1"]]), table()["y"]
-        )
+        vfl.sklearn.VerticalLogisticRegression(
+            bounds=(-1, 1), classes=(0, 1), delta=0.05, noise=vfl.SeededNoise(0)
+        ).fit(np.column_stack([data["x0"], data["x1"]]), table()["y"])
 
 
 def test_warnings_come_at_doublings_and_count_the_runs_between() -> None:

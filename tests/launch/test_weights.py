@@ -55,7 +55,7 @@ def fitted(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
 
 @pytest.mark.parametrize(
     "solver",
-    [vfl.SkGD(), vfl.SkGD(sweep="block", block_size=2), vfl.CD(), vfl.GD(), vfl.SkGD(parallel=2)],
+    [vfl.SkGD(), vfl.SkGD(sweep="block", block_size=2), vfl.solvers.CD(), vfl.solvers.GD(), vfl.SkGD(parallel=2)],
     ids=["SkGD", "sweep", "CD", "GD", "parallel"],
 )
 def test_least_squares_equal_scikit_learns(solver: Any, table: dict[str, np.ndarray]) -> None:
@@ -91,7 +91,9 @@ def test_weights_and_exposures_together(table: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("solver", "within"), [(vfl.SGD(passes=200), 0.03), (vfl.SVRG(passes=100), 1e-3)], ids=["SGD", "SVRG"]
+    ("solver", "within"),
+    [(vfl.solvers.SGD(passes=200), 0.03), (vfl.solvers.SVRG(passes=100), 1e-3)],
+    ids=["SGD", "SVRG"],
 )
 def test_stochastic_solvers_reach_the_minimum(solver: Any, within: float, table: dict[str, np.ndarray]) -> None:
     X, y, s = columns(table), table["y"], table["s"] / HIGH
@@ -108,7 +110,9 @@ def test_stochastic_solvers_reach_the_minimum(solver: Any, within: float, table:
     ("loss", "classes"), [("squared", None), ("logistic", None), ("huber", None), ("multinomial", ("0", "1", "2"))]
 )
 @pytest.mark.parametrize(
-    "solver", [vfl.SkGD(passes=4), vfl.SkGD(passes=4, clip="coordinate"), vfl.GD(passes=4)], ids=lambda s: repr(s)[:24]
+    "solver",
+    [vfl.SkGD(passes=4), vfl.SkGD(passes=4, clip="coordinate"), vfl.solvers.GD(passes=4)],
+    ids=lambda s: repr(s)[:24],
 )
 def test_every_part_gives_the_same_bits(loss: str, classes: Any, solver: Any, table: dict[str, np.ndarray]) -> None:
     """Shards; visits of a sweep against single steps, in which the margins apply the weights."""
@@ -149,7 +153,7 @@ def test_a_record_of_weight_0_changes_nothing(table: dict[str, np.ndarray]) -> N
     other = {name: column.copy() for name, column in table.items()}
     other["y"][none] = -4.0
     privacy = vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2), smoothness="bounds")
-    spec = job(privacy=privacy, solver=vfl.SkGD(passes=3, shares=vfl.Shares(label_share=0.0)))
+    spec = job(privacy=privacy, solver=vfl.SkGD(passes=3, shares=vfl.solvers.Shares(label_share=0.0)))
     assert np.array_equal(fitted(spec, other).coef_, fitted(spec, table).coef_)
 
 
@@ -223,7 +227,7 @@ class TestRefused:
         with pytest.raises(SpecificationError, match="trust='secure' offers"):
             job(trust="secure", privacy=vfl.Privacy(epsilon=1.0))
 
-    @pytest.mark.parametrize("solver", [vfl.SCD(), vfl.NoisyGram()], ids=["SCD", "NoisyGram"])
+    @pytest.mark.parametrize("solver", [vfl.solvers.SCD(), vfl.solvers.NoisyGram()], ids=["SCD", "NoisyGram"])
     def test_solvers(self, solver: Any) -> None:
         with pytest.raises(SpecificationError, match=f"{solver.name}.*use SkGD, CD or GD"):
             job(solver=solver, penalty=vfl.L2(0.1))

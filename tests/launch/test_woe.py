@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 N = 4000
 PARTITION = vfl.FeaturePartition({"bank": ["age_group", "income"], "telco": ["tariff"]}, label=("bank", "y"))
 COLUMNS: dict[str, Any] = {
-    "age_group": vfl.Binned((30.0, 50.0), of="age", missing="indicator"),
+    "age_group": vfl.columns.Binned((30.0, 50.0), of="age", missing="indicator"),
     "tariff": vfl.Categorical(("S", "M", "L")),
 }
 JOB = vfl.Job(partition=PARTITION, bounds={"income": (0.0, 1.0)}, columns=COLUMNS, privacy=vfl.Privacy(epsilon=1.0))
@@ -47,7 +47,7 @@ def parts() -> dict[str, dict[str, Any]]:
 
 
 def buy(job: vfl.Job = JOB, data: Any = None, **options: Any) -> Any:
-    return vfl.woe(job, data or parts(), **({"epsilon": 1.0, "at": "inprocess"} | options))
+    return vfl.releases.woe(job, data or parts(), **({"epsilon": 1.0, "at": "inprocess"} | options))
 
 
 def test_counts_and_weights_are_near_the_exact_ones() -> None:
@@ -148,7 +148,9 @@ class TestSensitivity:
     def test_it_is_attained_by_every_kind_of_replacement(self) -> None:
         """Over all pairs of records with any bins and labels, the counts of each party move by at most Δ, which is attained."""
         spec = replace(
-            JOB, columns=COLUMNS | {"age_group": vfl.Binned((30.0, 50.0)), "income": vfl.Binned((0.5,))}, bounds={}
+            JOB,
+            columns=COLUMNS | {"age_group": vfl.columns.Binned((30.0, 50.0)), "income": vfl.columns.Binned((0.5,))},
+            bounds={},
         )
         problem = make_plan(replace(spec, intercept=False), 100).problem
         asked = LabelledCounts(self.SQUARES).queries(problem)
@@ -176,7 +178,7 @@ def test_a_record_with_more_entries_than_declared_is_clipped() -> None:
     """A party that holds other rows than it declared releases no more of them than is charged."""
     data = parts()
     job = replace(
-        JOB, columns=COLUMNS | {"age_group": vfl.Binned((30.0, 50.0), of="age", missing="indicator", fill=40.0)}
+        JOB, columns=COLUMNS | {"age_group": vfl.columns.Binned((30.0, 50.0), of="age", missing="indicator", fill=40.0)}
     )
     bins = buy(job, data, epsilon=50.0).columns["age_group"].bins
     missing = np.isnan(data["bank"]["age"])
@@ -199,7 +201,7 @@ def test_it_is_charged_to_the_data_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "options", "wrong"),
     [
-        (JOB, {"columns": ["income"]}, r"'income' is no Binned or Categorical column.*declare vfl.Binned"),
+        (JOB, {"columns": ["income"]}, r"'income' is no Binned or Categorical column.*declare vfl.columns.Binned"),
         (JOB, {"columns": ["tarif"]}, "did you mean 'tariff'"),
         (JOB, {"columns": ["tariff", "tariff"]}, "each once"),
         (JOB, {"columns": []}, "each once"),
@@ -261,13 +263,13 @@ class TestEvidence:
 
 def test_the_scorecard_shows_it() -> None:
     columns: dict[str, Any] = {
-        "age_group": vfl.Binned((30.0, 50.0), of="age", missing="indicator"),
+        "age_group": vfl.columns.Binned((30.0, 50.0), of="age", missing="indicator"),
         "tariff": COLUMNS["tariff"],
     }
     partition = vfl.FeaturePartition({"bank": ["age_group"], "telco": ["tariff"]}, label=("bank", "y"))
     job = vfl.Job(partition=partition, columns=columns, privacy=vfl.Privacy(epsilon=4.0), solver=vfl.SkGD(passes=2))
     result = vfl.train(job, parts(), at="inprocess")
-    found = vfl.woe(job, parts(), epsilon=4.0, at="inprocess")
+    found = vfl.releases.woe(job, parts(), epsilon=4.0, at="inprocess")
     rows = result.scorecard(digits=1, woe=found).to_csv().splitlines()
     assert rows[0] == "party,column,category,points,woe,information value"
     first = found.columns["age_group"]

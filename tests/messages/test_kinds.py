@@ -234,7 +234,7 @@ class TestAnotherPackage:
 
 
 def test_joint_queries_carry_the_weighting_by_name() -> None:
-    problem = vfl.plan(setting.job(vfl.GD()), n_records=setting.N).problem
+    problem = vfl.plan(setting.job(vfl.solvers.GD()), n_records=setting.N).problem
     query = joint.backward(problem, joint.ClippedDerivative(problem.loss, 1.0), Clip(1.0, 4), None)
     for share in query.shares().values():
         assert to_plain(share)[2] == ("clipped_derivative", ("logistic",), 1.0)

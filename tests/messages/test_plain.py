@@ -61,19 +61,19 @@ SOLVERS: dict[str, tuple[Any, str]] = {
     "SkGD": (vfl.SkGD(passes=2), "logistic"),
     "SkGD by blocks": (vfl.SkGD(passes=2, sweep="block", parallel=2), "logistic"),
     "SkGD, record cap": (vfl.SkGD(passes=2, clip="record"), "logistic"),
-    "SkGD, released moments and labels": (vfl.SkGD(passes=2, shares=vfl.Shares(label_share=0.1)), "squared"),
-    "CD": (vfl.CD(passes=2), "squared"),
-    "GCD GS-r": (vfl.GCD(rounds=3), "logistic"),
-    "GCD GS-s": (vfl.GCD(rounds=3, rule="GS-s"), "logistic"),
-    "GCD GS-q": (vfl.GCD(rounds=3, rule="GS-q"), "logistic"),
-    "GD": (vfl.GD(passes=2), "logistic"),
-    "SGD, disjoint": (vfl.SGD(passes=1, sampling="disjoint"), "logistic"),
-    "SGD, Poisson": (vfl.SGD(passes=1, sampling="poisson"), "logistic"),
-    "SVRG": (vfl.SVRG(passes=1, sampling="disjoint"), "logistic"),
-    "SCD": (vfl.SCD(passes=1, sampling="disjoint"), "hinge"),
-    "SCD, both": (vfl.SCD(passes=1, sampling="disjoint", release="both"), "logistic"),
-    "OutputPerturbation": (vfl.OutputPerturbation(tolerance=0.1), "logistic"),
-    "NoisyGram": (vfl.NoisyGram(constant=False), "squared"),
+    "SkGD, released moments and labels": (vfl.SkGD(passes=2, shares=vfl.solvers.Shares(label_share=0.1)), "squared"),
+    "CD": (vfl.solvers.CD(passes=2), "squared"),
+    "GCD GS-r": (vfl.solvers.GCD(rounds=3), "logistic"),
+    "GCD GS-s": (vfl.solvers.GCD(rounds=3, rule="GS-s"), "logistic"),
+    "GCD GS-q": (vfl.solvers.GCD(rounds=3, rule="GS-q"), "logistic"),
+    "GD": (vfl.solvers.GD(passes=2), "logistic"),
+    "SGD, disjoint": (vfl.solvers.SGD(passes=1, sampling="disjoint"), "logistic"),
+    "SGD, Poisson": (vfl.solvers.SGD(passes=1, sampling="poisson"), "logistic"),
+    "SVRG": (vfl.solvers.SVRG(passes=1, sampling="disjoint"), "logistic"),
+    "SCD": (vfl.solvers.SCD(passes=1, sampling="disjoint"), "hinge"),
+    "SCD, both": (vfl.solvers.SCD(passes=1, sampling="disjoint", release="both"), "logistic"),
+    "OutputPerturbation": (vfl.solvers.OutputPerturbation(tolerance=0.1), "logistic"),
+    "NoisyGram": (vfl.solvers.NoisyGram(constant=False), "squared"),
 }
 
 
@@ -393,7 +393,7 @@ class TestScores:
 
     def test_a_group_penalty_couples_the_scores(self) -> None:
         owner, share, records = next(a for a in run("GCD GS-r", True)[0].asked if isinstance(a[1], Select))
-        rule = replace(share.rules[owner], penalty=vfl.GroupLasso(0.1))
+        rule = replace(share.rules[owner], penalty=vfl.penalties.GroupLasso(0.1))
         with pytest.raises(PrivacyError):
             party(owner).answer(replace(share, rules={owner: rule}), records, KEY)
 

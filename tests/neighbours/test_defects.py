@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def found(solver: Any = None, pair: Any = None) -> Comparison:
-    return compare(job(solver or vfl.GD(passes=3, clip=0.1)), *(pair or turned()))
+    return compare(job(solver or vfl.solvers.GD(passes=3, clip=0.1)), *(pair or turned()))
 
 
 def blames(comparison: Comparison, *words: str) -> bool:

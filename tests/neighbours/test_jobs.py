@@ -43,13 +43,13 @@ ASKED: dict[str, dict[str, Any]] = {
     "curves": {"columns": {"*": vfl.Curve(4)}, "holdout": 0.4},
     "a pair of curves": {
         "partition": PAIRED,
-        "columns": {"*": vfl.Curve(pieces=4), "ab": vfl.Pair("a", "b", pieces=3)},
+        "columns": {"*": vfl.Curve(pieces=4), "ab": vfl.columns.Pair("a", "b", pieces=3)},
         "bounds": {"*": (-1, 1)},
         "holdout": 0.4,
     },
     "a pair with missing cells": {
         "partition": PAIRED,
-        "columns": {"a": vfl.Curve(pieces=4, missing="indicator"), "b": vfl.Curve(), "ab": vfl.Pair("a", "b")},
+        "columns": {"a": vfl.Curve(pieces=4, missing="indicator"), "b": vfl.Curve(), "ab": vfl.columns.Pair("a", "b")},
         "bounds": {"*": (-1, 1)},
     },
     "a dropped column": {"columns": {"a": vfl.Dropped()}, "bounds": {"b": (-1, 1), "c": (-1, 1)}},
@@ -94,7 +94,7 @@ BAD = (0.0, -5e-324, -np.inf, np.inf, 1e300)
 @pytest.mark.parametrize("cell", BAD)
 @pytest.mark.parametrize(
     "option",
-    [{}, {"solver": vfl.GD(passes=2)}, {"holdout": 0.4}, {"loss": "tweedie"}],
+    [{}, {"solver": vfl.solvers.GD(passes=2)}, {"holdout": 0.4}, {"loss": "tweedie"}],
     ids=["", "GD", "hold-out", "tweedie"],
 )
 def test_exposure(cell: float, option: dict[str, Any]) -> None:
@@ -173,7 +173,7 @@ def test_sparse_columns(cell: float) -> None:
 
 def test_released_bounds() -> None:
     def released(spec: vfl.Job, source: Any, folder: Path) -> None:
-        found = vfl.private_bounds(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
+        found = vfl.releases.private_bounds(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
         (folder / "bounds").write_text(repr(found))
 
     whole = table()
@@ -186,7 +186,7 @@ def test_released_bounds() -> None:
 
 def test_released_quantiles() -> None:
     def released(spec: vfl.Job, source: Any, folder: Path) -> None:
-        found = vfl.private_quantiles(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
+        found = vfl.releases.private_quantiles(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
         (folder / "quantiles").write_text(repr(found))
 
     whole, draft = table(), replace(job(SKGD), privacy=None)
@@ -208,10 +208,10 @@ def test_released_quantiles() -> None:
 )
 def test_released_weights_of_evidence(before: dict[str, Any], after: dict[str, Any]) -> None:
     def released(spec: vfl.Job, source: Any, folder: Path) -> None:
-        found = vfl.woe(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
+        found = vfl.releases.woe(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
         (folder / "woe").write_text(repr(found))
 
-    columns = {"a": vfl.Binned((0.0,)), "b": vfl.Binned((-0.5, 0.5)), "c": vfl.Binned((0.2,))}
+    columns = {"a": vfl.columns.Binned((0.0,)), "b": vfl.columns.Binned((-0.5, 0.5)), "c": vfl.columns.Binned((0.2,))}
     draft = replace(job(SKGD), columns=columns, bounds={}, fill={})
     found = compare(draft, replaced(table(), **before), replaced(table(), **after), run=released)
     assert found.raised == (None, None)

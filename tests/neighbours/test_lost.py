@@ -21,8 +21,8 @@ WITHIN = 7
     [
         vfl.SkGD(passes=2),
         vfl.SkGD(passes=4, block_size=1, clip="record", reserve_passes=2),
-        vfl.GCD(rounds=3),
-        vfl.SGD(sampling="disjoint", batch_size=4, passes=1),
+        vfl.solvers.GCD(rounds=3),
+        vfl.solvers.SGD(sampling="disjoint", batch_size=4, passes=1),
     ],
 )
 def test_a_lost_attempt_is_paid_for(solver: Any, moment: str) -> None:
@@ -35,7 +35,7 @@ def test_a_lost_attempt_is_paid_for(solver: Any, moment: str) -> None:
 def test_a_lost_attempt_at_a_sampled_step_draws_a_batch_of_its_own() -> None:
     """With a common batch, three attempts would move by a path μ² of 1.75, where one sample allows 0.583."""
     losses = [Loss("bank", number, times=2) for number in range(2, 12)]
-    solver = vfl.SGD(sampling="poisson", batch_size=4, passes=1)
+    solver = vfl.solvers.SGD(sampling="poisson", batch_size=4, passes=1)
     found = compare(job(solver), *turned(), losses=losses, run=train_in_memory, seed=WITHIN)
     assert found.raised == (None, None)
     assert found.complaints == ()

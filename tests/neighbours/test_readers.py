@@ -31,16 +31,16 @@ DECLARED: dict[str, Any] = {
     "numbered": vfl.Categorical((1, 2, 3), unknown="zero", missing="indicator"),
     "truths": vfl.Categorical((True, False), unknown="zero", fill=False),
     "refused": vfl.Categorical(("1", "1.0"), unknown="refuse"),
-    "numbers, binned": vfl.Binned((-0.5, 0.0, 0.5), missing="indicator"),
-    "numbers, splined": vfl.Spline((-1.0, 0.0, 1.0), fill=0.1),
-    "numbers, logged": vfl.Log(offset=2.0, bounds=(-1.0, 1.0)),
-    "numbers, squared": vfl.Power(2, bounds=(-1.0, 1.0), missing="indicator"),
-    "numbers, scaled": vfl.Scaled(0.0, 0.5),
-    "numbers, turned": vfl.Cyclic(2.0),
-    "numbers, crossed": vfl.Pair("a0", "a1"),
-    "codes, ordered": vfl.Ordinal(("01", "02", "2A"), unknown="missing", missing="indicator"),
-    "codes, hashed": vfl.Hashed(4, signed=True, missing="indicator"),
-    "dates": vfl.DateParts(("month", "days"), cyclic=True, missing="indicator"),
+    "numbers, binned": vfl.columns.Binned((-0.5, 0.0, 0.5), missing="indicator"),
+    "numbers, splined": vfl.columns.Spline((-1.0, 0.0, 1.0), fill=0.1),
+    "numbers, logged": vfl.columns.Log(offset=2.0, bounds=(-1.0, 1.0)),
+    "numbers, squared": vfl.columns.Power(2, bounds=(-1.0, 1.0), missing="indicator"),
+    "numbers, scaled": vfl.columns.Scaled(0.0, 0.5),
+    "numbers, turned": vfl.columns.Cyclic(2.0),
+    "numbers, crossed": vfl.columns.Pair("a0", "a1"),
+    "codes, ordered": vfl.columns.Ordinal(("01", "02", "2A"), unknown="missing", missing="indicator"),
+    "codes, hashed": vfl.columns.Hashed(4, signed=True, missing="indicator"),
+    "dates": vfl.columns.DateParts(("month", "days"), cyclic=True, missing="indicator"),
 }
 ORDINARY: dict[str, tuple[Any, ...]] = {
     "numbers": (0, 1, 0.5, True, Decimal("0.10"), "0.5"),
@@ -57,9 +57,9 @@ ORDINARY: dict[str, tuple[Any, ...]] = {
 def of_job(declared: str, **options: Any) -> vfl.Job:
     bounds = {"b": (-1.0, 1.0), "c": (-1.0, 1.0)}
     made = DECLARED[declared]
-    if isinstance(made, vfl.Pair):  # of two columns that are made of the varied one
+    if isinstance(made, vfl.columns.Pair):  # of two columns that are made of the varied one
         bent = vfl.Curve(knots=(0.3,), of="a", bounds=(-1.0, 1.0), missing="indicator")
-        made = {"a": made, "a0": vfl.Binned((0.0,), of="a", fill=0.0), "a1": bent}
+        made = {"a": made, "a0": vfl.columns.Binned((0.0,), of="a", fill=0.0), "a1": bent}
     columns = made if isinstance(made, dict) else {"a": made}
     return job(vfl.SkGD(passes=3), columns=columns, bounds=bounds, **options)
 

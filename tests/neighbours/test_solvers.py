@@ -29,20 +29,20 @@ TRIED: dict[str, Any] = {
     "SkGD-bounds": vfl.SkGD(passes=2, clip="bounds"),
     "SkGD-record": vfl.SkGD(passes=2, block_size=1, clip="record"),
     "SkGD-record-parallel": vfl.SkGD(passes=2, block_size=1, clip="record", parallel=2, sweep="visit"),
-    "CD": vfl.CD(passes=2),
-    "CD-record": vfl.CD(passes=2, clip="record"),
-    "GCD": vfl.GCD(rounds=4),
-    "GD": vfl.GD(passes=3),
-    "SGD-disjoint": vfl.SGD(sampling="disjoint", **BATCHES),
-    "SVRG-disjoint": vfl.SVRG(sampling="disjoint", **BATCHES),
-    "SCD-disjoint": vfl.SCD(sampling="disjoint", **BATCHES),
-    "SGD-poisson": vfl.SGD(sampling="poisson", **BATCHES),
-    "OutputPerturbation": vfl.OutputPerturbation(constant=False),
-    "NoisyGram": vfl.NoisyGram(constant=False),
+    "CD": vfl.solvers.CD(passes=2),
+    "CD-record": vfl.solvers.CD(passes=2, clip="record"),
+    "GCD": vfl.solvers.GCD(rounds=4),
+    "GD": vfl.solvers.GD(passes=3),
+    "SGD-disjoint": vfl.solvers.SGD(sampling="disjoint", **BATCHES),
+    "SVRG-disjoint": vfl.solvers.SVRG(sampling="disjoint", **BATCHES),
+    "SCD-disjoint": vfl.solvers.SCD(sampling="disjoint", **BATCHES),
+    "SGD-poisson": vfl.solvers.SGD(sampling="poisson", **BATCHES),
+    "OutputPerturbation": vfl.solvers.OutputPerturbation(constant=False),
+    "NoisyGram": vfl.solvers.NoisyGram(constant=False),
 }
 DEAR: dict[str, Any] = {
-    "SCD-poisson": vfl.SCD(sampling="poisson", **BATCHES),
-    "SVRG-poisson": vfl.SVRG(sampling="poisson", **BATCHES),
+    "SCD-poisson": vfl.solvers.SCD(sampling="poisson", **BATCHES),
+    "SVRG-poisson": vfl.solvers.SVRG(sampling="poisson", **BATCHES),
 }
 """Their plans take seconds to calibrate."""
 WITHIN = 7
@@ -90,7 +90,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_intervals(loss: str) -> vfl.Job:
-    return job(vfl.SkGD(passes=3), loss, penalty=vfl.NoPenalty(), privacy={"inference": 0.5})
+    return job(vfl.SkGD(passes=3), loss, penalty=vfl.penalties.NoPenalty(), privacy={"inference": 0.5})
 
 
 @pytest.mark.usefixtures("anywhere")

@@ -21,9 +21,11 @@ from vfl.secure import requests
 PRIVACY = vfl.Privacy(epsilon=8.0)
 DATA = table()
 JOBS = {
-    "gradient": job(privacy=PRIVACY, solver=vfl.GD(passes=2)),
+    "gradient": job(privacy=PRIVACY, solver=vfl.solvers.GD(passes=2)),
     "pass": job(privacy=PRIVACY, solver=vfl.SkGD(block_size=2, passes=2)),
-    "products": job(privacy=PRIVACY, loss="squared", solver=vfl.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)}),
+    "products": job(
+        privacy=PRIVACY, loss="squared", solver=vfl.solvers.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)}
+    ),
 }
 
 

@@ -328,8 +328,8 @@ WRONG = {
         {"x": [1, 2], "a": ["SECRET", "no"]},
         {"columns": ["x"], "label": ("a", BinaryLabel(("no", "yes")))},
         (
-            "label 'a' holds values other than the two declared classes: correct classes, leave those records out, or train "
-            "one class against the rest with vfl.train_one_vs_rest"
+            "label 'a' holds values other than the two declared classes: correct classes, or leave those records out; for "
+            'one class against the rest, name the others in a list: classes = [["A", "B"], "C"]'
         ),
     ),
     "label missing": (

@@ -167,7 +167,7 @@ def test_not_private_jobs_need_their_own_consent(changes: dict[str, Any]) -> Non
 
 
 JOINT = vfl.SkGD(joint=True)
-GRAM: dict[str, Any] = {"solver": vfl.NoisyGram(), "loss": "squared", "bounds": BOUNDS | {"default": (0, 1)}}
+GRAM: dict[str, Any] = {"solver": vfl.solvers.NoisyGram(), "loss": "squared", "bounds": BOUNDS | {"default": (0, 1)}}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ GRAM: dict[str, Any] = {"solver": vfl.NoisyGram(), "loss": "squared", "bounds": 
 def test_columns_shown_before_noise_need_their_own_consent(changes: dict[str, Any]) -> None:
     refused("products", policy(), job(**changes))
     policy(products=True).check(job(**changes), "bank")
-    policy().check(job(**GRAM | {"solver": vfl.NoisyGram(constant=True)}), "bank")
+    policy().check(job(**GRAM | {"solver": vfl.solvers.NoisyGram(constant=True)}), "bank")
 
 
 def test_products_on_shares_show_no_column() -> None:
@@ -195,7 +195,7 @@ def test_products_on_shares_can_be_declined() -> None:
     for spec in (job(**GRAM, trust="secure"), *(job(solver=own, trust="secure") for own in (vfl.SkGD(), JOINT))):
         assert "joint = false" in refused("[secure] products", chosen, spec)
         policy(secure=Demands()).check(spec, "bank")
-    for solver in (vfl.SkGD(joint=False), vfl.SkGD(passes=9), vfl.CD(), vfl.GD()):
+    for solver in (vfl.SkGD(joint=False), vfl.SkGD(passes=9), vfl.solvers.CD(), vfl.solvers.GD()):
         chosen.check(job(solver=solver, trust="secure"), "bank")
 
 

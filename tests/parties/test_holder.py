@@ -28,7 +28,7 @@ PRIVACY = vfl.Privacy(epsilon=8.0)
 @pytest.fixture(scope="module", params=["pass", "gradient"])
 def run(request: Any) -> Watched:
     """Return the transport of a run with private noise; its participants keep their last session."""
-    solver = vfl.SkGD(block_size=2, passes=2) if request.param == "pass" else vfl.GD(passes=2)
+    solver = vfl.SkGD(block_size=2, passes=2) if request.param == "pass" else vfl.solvers.GD(passes=2)
     transport = Watched(job(3, 1, privacy=PRIVACY, solver=solver), table())
     outcome(transport)
     return transport

@@ -87,7 +87,7 @@ def test_a_visit_from_float32_margins_keeps_the_cap_and_answers_in_float32(loss:
     blocks = [Block(j, "bank", j, j + 1, 0) for j in range(2)]
     whole = Block(0, "bank", 0, 2, 0), np.zeros(2), np.ones(2)
     clip = Clip(cap, 2)
-    rule = ProxStep(np.ones(1), np.zeros(1), vfl.NoPenalty())
+    rule = ProxStep(np.ones(1), np.zeros(1), vfl.penalties.NoPenalty())
     steps = tuple(Step(block, np.zeros(1), np.ones(1), clip, rule, None) for block in blocks)
     query = Descend(Derivative(loss), {"bank": steps}, {"bank": np.zeros(2)}, capped=RecordCap(cap, {"bank": whole}))
     for margin in EXTREMES:

@@ -96,8 +96,8 @@ COUNTED: tuple[dict[str, Any], ...] = (
     {"solver": vfl.SkGD(passes=10), "loss": "squared", "privacy": replace(SEEDED, epsilon=100.0)},
     {"solver": vfl.SkGD(**FOUR), "loss": "multinomial", "classes": (0, 1)},
     {"solver": vfl.SkGD(**FOUR), "holdout": 0.3, "evaluation": vfl.Evaluation()},
-    {"solver": vfl.GD(passes=12)},
-    {"solver": vfl.GCD(rounds=10)},
+    {"solver": vfl.solvers.GD(passes=12)},
+    {"solver": vfl.solvers.GCD(rounds=10)},
 )
 
 

@@ -19,7 +19,7 @@ import vfl
 from vfl import examples
 from vfl.errors import SpecificationError
 from vfl.job import file as jobfile
-from vfl.planning.forecast import expected
+from vfl.planning.forecast import expected, forecast
 from vfl.planning.quality import FLOORS, gain_of
 
 NAMES = [f"x{j}" for j in range(8)]
@@ -35,7 +35,7 @@ SQUARED = {"loss": "squared", "bounds": {"*": (-1, 1), "y": (0, 100)}}
 
 
 def test_few_records_are_noise_and_many_reach_the_best_model() -> None:
-    few, many = vfl.forecast(job(), 5), vfl.forecast(job(), 10**7)
+    few, many = forecast(job(), 5), forecast(job(), 10**7)
     name = "auc"
     assert few.noise
     assert str(few).splitlines()[1].startswith("  NOISE: 5 records are too few at ε = 1")
@@ -48,18 +48,18 @@ def test_five_hundred_records_of_many_columns_are_noise_unless_their_signal_is_s
     names = [f"x{j}" for j in range(30)]
     partition = vfl.FeaturePartition({"a": names}, label=("a", "y"))
     wide = replace(job(), partition=partition, bounds=dict.fromkeys(names, (-1, 1)))
-    assert vfl.forecast(wide, 500, signal=0.85).noise
-    assert not vfl.forecast(wide, 500, signal=0.99).noise
+    assert forecast(wide, 500, signal=0.85).noise
+    assert not forecast(wide, 500, signal=0.99).noise
     few = replace(wide, privacy=vfl.Privacy(epsilon=0.3))
-    assert vfl.forecast(few, 500).noise
+    assert forecast(few, 500).noise
     assert "NOISE: 500 records" in str(vfl.plan(few, 500))
 
 
 def test_the_bundled_example_is_not_told_to_be_noise() -> None:
     """Runs of it reach an AUC of 0.97 to 1.0."""
     example, _ = jobfile.read(examples.job_file("breast_cancer"))
-    guessed = vfl.forecast(example, 569, signal=0.99)
-    assert not vfl.forecast(example, 569).noise
+    guessed = forecast(example, 569, signal=0.99)
+    assert not forecast(example, 569).noise
     assert guessed.measures["auc"].low > 0.8
     assert guessed.measures["auc"].high > 0.99
 
@@ -71,7 +71,7 @@ def test_noise_along_correlated_columns_can_point_to_or_against_the_labels() -> 
 
 
 def test_each_signal_has_ranges_of_its_own() -> None:
-    found = vfl.forecast(job(), 3000, signal=(0.6, 0.9))
+    found = forecast(job(), 3000, signal=(0.6, 0.9))
     assert list(found.by_signal) == [0.9, 0.6]
     weak, strong = found.by_signal[0.6]["auc"], found.by_signal[0.9]["auc"]
     assert (found.measures["auc"].low, found.measures["auc"].high) == (weak.low, strong.high)
@@ -92,15 +92,15 @@ def test_an_area_grows_with_records_and_with_epsilon() -> None:
 
 
 def test_records_needed_are_enough_and_no_fewer_are() -> None:
-    strong, weak = vfl.forecast(job(), 1000, signal=(0.6, 0.9)).needed
+    strong, weak = forecast(job(), 1000, signal=(0.6, 0.9)).needed
     assert strong < weak
-    assert vfl.forecast(job(), weak, signal=0.6).missed[0] <= 0.1
-    assert vfl.forecast(job(), int(0.9 * weak), signal=0.6).missed[0] > 0.1
-    assert vfl.forecast(job(privacy=None), 1000).needed[0] < vfl.forecast(job(), 1000).needed[0]
+    assert forecast(job(), weak, signal=0.6).missed[0] <= 0.1
+    assert forecast(job(), int(0.9 * weak), signal=0.6).missed[0] > 0.1
+    assert forecast(job(privacy=None), 1000).needed[0] < forecast(job(), 1000).needed[0]
 
 
 def test_a_rare_class_needs_more_records() -> None:
-    half, rare = (vfl.forecast(job(), 1000, positives=q, signal=0.75) for q in (0.5, 0.02))
+    half, rare = (forecast(job(), 1000, positives=q, signal=0.75) for q in (0.5, 0.02))
     assert half.needed[0] < rare.needed[0]
     assert half.missed[0] < rare.missed[0]
 
@@ -118,7 +118,7 @@ def test_the_gain_is_that_of_normal_scores() -> None:
 
 
 def test_held_out_records_are_not_counted() -> None:
-    whole, split = vfl.forecast(job(), 1000), vfl.forecast(job(holdout=0.2), 1000)
+    whole, split = forecast(job(), 1000), forecast(job(holdout=0.2), 1000)
     assert split.n_records < whole.n_records == 1000
     assert split.missed[0] > whole.missed[0]
 
@@ -129,7 +129,7 @@ COUNTS = {"loss": "poisson", "bounds": {"*": (-1, 1), "y": (0, 20)}}
 @pytest.mark.parametrize("options", [{"loss": "smoothed_hinge"}, SQUARED, COUNTS], ids=["hinge", "squared", "counts"])
 def test_losses_without_a_range_that_holds_promise_no_quality(options: dict[str, Any]) -> None:
     """Of Poisson runs of 1,000 records at ε = 1, told to learn 94 %, none learnt more than 72 % of D²."""
-    found = vfl.forecast(job(**options), 1000)
+    found = forecast(job(**options), 1000)
     assert (found.measures, found.missed, found.needed, found.signal, found.guessed) == ({}, (), (), None, ())
     made = vfl.plan(job(**options), 1000)
     for said in (str(found), str(made), made.outline(found)):
@@ -138,10 +138,10 @@ def test_losses_without_a_range_that_holds_promise_no_quality(options: dict[str,
         assert "learn" not in said
 
 
-@pytest.mark.parametrize("solver", [vfl.GD(), vfl.GCD(), vfl.OutputPerturbation()])
+@pytest.mark.parametrize("solver", [vfl.solvers.GD(), vfl.solvers.GCD(), vfl.solvers.OutputPerturbation()])
 def test_solvers_that_were_not_measured_promise_no_quality_and_still_warn_of_noise(solver: Any) -> None:
     spec = job(solver=solver, penalty=vfl.L2(0.1))
-    many, few = vfl.forecast(spec, 10_000), vfl.forecast(spec, 30)
+    many, few = forecast(spec, 10_000), forecast(spec, 30)
     assert (many.measures, many.needed, many.noise, few.noise) == ({}, (), False, True)
     assert str(many).splitlines()[1].strip().startswith("no quality is forecast")
     assert few.lines[0].startswith("NOISE: ")
@@ -150,7 +150,7 @@ def test_solvers_that_were_not_measured_promise_no_quality_and_still_warn_of_noi
 
 def test_no_signal_is_guessed_for_a_loss_without_forecast() -> None:
     with pytest.raises(SpecificationError, match="hinge loss"):
-        vfl.forecast(job(loss="hinge"), 3000, signal=0.8)
+        forecast(job(loss="hinge"), 3000, signal=0.8)
 
 
 @pytest.mark.parametrize(
@@ -166,16 +166,16 @@ def test_no_signal_is_guessed_for_a_loss_without_forecast() -> None:
 )
 def test_guesses_that_are_refused(guess: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecificationError, match=message):
-        vfl.forecast(job(), 1000, **guess)
+        forecast(job(), 1000, **guess)
 
 
 def test_positives_need_classes() -> None:
     with pytest.raises(SpecificationError, match="squared loss has no classes"):
-        vfl.forecast(job(**SQUARED), 1000, positives=0.5)
+        forecast(job(**SQUARED), 1000, positives=0.5)
 
 
 def test_plain_values_and_the_plan_hold_the_same_numbers() -> None:
-    found = vfl.forecast(job(), 3000, positives=0.2, signal=0.8)
+    found = forecast(job(), 3000, positives=0.2, signal=0.8)
     plain = json.loads(json.dumps(found.to_dict()))
     assert plain["measures"]["auc"]["high"] == found.measures["auc"].high
     assert plain["guessed"] == []
@@ -197,7 +197,7 @@ def test_a_run_lies_in_its_forecast(n: int, epsilon: float) -> None:
     (X, y), (fresh, truth) = drawn(n), drawn(50_000)
     best = LogisticRegression(C=np.inf).fit(fresh, truth).decision_function(fresh)
     spec = job(privacy=vfl.Privacy(epsilon=epsilon, noise=vfl.SeededNoise(1)))
-    found = vfl.forecast(spec, n, positives=float(truth.mean()), signal=float(roc_auc_score(truth, best)))
+    found = forecast(spec, n, positives=float(truth.mean()), signal=float(roc_auc_score(truth, best)))
     result = vfl.train(spec, {**dict(zip(NAMES, X.T, strict=True)), "y": y}, at="inprocess")
     margins = fresh @ result.coef_ + result.intercept_
     outcome = {"auc": roc_auc_score(truth, margins), "loss": log_loss(truth, expit(margins))}
@@ -219,7 +219,7 @@ def test_widths_of_intervals_are_about_those_of_a_run(loss: str, unit: str, p: i
     partition = vfl.FeaturePartition({"a": names}, label=("a", "y"))
     privacy = vfl.Privacy(epsilon=1.0, inference=True)
     job = vfl.Job(partition=partition, loss=loss, bounds=bounds, privacy=privacy)
-    expected = vfl.forecast(job, n, signal=0.66 if loss == "logistic" else 0.275)
+    expected = forecast(job, n, signal=0.66 if loss == "logistic" else 0.275)
     assert unit in str(expected)
     (width,) = expected.widths.values()
     rows = vfl.train(job, dict(zip(names, X.T, strict=True)) | {"y": y.astype(float)}).summary().rows[1:]
@@ -227,4 +227,4 @@ def test_widths_of_intervals_are_about_those_of_a_run(loss: str, unit: str, p: i
     assert 0.67 < (width.correlated if correlation else width.half) / np.median(halves) < 1.5
     assert width.half < width.correlated
     assert width.over > 1.0
-    assert not vfl.forecast(replace(job, privacy=vfl.Privacy(epsilon=1.0)), n).widths
+    assert not forecast(replace(job, privacy=vfl.Privacy(epsilon=1.0)), n).widths

@@ -20,8 +20,8 @@ JOBS: dict[str, dict[str, Any]] = {
     "classes": {"loss": "multinomial", "classes": (0, 1, 2)},
     "one column at a time": {"solver": vfl.SkGD(passes=3, block_size=1)},
     "on shares": {"trust": "secure", "solver": vfl.SkGD(passes=3, block_size=1)},
-    "on shares, coordinate descent": {"trust": "secure", "solver": vfl.CD(passes=2)},
-    "products on shares": {"trust": "secure", "solver": vfl.NoisyGram(), "loss": "squared"},
+    "on shares, coordinate descent": {"trust": "secure", "solver": vfl.solvers.CD(passes=2)},
+    "products on shares": {"trust": "secure", "solver": vfl.solvers.NoisyGram(), "loss": "squared"},
 }
 
 
@@ -118,7 +118,7 @@ def test_the_time_of_a_link() -> None:
     assert few.seconds(fast) < many.seconds(fast) < few.seconds(slow)
     assert Transfer(80, 1).seconds(fast) == pytest.approx(1.6, rel=1e-3), "80 round trips of 20 ms"
     for wrong in ("fast", "100Mbit", "0Mbit/2ms", "100MB/20ms"):
-        with pytest.raises(vfl.SpecificationError, match="100Mbit/20ms"):
+        with pytest.raises(vfl.errors.SpecificationError, match="100Mbit/20ms"):
             Link.of(wrong)
 
 

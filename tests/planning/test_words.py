@@ -22,11 +22,14 @@ JOB = vfl.Job(
 FORMULAS = ("κ", "μ", "√", "Σ", "‖", "L_{", "γ", "sigma", "Gaussian (")
 
 
-@pytest.mark.parametrize("solver", [None, vfl.SkGD(), vfl.GCD(), vfl.NoisyGram(), vfl.OutputPerturbation(), vfl.CD()])
+@pytest.mark.parametrize(
+    "solver",
+    [None, vfl.SkGD(), vfl.solvers.GCD(), vfl.solvers.NoisyGram(), vfl.solvers.OutputPerturbation(), vfl.solvers.CD()],
+)
 @pytest.mark.parametrize("holdout", [None, 0.2])
 def test_the_outline_has_no_formula(solver: object, holdout: float | None) -> None:
     job = replace(JOB, holdout=holdout, **({} if solver is None else {"solver": solver}))
-    if isinstance(solver, vfl.NoisyGram):
+    if isinstance(solver, vfl.solvers.NoisyGram):
         job = replace(job, loss="squared", bounds={**JOB.bounds, "default": (0, 1)})
     made = plan(job, 20_000)
     said, whole = str(made), made.explain()
@@ -53,7 +56,7 @@ def test_the_outline_names_model_sizes_and_penalty() -> None:
 
 
 def test_another_solver_is_advised_in_words() -> None:
-    said = str(plan(replace(JOB, solver=vfl.OutputPerturbation()), 20_000))
+    said = str(plan(replace(JOB, solver=vfl.solvers.OutputPerturbation()), 20_000))
     assert re.search("advice .*solver = SkGD", said)
 
 
@@ -65,12 +68,12 @@ def test_without_privacy_nothing_is_released() -> None:
 
 def test_amounts_get_neither_a_forecast_nor_advice_which_nobody_measured_on_them() -> None:
     job = replace(JOB, loss=vfl.losses.Gamma(low=-2, high=3), bounds={**JOB.bounds, "default": (0.1, 20)})
-    made = plan(replace(job, solver=vfl.OutputPerturbation(), penalty=vfl.L2(0.1)), 20_000)
+    made = plan(replace(job, solver=vfl.solvers.OutputPerturbation(), penalty=vfl.L2(0.1)), 20_000)
     for said in (str(made), made.explain(), str(plan(job, 20_000))):
         assert "  advice" not in said
 
 
-@pytest.mark.parametrize("solver", [vfl.GCD(), vfl.SCD()])
+@pytest.mark.parametrize("solver", [vfl.solvers.GCD(), vfl.solvers.SCD()])
 def test_a_private_plan_says_which_solvers_do_not_find_the_mean_of_counts(solver: object) -> None:
     job = replace(JOB, loss="poisson", solver=solver, bounds={**JOB.bounds, "default": (0, 9)})
     assert "solver = SkGD" in str(plan(job, 20_000))

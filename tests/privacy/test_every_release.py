@@ -45,18 +45,30 @@ SOLVERS: dict[str, Any] = {
             clip=st.floats(1e-3, 1e3) | st.just("bounds"),
         )
     ),
-    "CD": st.builds(vfl.CD, passes=st.just(2), clip=st.floats(1e-3, 1e3)),
-    "GD": st.builds(vfl.GD, passes=st.just(3), clip=st.floats(1e-3, 1e3)),
+    "CD": st.builds(vfl.solvers.CD, passes=st.just(2), clip=st.floats(1e-3, 1e3)),
+    "GD": st.builds(vfl.solvers.GD, passes=st.just(3), clip=st.floats(1e-3, 1e3)),
     "SGD": st.builds(
-        vfl.SGD, passes=st.just(2), batch_size=st.just(4), sampling=st.just("disjoint"), clip=st.floats(1e-3, 1e3)
+        vfl.solvers.SGD,
+        passes=st.just(2),
+        batch_size=st.just(4),
+        sampling=st.just("disjoint"),
+        clip=st.floats(1e-3, 1e3),
     ),
     "SVRG": st.builds(
-        vfl.SVRG, passes=st.just(2), batch_size=st.just(4), sampling=st.just("disjoint"), clip=st.floats(1e-3, 1e3)
+        vfl.solvers.SVRG,
+        passes=st.just(2),
+        batch_size=st.just(4),
+        sampling=st.just("disjoint"),
+        clip=st.floats(1e-3, 1e3),
     ),
     "SCD": st.builds(
-        vfl.SCD, passes=st.just(2), batch_size=st.just(4), sampling=st.just("disjoint"), clip=st.floats(1e-3, 1e3)
+        vfl.solvers.SCD,
+        passes=st.just(2),
+        batch_size=st.just(4),
+        sampling=st.just("disjoint"),
+        clip=st.floats(1e-3, 1e3),
     ),
-    "NoisyGram": st.builds(vfl.NoisyGram, clip=st.floats(1e-2, 1e2), label_scale=st.floats(0.1, 10.0)),
+    "NoisyGram": st.builds(vfl.solvers.NoisyGram, clip=st.floats(1e-2, 1e2), label_scale=st.floats(0.1, 10.0)),
 }
 LOSSES = ("squared", "logistic", "huber", "poisson", "smoothed_hinge")
 TAKES = {"NoisyGram": ("squared",), "SCD": ("squared", "logistic", "smoothed_hinge")}

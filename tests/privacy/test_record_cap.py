@@ -384,7 +384,7 @@ def test_a_refused_charge_pays_for_nothing() -> None:
     executor = Executor(
         None, Margins(np.zeros(2)), Charger(book, noise=CryptographicNoise())
     )  # no party may be reached
-    still = ProxStep(np.zeros(1), np.zeros(1), vfl.NoPenalty())
+    still = ProxStep(np.zeros(1), np.zeros(1), vfl.penalties.NoPenalty())
     for blocks in ([0, 1], [2, 3]):
         query = visit(cap_of(1.0), blocks)
         steps = {"a": tuple(replace(step, rule=still) for step in query.steps["a"])}
@@ -475,7 +475,7 @@ def job(solver: Any, *, noise: str = "true", epsilon: float = 1.0, **changes: An
 
 
 def test_a_plan_counts_passes_and_reserve_passes() -> None:
-    spec = job(vfl.SkGD(clip="record", passes=10, reserve_passes=2, shares=vfl.Shares(early_share=0.15)))
+    spec = job(vfl.SkGD(clip="record", passes=10, reserve_passes=2, shares=vfl.solvers.Shares(early_share=0.15)))
     moments, balance, early, rest = make_plan(spec, 400).releases
     assert (moments[1], balance[1], early[1], rest[1]) == (1, 1, 3, 9)
     assert early[0].sigma > rest[0].sigma
@@ -492,7 +492,7 @@ def test_a_run_charges_one_event_a_pass(sweep: str, parallel: int) -> None:
         inner_rounds=19,
         sweep=sweep,
         parallel=parallel,
-        shares=vfl.Shares(early_share=0.0),
+        shares=vfl.solvers.Shares(early_share=0.0),
     )
     transport = Lossy(job(solver), times=0)
     events, outcome = drive(transport, WAIT)
@@ -515,7 +515,9 @@ def test_a_lost_answer_charges_the_next_pass() -> None:
 @pytest.mark.parametrize("noise", ["seeded", "true"])
 @pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
 def test_lost_and_back(tmp_path: Any, noise: str, books: bool) -> None:
-    spec = job(vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.Shares(early_share=0.15)), noise=noise)
+    spec = job(
+        vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(early_share=0.15)), noise=noise
+    )
     whole = drive(Lossy(spec, times=0), WAIT)[1]
     _, outcome = drive(Lossy(spec, at=6, moment="after", policies=policies(tmp_path) if books else None), WAIT)
     if noise == "seeded":
@@ -541,7 +543,10 @@ def test_skipped_then_cut_off_then_resumed(tmp_path: Any, noise: str, at: int) -
     """Norms are asked anew without the party, in the first process and in the one that goes on."""
     ledgered, spec = (
         faults.TestLedger(),
-        job(vfl.SkGD(clip="record", passes=8, reserve_passes=2, shares=vfl.Shares(early_share=0.15)), noise=noise),
+        job(
+            vfl.SkGD(clip="record", passes=8, reserve_passes=2, shares=vfl.solvers.Shares(early_share=0.15)),
+            noise=noise,
+        ),
     )
     found = {}
     for name, stop in (("whole", 10**9), ("cut", 14)):
@@ -564,7 +569,10 @@ def test_cut_off_and_resumed(tmp_path: Any, noise: str, stop: int, repeated: int
     """A resumed run charges a new pass for the blocks that are left of one that was begun; at the end of one there are none."""
     ledgered, spec = (
         faults.TestLedger(),
-        job(vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.Shares(early_share=0.15)), noise=noise),
+        job(
+            vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(early_share=0.15)),
+            noise=noise,
+        ),
     )
     (tmp_path / "run").mkdir()
     assert ledgered.begin(tmp_path / "run", Lossy(spec, times=0), WAIT, stop) is None
@@ -604,7 +612,7 @@ def test_cut_off_between_charge_and_log_then_resumed(tmp_path: Any, at: int, pas
     """Charges without an answer count: the resumed run knows which of the plan's charges are left."""
     ledgered, spec = (
         faults.TestLedger(),
-        job(vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.Shares(early_share=0.15))),
+        job(vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(early_share=0.15))),
     )
     (tmp_path / "run").mkdir()
     with pytest.raises(KeyboardInterrupt):
@@ -633,7 +641,10 @@ def test_sampling_with_replacement_is_refused() -> None:
 def test_without_privacy_a_wide_cap_changes_nothing() -> None:
     free, wide = (
         drive(Lossy(job(solver, noise="none"), times=0), WAIT)[1].w
-        for solver in (vfl.SkGD(passes=60), vfl.SkGD(clip="record", passes=60, shares=vfl.Shares(record_clip=3.0)))
+        for solver in (
+            vfl.SkGD(passes=60),
+            vfl.SkGD(clip="record", passes=60, shares=vfl.solvers.Shares(record_clip=3.0)),
+        )
     )
     np.testing.assert_allclose(free, wide, atol=1e-5)
 

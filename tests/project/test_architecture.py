@@ -43,12 +43,16 @@ LAYERS = (
     "vfl.__main__",
 )
 APART = {("coordinator", "parties")}
-FILES = {"__init__.py", "__init__.pyi", "__main__.py", "errors.py", "version.py", "py.typed"}
+# Public modules that only name what other modules define; nothing but a user's code imports them.
+FACADES = {f"vfl.{name}" for name in ("columns", "federation", "losses", "penalties", "releases", "sklearn")}
+FILES = {"__init__.py", "__init__.pyi", "__main__.py", "errors.py", "version.py", "py.typed"} | {
+    f"{name.removeprefix('vfl.')}.py" for name in FACADES
+}
 MOST = 14
 """Largest number of folders in vfl/."""
 # Scripts written like a user's; nothing imports them.
 SCRIPTS = ("vfl.examples.companies", "vfl.examples.partitions", "vfl.examples.data_owner")
-PUBLIC = ("vfl", "vfl.errors", "vfl.examples")
+PUBLIC = ("vfl", "vfl.errors", "vfl.examples", "vfl.solvers", *FACADES)
 
 DRAWING = ("noise", "mechanisms", "keystream", "rounded_gaussian")
 HEAVY = ("ray", "grpc", "numba", "scipy", "flint", "pyarrow", "sklearn", "pandas")
@@ -152,6 +156,14 @@ def arrows_upwards(modules: dict[str, Module]) -> list[str]:
         if module.name in ("vfl", "vfl.version"):  # the facade loads its names lazily
             above = [i for i in module.imports if _ours(i.target) and i.target != "vfl.version"]
             found += [f"{_at(module, i.line)} the facade imports {i.target}" for i in above]
+            continue
+        if module.name in FACADES:
+            own = {id(node) for node in module.tree.body[1:] if isinstance(node, ast.ImportFrom)}
+            found += [
+                f"{_at(module, node.lineno)} is more than a name"
+                for node in module.tree.body[1:]
+                if id(node) not in own
+            ]
             continue
         if module.name in SCRIPTS:
             inner = [i for i in module.imports if _ours(i.target) and i.target not in PUBLIC]

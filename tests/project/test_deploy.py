@@ -211,7 +211,7 @@ def test_the_service(tmp_path: Path) -> None:
     assert given["name"] == "bank"
     assert unit["KillSignal"] == ["SIGTERM"]
     assert int(unit["TimeoutStopSec"][0]) > 2 * STOPPING_SECONDS
-    assert unit["RestartPreventExitStatus"] == [str(vfl.SpecificationError.exit_code)]
+    assert unit["RestartPreventExitStatus"] == [str(vfl.errors.SpecificationError.exit_code)]
     written = {"/var/lib/" + unit["StateDirectory"][0], "/var/cache/" + unit["CacheDirectory"][0]}
     environment = dict(pair.split("=", 1) for pair in unit["Environment"][0].split())
     assert set(environment.values()) == written

@@ -213,7 +213,7 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(running, "of_this_process", running.RunningTotal())
     monkeypatch.setenv("VFL_INDEX", str(tmp_path / "indexes"))
-    for name in ("train", "train_one_vs_rest", "tune", "align", "private_bounds"):
+    for name in ("train", "tune", "align", "private_bounds"):
         original = getattr(vfl, name)
         monkeypatch.setattr(vfl, name, functools.partial(original, at="inprocess"))
     registries = (LOSSES, PENALTIES, SAMPLERS, SOLVERS)

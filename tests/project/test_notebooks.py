@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 
 import vfl
-from vfl.launch.one_vs_rest import OneVsRest
 from vfl.launch.run.verification import verify_run
 
 EVIL = "<script>alert(1)</script>"
 SHOWN = (
-    *("partition", "job", "plan", "result", "certificate", "findings", "report", "classes"),
+    *("partition", "job", "plan", "result", "certificate", "findings", "report"),
     *("ledger", "balance"),
 )
 
@@ -63,7 +62,7 @@ def shown(tmp_path_factory):
     )
     rng = np.random.default_rng(0)
     data = {column: rng.random(50) for column in partition.features} | {"de<fault": rng.integers(0, 2, 50)}
-    ledger = vfl.SqliteLedger(tmp_path_factory.mktemp("ledger") / "book.db")
+    ledger = vfl.Ledger(tmp_path_factory.mktemp("ledger") / "book.db").open()
     ledger.set_cap(job.dataset, epsilon=3.0, delta=1e-6)
     result = vfl.train(job, pa.table(data), at="inprocess", ledger=ledger.path)
     return {
@@ -74,7 +73,6 @@ def shown(tmp_path_factory):
         "certificate": result.certificate,
         "findings": result.findings["held out"],
         "report": verify_run(result.save(tmp_path_factory.mktemp("saved") / "run")),
-        "classes": OneVsRest((EVIL, "b", "c"), (result,) * 3, 1.0, 1e-6),
         "ledger": ledger,
         "balance": ledger.show()[0],
     }
@@ -87,7 +85,7 @@ def test_markup_is_well_formed_and_escaped(shown, name):
     assert "".join(read(markup)).strip()
 
 
-@pytest.mark.parametrize("name", ["job", "partition", "result", "certificate", "classes", "balance"])
+@pytest.mark.parametrize("name", ["job", "partition", "result", "certificate", "balance"])
 def test_names_are_shown_unchanged(shown, name):
     assert any(EVIL in text for text in read(shown[name]._repr_html_()))
     assert EVIL in repr(shown[name])
@@ -111,7 +109,7 @@ def test_a_result_shows_its_guarantee_and_its_largest_coefficients(shown):
 
 
 def test_displaying_a_ledger_does_not_create_its_file(tmp_path):
-    ledger = vfl.SqliteLedger(tmp_path / "none.db")
+    ledger = vfl.Ledger(tmp_path / "none.db").open()
     assert "not made yet" in ledger._repr_html_()
     assert list(tmp_path.iterdir()) == []
 

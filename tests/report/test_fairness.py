@@ -26,8 +26,8 @@ def page_of(spec: vfl.Job, folder: Path) -> str:
     return path.read_text()
 
 
-@pytest.mark.parametrize("solver", [vfl.SkGD(passes=4), vfl.OutputPerturbation()])
-def test_a_run_with_a_bound_draws_bands(solver: vfl.SkGD | vfl.OutputPerturbation, tmp_path: Path) -> None:
+@pytest.mark.parametrize("solver", [vfl.SkGD(passes=4), vfl.solvers.OutputPerturbation()])
+def test_a_run_with_a_bound_draws_bands(solver: vfl.SkGD | vfl.solvers.OutputPerturbation, tmp_path: Path) -> None:
     """A sealed run's page reads findings.json, another one's the log; both show the same numbers."""
     page = page_of(job(seed=None, solver=solver, epsilon=8.0), tmp_path / "run")
     found = Result.load(tmp_path / "run").findings
@@ -82,7 +82,7 @@ def test_the_commands_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """plan, run, evaluate and verify, from a job file with a [fairness] table and [partition.groups]."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
-    spec = job(seed=None, solver=vfl.OutputPerturbation())
+    spec = job(seed=None, solver=vfl.solvers.OutputPerturbation())
     data = table()
     for party in spec.partition.parties:
         columns = spec.partition.wanted(party)

@@ -398,13 +398,13 @@ SOLVERS = {
     "blocks": job(solver=vfl.SkGD(block_size=2, passes=3, sweep="block")),
     "parallel": job(solver=vfl.SkGD(parallel=2, passes=3)),
     "importance": job(solver=vfl.SkGD(sampling="importance", passes=3)),
-    "gcd": job(solver=vfl.GCD(rounds=4), penalty=vfl.L1(1e-3)),
-    "gd": job(solver=vfl.GD(passes=5)),
-    "sgd": job(solver=vfl.SGD(passes=2, sampling="disjoint", batch_size=20)),
-    "scd": job(solver=vfl.SCD(passes=2, sampling="disjoint", batch_size=20), penalty=vfl.L2(0.1)),
-    "svrg": job(solver=vfl.SVRG(passes=2, sampling="disjoint", batch_size=20)),
+    "gcd": job(solver=vfl.solvers.GCD(rounds=4), penalty=vfl.L1(1e-3)),
+    "gd": job(solver=vfl.solvers.GD(passes=5)),
+    "sgd": job(solver=vfl.solvers.SGD(passes=2, sampling="disjoint", batch_size=20)),
+    "scd": job(solver=vfl.solvers.SCD(passes=2, sampling="disjoint", batch_size=20), penalty=vfl.L2(0.1)),
+    "svrg": job(solver=vfl.solvers.SVRG(passes=2, sampling="disjoint", batch_size=20)),
     "held out": job(holdout=0.25, evaluation=vfl.Evaluation()),
-    "gram": job(solver=vfl.NoisyGram(constant=False), loss="squared"),
+    "gram": job(solver=vfl.solvers.NoisyGram(constant=False), loss="squared"),
     "plain": job(privacy=None),
 }
 
@@ -468,11 +468,11 @@ class TestHistory:
         ):
             odd = dataclasses.replace(log, released=released, charged=(*log.charged, ()))
             assert not history(make_plan(read, N), odd).whole
-        lost = dataclasses.replace(job(), solver=vfl.GD(passes=5))  # which cannot go on without a party
+        lost = dataclasses.replace(job(), solver=vfl.solvers.GD(passes=5))  # which cannot go on without a party
         assert not history(make_plan(lost, N), dataclasses.replace(log, left={0: "telco"})).whole
 
     def test_a_sealed_run_shows_the_noise_of_its_one_release(self, tmp_path: Path) -> None:
-        sealed = job(solver=vfl.OutputPerturbation(constant=False), penalty=vfl.L2(0.1))
+        sealed = job(solver=vfl.solvers.OutputPerturbation(constant=False), penalty=vfl.L2(0.1))
         trained(tmp_path / "run", sealed)
         page = Page(write_run(tmp_path / "run")[0])
         sigma = make_plan(sealed, N).releases[0][0].sigma  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ PARTS = {
     "ShareResidual": "residuals",
 }
 """Parts of the cost model, by the request with which their ciphertexts are sent; all others are openings."""
-SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (-8, 8)}}
+SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.solvers.NoisyGram(), "bounds": {"*": (-2, 2), "y": (-8, 8)}}
 
 
 def sent(transport: Watched) -> Counter[str]:
@@ -65,11 +65,11 @@ SHAPES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
     "a dealer at the coordinator": ((2, 1, 6), {"secure": vfl.Secure(dealer="coordinator", margin=8.0)}),
     "three parties": ((3, 1, 7), {}),
     "all but one collude": ((5, 4, 10), {"solver": vfl.SkGD(passes=2)}),
-    "single columns": ((3, 2, 6), {"solver": vfl.CD(passes=2)}),
+    "single columns": ((3, 2, 6), {"solver": vfl.solvers.CD(passes=2)}),
     "all blocks at once": ((3, 1, 7), {"solver": vfl.SkGD(passes=2, sampling="full")}),
     "two parties at once": ((3, 1, 9), {"solver": vfl.SkGD(passes=4, parallel=2, block_size=1)}),
     "joint steps": ((3, 1, 7), {"solver": vfl.SkGD(), "privacy": vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3))}),
-    "gradients": ((3, 1, 6), {"solver": vfl.GD(passes=3)}),
+    "gradients": ((3, 1, 6), {"solver": vfl.solvers.GD(passes=3)}),
     "an incomplete pass": ((3, 1, 9), {"solver": vfl.SkGD(block_size=1, outer_rounds=1, inner_rounds=34)}),
     "products": ((2, 1, 6), SQUARED),
     "products of five": ((5, 2, 13), SQUARED),

@@ -26,7 +26,7 @@ RECORD = 7
 
 
 def squared() -> vfl.Job:
-    return job(loss="squared", solver=vfl.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)})
+    return job(loss="squared", solver=vfl.solvers.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)})
 
 
 def holder(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -171,8 +171,8 @@ def part() -> ModelPart:
         "number": vfl.Numeric(bounds=(0, 9)),
         "flag": vfl.Boolean(),
         "city": vfl.Categorical(("Bern", "Genf"), unknown="refuse"),
-        "grade": vfl.Ordinal(("low", "high")),
-        "day": vfl.DateParts(("month",)),
+        "grade": vfl.columns.Ordinal(("low", "high")),
+        "day": vfl.columns.DateParts(("month",)),
     }
     job = vfl.Job(
         name="credit",

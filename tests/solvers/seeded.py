@@ -98,14 +98,14 @@ def cases() -> dict[str, Callable[[], Vector]]:
     def run(*given: Any, **options: Any) -> Callable[[], Vector]:
         return lambda: fitted(job(*given, **options))
 
-    SkGD, CD = vfl.SkGD, vfl.CD
+    SkGD, CD = vfl.SkGD, vfl.solvers.CD
     return {
         "defaults, logistic": run(SkGD()),
         "defaults, squared": run(SkGD(), "squared"),
         "coordinate clip, logistic": run(SkGD(clip="coordinate")),
         "coordinate clip, squared": run(SkGD(clip="coordinate"), "squared"),
         "record cap, blocks": run(
-            SkGD(clip="record", passes=6, block_size=2, sweep="block", shares=vfl.Shares(record_clip=0.5))
+            SkGD(clip="record", passes=6, block_size=2, sweep="block", shares=vfl.solvers.Shares(record_clip=0.5))
         ),
         "record cap, isotropic": run(SkGD(clip="record", passes=6, noise_geometry="isotropic")),
         "CD": run(CD()),
@@ -130,8 +130,8 @@ def cases() -> dict[str, Callable[[], Vector]]:
         ),
         "another loss": run(SkGD(passes=4), "smoothed_hinge"),
         "L1": run(SkGD(passes=6), penalty=vfl.L1(0.02)),
-        "box": run(SkGD(passes=6), penalty=vfl.Box(-0.5, 0.5)),
-        "group LASSO": run(SkGD(passes=6), "squared", penalty=vfl.GroupLasso(0.02), partition=GROUPS),
+        "box": run(SkGD(passes=6), penalty=vfl.penalties.Box(-0.5, 0.5)),
+        "group LASSO": run(SkGD(passes=6), "squared", penalty=vfl.penalties.GroupLasso(0.02), partition=GROUPS),
         "float32": run(SkGD(passes=4), storage="float32"),
         "sparse": run(SkGD(passes=6, block_size=2), sparse=["bank"], penalty=vfl.ElasticNet(1e-3)),
         "held out": run(SkGD(passes=4), holdout=0.25, evaluation=vfl.Evaluation()),

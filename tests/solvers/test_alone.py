@@ -18,9 +18,9 @@ from vfl.errors import SpecificationError
 from vfl.planning import plan, problem_of
 
 KINDS: dict[str, tuple[Any, Any]] = {
-    "NoisyGram": (vfl.NoisyGram, "squared"),
-    "OutputPerturbation": (vfl.OutputPerturbation, "logistic"),
-    "OutputPerturbation, Huber": (vfl.OutputPerturbation, "huber"),
+    "NoisyGram": (vfl.solvers.NoisyGram, "squared"),
+    "OutputPerturbation": (vfl.solvers.OutputPerturbation, "logistic"),
+    "OutputPerturbation, Huber": (vfl.solvers.OutputPerturbation, "huber"),
 }
 
 
@@ -66,7 +66,8 @@ def test_the_plan_charges_one_statistic_of_the_labels_with_the_whole_budget(kind
 
 
 @pytest.mark.parametrize(
-    ("solver", "loss"), [(vfl.NoisyGram(constant=True), "squared"), (vfl.OutputPerturbation(constant=True), "logistic")]
+    ("solver", "loss"),
+    [(vfl.solvers.NoisyGram(constant=True), "squared"), (vfl.solvers.OutputPerturbation(constant=True), "logistic")],
 )
 def test_messages_and_charges_are_as_planned(solver: Any, loss: str) -> None:
     asked = setting.job(solver, loss=loss, epsilon=1.0, intercept=True, penalty=vfl.L2(0.1))
@@ -135,7 +136,7 @@ def test_owners_books_accept_it(tmp_path: Any) -> None:
     assert "statistic of the labels" in result.certificate.geometry
 
 
-@pytest.mark.parametrize("solver", [vfl.NoisyGram, vfl.OutputPerturbation])
+@pytest.mark.parametrize("solver", [vfl.solvers.NoisyGram, vfl.solvers.OutputPerturbation])
 def test_the_option_is_a_flag(solver: Any) -> None:
     with pytest.raises(SpecificationError, match=r"constant must be.*not 1"):
         solver(constant=1)

@@ -46,11 +46,11 @@ def test_the_limit_of_a_linear_iteration_is_exact() -> None:
 def test_nearly_collinear_columns_reach_the_optimum(classifies: bool) -> None:
     X, y = collinear()
     theirs: Any = LinearRegression().fit(X, y)
-    ours: Any = vfl.VerticalLinearRegression(epsilon=None)
+    ours: Any = vfl.sklearn.VerticalLinearRegression(epsilon=None)
     if classifies:
         y = y > 0
         theirs, ours = LogisticRegression(tol=1e-12, solver="newton-cholesky").fit(X, y), None
-        ours = vfl.VerticalLogisticRegression(epsilon=None)
+        ours = vfl.sklearn.VerticalLogisticRegression(epsilon=None)
     ours.fit(X, y)
     assert ours.n_iter_ < 150
     assert abs(ours.coef_ - theirs.coef_).max() < 1e-3 * abs(theirs.coef_).max()
@@ -59,7 +59,7 @@ def test_nearly_collinear_columns_reach_the_optimum(classifies: bool) -> None:
 def test_redundant_columns_reach_the_optimum() -> None:
     X, y = make_classification(5000, 10, n_informative=5, n_redundant=2, random_state=0)
     theirs = LogisticRegression(tol=1e-12, solver="newton-cholesky").fit(X, y)
-    ours = vfl.VerticalLogisticRegression(epsilon=None).fit(X, y)
+    ours = vfl.sklearn.VerticalLogisticRegression(epsilon=None).fit(X, y)
     assert abs(ours.coef_ - theirs.coef_).max() < 1e-4
     assert ours.n_iter_ < 400
 
@@ -69,7 +69,7 @@ def test_a_fit_that_uses_up_its_passes_warns_though_its_next_move_is_small() -> 
     X, y = collinear()
     X[:, 4] = X[:, 0] + 1e-4 * X[:, 3]
     with pytest.warns(ConvergenceWarning, match="max_iter"):
-        fit = vfl.VerticalLinearRegression(epsilon=None, max_iter=9).fit(X, y)
+        fit = vfl.sklearn.VerticalLinearRegression(epsilon=None, max_iter=9).fit(X, y)
     assert fit.n_iter_ == 9
 
 
@@ -94,7 +94,7 @@ def test_no_extrapolation_raises_the_objective() -> None:
 
 @pytest.mark.parametrize(
     "solver",
-    [vfl.SkGD(), vfl.SkGD(passes=3), vfl.SkGD(passes=30, sampling="cyclic"), vfl.CD()],
+    [vfl.SkGD(), vfl.SkGD(passes=3), vfl.SkGD(passes=30, sampling="cyclic"), vfl.solvers.CD()],
     ids=["default", "few", "cyclic", "CD"],
 )
 def test_a_private_run_never_extrapolates(solver: Any) -> None:

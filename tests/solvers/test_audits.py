@@ -64,19 +64,23 @@ SVRG: dict[str, Any] = {"clip": CLIP, "difference_clip": CLIP / 10, "step_size":
 
 SCENES: dict[str, Scene] = {
     "SkGD": scene(vfl.SkGD(block_size=2, passes=2, **STILL), flipped()),
-    "CD": scene(vfl.CD(passes=1, **STILL), flipped()),
-    "GCD": scene(vfl.GCD(rounds=3, clip=CLIP, step_size=1e-3, selection_share=0.01), flipped()),
-    "GD": scene(vfl.GD(passes=3, **STILL), flipped()),
-    "SGD-poisson": scene(vfl.SGD(sampling="poisson", batch_size=2, passes=2, **STILL), flipped()),
-    "SGD-disjoint": scene(vfl.SGD(sampling="disjoint", batch_size=2, passes=2, **STILL), flipped()),
-    "SVRG-poisson": scene(vfl.SVRG(sampling="poisson", batch_size=100, **SVRG), across(), penalty=vfl.NoPenalty()),
-    "SVRG-disjoint": scene(vfl.SVRG(sampling="disjoint", batch_size=100, **SVRG), across(), penalty=vfl.NoPenalty()),
-    "SCD-poisson": scene(vfl.SCD(sampling="poisson", batch_size=2, **DUAL), flipped()),
-    "SCD-disjoint": scene(vfl.SCD(sampling="disjoint", batch_size=2, **DUAL), flipped()),
-    "OutputPerturbation": scene(
-        vfl.OutputPerturbation(constant=False), flipped(2), SmoothedHinge(0.5), penalty=vfl.L2(10.0)
+    "CD": scene(vfl.solvers.CD(passes=1, **STILL), flipped()),
+    "GCD": scene(vfl.solvers.GCD(rounds=3, clip=CLIP, step_size=1e-3, selection_share=0.01), flipped()),
+    "GD": scene(vfl.solvers.GD(passes=3, **STILL), flipped()),
+    "SGD-poisson": scene(vfl.solvers.SGD(sampling="poisson", batch_size=2, passes=2, **STILL), flipped()),
+    "SGD-disjoint": scene(vfl.solvers.SGD(sampling="disjoint", batch_size=2, passes=2, **STILL), flipped()),
+    "SVRG-poisson": scene(
+        vfl.solvers.SVRG(sampling="poisson", batch_size=100, **SVRG), across(), penalty=vfl.penalties.NoPenalty()
     ),
-    "NoisyGram": scene(vfl.NoisyGram(clip=1.0, label_scale=1.0), swapped(), "squared"),
+    "SVRG-disjoint": scene(
+        vfl.solvers.SVRG(sampling="disjoint", batch_size=100, **SVRG), across(), penalty=vfl.penalties.NoPenalty()
+    ),
+    "SCD-poisson": scene(vfl.solvers.SCD(sampling="poisson", batch_size=2, **DUAL), flipped()),
+    "SCD-disjoint": scene(vfl.solvers.SCD(sampling="disjoint", batch_size=2, **DUAL), flipped()),
+    "OutputPerturbation": scene(
+        vfl.solvers.OutputPerturbation(constant=False), flipped(2), SmoothedHinge(0.5), penalty=vfl.L2(10.0)
+    ),
+    "NoisyGram": scene(vfl.solvers.NoisyGram(clip=1.0, label_scale=1.0), swapped(), "squared"),
 }
 
 

@@ -34,7 +34,7 @@ from vfl.privacy.noise import CryptographicNoise, SeededNoise
 from vfl.queries import Fold, Piece, Query, Records, Sample, kinds
 from vfl.solvers import joint
 
-SOLVERS = {"SGD": vfl.SGD, "SVRG": vfl.SVRG, "SCD": vfl.SCD}
+SOLVERS = {"SGD": vfl.solvers.SGD, "SVRG": vfl.solvers.SVRG, "SCD": vfl.solvers.SCD}
 BY_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 
@@ -53,7 +53,7 @@ class Weights:
 
 def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[list[int], Clip]:
     """Return one record's contribution to the joint sum, in grid units, through margins and two parties."""
-    problem = problem_of(setting.job(vfl.GD()), 1)
+    problem = problem_of(setting.job(vfl.solvers.GD()), 1)
     dtype = np.dtype(storage)
     whole = problem.layout.whole()
     rows = {q: np.asfortranarray(x[None, block.coordinates].astype(dtype)) for q, block in whole.items()}
@@ -139,7 +139,7 @@ def test_a_pass_ends_with_its_last_fold(kind: type[Fold], number: int) -> None:
 
 
 def folded(number: int, of: int = 3, seed: int = 0, sigma: float = 2.0) -> Any:
-    problem = problem_of(setting.job(vfl.GD()), setting.N)
+    problem = problem_of(setting.job(vfl.solvers.GD()), setting.N)
     event = Gaussian(Adjacency.REPLACE_ONE, 1.0, sigma, 4)
     return joint.backward(
         problem, joint.ClippedDerivative(problem.loss, 0.4), Clip(0.4, 4), event, Fold(number, of, (seed, 0))
@@ -268,7 +268,7 @@ def test_a_ledger_refuses_secret_samples(solver: Any, tmp_path: Any) -> None:
 
 
 def test_the_certificate_states_its_scope() -> None:
-    spec = setting.job(vfl.SGD(passes=1, batch_size=100), epsilon=2.0)
+    spec = setting.job(vfl.solvers.SGD(passes=1, batch_size=100), epsilon=2.0)
     result = vfl.train(spec, setting.table("logistic"), at="inprocess")
     assert "participants see the batches" in result.certificate.scope
     assert any(
@@ -285,8 +285,8 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(vfl.privacy.pld, "_library", absent)
     with pytest.raises(PrivacyError, match="pip install"):
-        make_plan(setting.job(vfl.SGD(passes=3, batch_size=77), epsilon=1.7), setting.N)
-    make_plan(setting.job(vfl.SGD(passes=3, batch_size=77, sampling="disjoint"), epsilon=1.7), setting.N)
+        make_plan(setting.job(vfl.solvers.SGD(passes=3, batch_size=77), epsilon=1.7), setting.N)
+    make_plan(setting.job(vfl.solvers.SGD(passes=3, batch_size=77, sampling="disjoint"), epsilon=1.7), setting.N)
 
 
 @BY_SOLVER

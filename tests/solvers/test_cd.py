@@ -31,7 +31,12 @@ def table() -> dict[str, np.ndarray]:
 
 
 def job(**options: object) -> vfl.Job:
-    given = {"loss": "squared", "privacy": None, "bounds": BOUNDS | {"y": (-4.0, 4.0)}, "solver": vfl.CD(passes=100)}
+    given = {
+        "loss": "squared",
+        "privacy": None,
+        "bounds": BOUNDS | {"y": (-4.0, 4.0)},
+        "solver": vfl.solvers.CD(passes=100),
+    }
     return vfl.Job(partition=PARTITION, **(given | options))
 
 
@@ -42,7 +47,9 @@ def private(seed: int = 0) -> vfl.Privacy:
 @pytest.mark.parametrize("sampling", ["shuffled", "cyclic", "uniform", "importance"])
 def test_the_optimum_is_scikit_learns(sampling: str) -> None:
     peer = peers.Lasso(0.05, tol=1e-14).fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
-    result = vfl.train(job(penalty=vfl.L1(0.05), solver=vfl.CD(passes=100, sampling=sampling)), table(), at="inprocess")
+    result = vfl.train(
+        job(penalty=vfl.L1(0.05), solver=vfl.solvers.CD(passes=100, sampling=sampling)), table(), at="inprocess"
+    )
     np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=1e-6)
 
 
@@ -50,13 +57,13 @@ def test_it_is_the_preset_to_the_bit() -> None:
     preset = vfl.SkGD(block_size=1, step_size=1.0, iterate="last", passes=5, clip=2.0)
     models = [
         vfl.train(job(privacy=private(), solver=solver), table(), at="inprocess").w
-        for solver in (vfl.CD(passes=5, clip=2.0), preset)
+        for solver in (vfl.solvers.CD(passes=5, clip=2.0), preset)
     ]
     np.testing.assert_array_equal(*models)
 
 
 def test_every_release_is_one_coordinate_at_its_own_sensitivity() -> None:
-    (_, (event, count)) = plan(job(privacy=private(), solver=vfl.CD(passes=7, clip=2.0)), N).releases
+    (_, (event, count)) = plan(job(privacy=private(), solver=vfl.solvers.CD(passes=7, clip=2.0)), N).releases
     assert count == 7 * 4
     assert event.dimension == 1
     assert event.sensitivity == Clip(2.0, 1).sensitivity
@@ -66,7 +73,7 @@ def test_every_release_is_one_coordinate_at_its_own_sensitivity() -> None:
 def test_the_clip_is_the_papers_rule() -> None:
     """C_j = C√(M_j/ΣM): κ√M_j on the raw gradient, which is κ on the scaled one for any M_j."""
     problem = problem_of(job(privacy=private()), N)
-    solver = vfl.CD(clip=1.5).resolve(problem)
+    solver = vfl.solvers.CD(clip=1.5).resolve(problem)
     M = np.array([1.0, 4.0, 9.0, 2.0])
     for step in Walk(solver, problem, Curvature(np.zeros(4), M)).steps():
         own = M[step.block.coordinates][0]
@@ -79,9 +86,9 @@ def test_the_clip_is_the_papers_rule() -> None:
 def test_a_job_file_keeps_it() -> None:
     from vfl.job.file import decode
 
-    spec = job(solver=vfl.CD(passes=3, clip=0.5))
+    spec = job(solver=vfl.solvers.CD(passes=3, clip=0.5))
     assert decode(spec.to_dict()) == spec
-    assert isinstance(decode(spec.to_dict()).solver, vfl.CD)
+    assert isinstance(decode(spec.to_dict()).solver, vfl.solvers.CD)
 
 
 @pytest.mark.parametrize(
@@ -95,28 +102,28 @@ def test_a_job_file_keeps_it() -> None:
 )
 def test_unsupported_options_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
-        vfl.CD(**options)
+        vfl.solvers.CD(**options)
 
 
 def test_it_has_no_options_of_blocks() -> None:
-    own = {f.name for f in fields(vfl.CD)}
+    own = {f.name for f in fields(vfl.solvers.CD)}
     assert {f.name for f in fields(vfl.SkGD)} - own == {"block_size", "tau", "parallel", "noise_geometry", "joint"}
     with pytest.raises(TypeError, match="block_size"):
-        vfl.CD(block_size=4)
-    assert (replace(vfl.CD(), passes=3).block_size, vfl.CD().parallel) == (1, 1)
+        vfl.solvers.CD(block_size=4)
+    assert (replace(vfl.solvers.CD(), passes=3).block_size, vfl.solvers.CD().parallel) == (1, 1)
 
 
 def test_blocks_of_the_partition_are_refused() -> None:
     blocks = {"bank": [["a0", "a1"]], "telco": [["b0"]]}
     partition = vfl.FeaturePartition(PARTIES, label=("telco", "y"), blocks=blocks)
-    spec = vfl.Job(partition=partition, privacy=None, bounds=BOUNDS, solver=vfl.CD())
+    spec = vfl.Job(partition=partition, privacy=None, bounds=BOUNDS, solver=vfl.solvers.CD())
     with pytest.raises(SpecificationError, match="leave the blocks out of the partition"):
         plan(spec, N)
 
 
 def test_an_infinite_clip_is_refused_under_the_solvers_own_name() -> None:
     with pytest.raises(PrivacyError, match="CD: clip=inf bounds no record's influence"):
-        plan(job(privacy=private(), solver=vfl.CD(clip=math.inf)), N)
+        plan(job(privacy=private(), solver=vfl.solvers.CD(clip=math.inf)), N)
 
 
 class TestLosses:
@@ -144,7 +151,7 @@ class TestLosses:
             loss=kind,
             penalty=vfl.L2(0.05),
             bounds=bounds,
-            solver=vfl.CD(passes=900 if loss == "poisson" else 300, clip=math.inf),
+            solver=vfl.solvers.CD(passes=900 if loss == "poisson" else 300, clip=math.inf),
         )
         result = vfl.train(spec, data, at="inprocess")
         Z = np.column_stack([*(data[c] for c in COLUMNS), np.ones(N)])
@@ -159,12 +166,14 @@ class TestLosses:
 
     def test_a_poisson_model_predicts_means(self) -> None:
         data = table() | {"y": np.floor(np.exp(table()["y"] / 2.0))}
-        result = vfl.train(job(loss="poisson", solver=vfl.CD(passes=700)), data, at="inprocess")
+        result = vfl.train(job(loss="poisson", solver=vfl.solvers.CD(passes=700)), data, at="inprocess")
         predicted = result.predict(data)
         np.testing.assert_allclose(predicted, np.exp(result.decision_function(data)))
         assert predicted.mean() == pytest.approx(data["y"].mean(), rel=1e-4)  # the intercept's condition
 
-    @pytest.mark.parametrize("solver", [vfl.SkGD(), vfl.CD(), vfl.GCD()], ids=lambda solver: solver.name)
+    @pytest.mark.parametrize(
+        "solver", [vfl.SkGD(), vfl.solvers.CD(), vfl.solvers.GCD()], ids=lambda solver: solver.name
+    )
     def test_hinge_lacks_curvature(self, solver: object) -> None:
         spec = vfl.Job(partition=PARTITION, privacy=private(), bounds=BOUNDS, loss="hinge", solver=solver)
         with pytest.raises(SpecificationError, match="with loss='hinge' needs a bounded second derivative"):

@@ -100,9 +100,9 @@ def test_ray_trains_the_same_model(parties_on_ray):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"solver": vfl.GD()},
-        {"solver": vfl.GCD()},
-        {"solver": vfl.OutputPerturbation()},
+        {"solver": vfl.solvers.GD()},
+        {"solver": vfl.solvers.GCD()},
+        {"solver": vfl.solvers.OutputPerturbation()},
         {"trust": "secure"},
         {"loss": "multinomial", "classes": ("a", "b", "c")},
     ],

@@ -27,10 +27,10 @@ SOLVERS = [
     vfl.SkGD(step_size=0.2),
     vfl.SkGD(iterate="average", outer_rounds=10),
     vfl.SkGD(iterate="tail"),
-    vfl.CD(sampling="cyclic"),
-    vfl.GCD(),
-    vfl.GCD(step_size=0.5),
-    vfl.GD(step_size=3.0),
+    vfl.solvers.CD(sampling="cyclic"),
+    vfl.solvers.GCD(),
+    vfl.solvers.GCD(step_size=0.5),
+    vfl.solvers.GD(step_size=3.0),
 ]
 
 
@@ -49,7 +49,9 @@ def test_it_stops_at_the_optimum_and_before_the_last_pass(solver: Any, loss: str
     assert len(made) < 0.9 * plan(spec, 300).round_trips
 
 
-@pytest.mark.parametrize("solver", [vfl.SkGD(), vfl.SkGD(sampling="uniform"), vfl.GCD(), vfl.GD()], ids=given)
+@pytest.mark.parametrize(
+    "solver", [vfl.SkGD(), vfl.SkGD(sampling="uniform"), vfl.solvers.GCD(), vfl.solvers.GD()], ids=given
+)
 def test_a_larger_tolerance_stops_earlier_and_farther_from_the_optimum(solver: Any) -> None:
     far = []
     for tol in (1e-2, 1e-5, 1e-8):
@@ -88,7 +90,9 @@ def test_labels_far_from_0_do_not_make_coordinates_rough() -> None:
 
 
 @pytest.mark.parametrize(
-    "solver", [vfl.SkGD(tol=1e-3), vfl.CD(tol=0.0), vfl.GCD(tol=1e-3), vfl.GD(tol=1e-3)], ids=given
+    "solver",
+    [vfl.SkGD(tol=1e-3), vfl.solvers.CD(tol=0.0), vfl.solvers.GCD(tol=1e-3), vfl.solvers.GD(tol=1e-3)],
+    ids=given,
 )
 def test_a_private_run_never_stops_because_of_its_data(solver: Any) -> None:
     with pytest.raises(PrivacyError, match=f"{solver.name}: tol makes the number of steps depend on data"):
@@ -97,7 +101,7 @@ def test_a_private_run_never_stops_because_of_its_data(solver: Any) -> None:
     assert left_out.tol is None
 
 
-@pytest.mark.parametrize("solver", [vfl.SkGD(passes=3), vfl.GCD(rounds=3), vfl.GD(passes=3)], ids=given)
+@pytest.mark.parametrize("solver", [vfl.SkGD(passes=3), vfl.solvers.GCD(rounds=3), vfl.solvers.GD(passes=3)], ids=given)
 def test_a_private_run_makes_all_its_rounds_on_data_that_need_none(solver: Any) -> None:
     """The zero model fits the labels: without privacy the same job stops at once."""
     counts = []
@@ -113,7 +117,7 @@ def test_a_private_run_makes_all_its_rounds_on_data_that_need_none(solver: Any) 
 
 
 @pytest.mark.parametrize("tol", [-1e-3, 1.0, float("nan")])
-@pytest.mark.parametrize("kind", [vfl.SkGD, vfl.CD, vfl.GCD, vfl.GD])
+@pytest.mark.parametrize("kind", [vfl.SkGD, vfl.solvers.CD, vfl.solvers.GCD, vfl.solvers.GD])
 def test_invalid_tolerances_are_refused(kind: Any, tol: float) -> None:
     with pytest.raises(SpecificationError, match="tol must be None or a number from 0 to 1"):
         kind(tol=tol)
@@ -121,7 +125,7 @@ def test_invalid_tolerances_are_refused(kind: Any, tol: float) -> None:
 
 def test_a_slope_is_not_a_move() -> None:
     with pytest.raises(SpecificationError, match="tol needs rule='GS-r'"):
-        vfl.GCD(rule="GS-s", tol=1e-3)
+        vfl.solvers.GCD(rule="GS-s", tol=1e-3)
 
 
 def test_a_convergence_needs_every_coordinate_since_the_last_move() -> None:

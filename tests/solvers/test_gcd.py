@@ -32,10 +32,10 @@ COLUMNS = ("a0", "a1", "a2", "b0", "b1")
 PARTIES = {"bank": ("a0", "a1", "a2"), "telco": ("b0", "b1")}
 BOUNDS = dict.fromkeys(COLUMNS, (-1.0, 1.0))
 PENALTIES = {
-    "none": vfl.NoPenalty(),
+    "none": vfl.penalties.NoPenalty(),
     "l1": vfl.L1(0.02),
     "l2": vfl.L2(0.05),
-    "box": vfl.Box(low=0.0),
+    "box": vfl.penalties.Box(low=0.0),
     "elastic_net": vfl.ElasticNet(0.1, 0.4),
 }
 BY_RULE = pytest.mark.parametrize("rule", RULES)
@@ -60,7 +60,7 @@ def job(
         penalty=PENALTIES[penalty],
         bounds=BOUNDS | ({"y": (-10.0, 10.0)} if loss == "squared" else {}),
         privacy=privacy,
-        solver=vfl.GCD(**solver),
+        solver=vfl.solvers.GCD(**solver),
     )
 
 
@@ -268,7 +268,7 @@ class TestPublicRules:
         def clip(n: int, bounds: Any) -> float:
             spec = vfl.Job(
                 partition=vfl.FeaturePartition(PARTIES, label=("telco", "y")),
-                loss="squared", bounds=BOUNDS | {"y": bounds}, privacy=private(), solver=vfl.GCD(),
+                loss="squared", bounds=BOUNDS | {"y": bounds}, privacy=private(), solver=vfl.solvers.GCD(),
             )  # fmt: skip
             return make_plan(spec, n).solver.clip
 
@@ -284,7 +284,7 @@ class TestPublicRules:
             {"selection_share": 1.0},
         ):
             with pytest.raises(SpecificationError, match="GCD"):
-                vfl.GCD(**wrong)
+                vfl.solvers.GCD(**wrong)
         with pytest.raises(PrivacyError, match="clip=inf"):
             make_plan(job(clip=math.inf, privacy=private()), 100)
 
@@ -343,7 +343,7 @@ def test_sparse_support_is_found_better_than_by_skgd(seeds: tuple[int, ...]) -> 
         data = {c: X[:, j] for j, c in enumerate(names)} | {
             "y": (margins > rng.logistic(scale=0.5, size=n)).astype(int)
         }
-        for name, solver in (("GCD", vfl.GCD()), ("SkGD", vfl.SkGD()), ("SkGD, one pass", vfl.SkGD(passes=1))):
+        for name, solver in (("GCD", vfl.solvers.GCD()), ("SkGD", vfl.SkGD()), ("SkGD, one pass", vfl.SkGD(passes=1))):
             spec = vfl.Job(
                 partition=vfl.FeaturePartition({"a": names[:120], "b": names[120:]}, label=("b", "y")),
                 penalty=vfl.L1(1e-3),

@@ -56,7 +56,7 @@ def test_the_energy_of_the_proof_never_rises() -> None:
         C = (H + np.diag(rng.uniform(0.0, 1.0, p))) / np.outer(unit, unit)
         problem: Any = SimpleNamespace(n_records=1, penalty=vfl.L1(strength), penalised=np.ones(p))
         joint = JointSteps(problem, M, C, passes=100, momentum=β, seed=1)
-        rule = ProxStep(np.zeros(p), np.zeros(p), vfl.NoPenalty())
+        rule = ProxStep(np.zeros(p), np.zeros(p), vfl.penalties.NoPenalty())
         step = Step(Block(0, "bank", 0, p, 0), np.zeros(p), np.ones(p), Clip(1.0, p), rule, event)
         w, energies = rng.standard_normal(p), []
         for _ in range(30):
@@ -224,7 +224,10 @@ def test_options_that_joint_steps_decide_are_refused(options: dict[str, Any], sa
         ({"loss": "smoothed_hinge"}, "logistic or squared"),
         ({"loss": "multinomial", "classes": (0, 1)}, "logistic or squared"),
         ({"columns": {"*": vfl.Curve(4, smooth=1.0)}}, "terms of their own"),
-        ({"penalty": vfl.NoPenalty(), "privacy": vfl.Privacy(epsilon=45.0, inference=True)}, "standard errors"),
+        (
+            {"penalty": vfl.penalties.NoPenalty(), "privacy": vfl.Privacy(epsilon=45.0, inference=True)},
+            "standard errors",
+        ),
     ],
 )
 def test_problems_that_the_model_does_not_describe_are_refused(changes: dict[str, Any], said: str) -> None:

@@ -345,7 +345,7 @@ def test_a_limit_that_is_no_limit_leaves_no_residual(limit: float) -> None:
 
 @pytest.mark.parametrize(
     "solver",
-    [vfl.SkGD(), vfl.CD(), vfl.GD(), vfl.SkGD(block_size=2), vfl.SkGD(sweep="block", parallel=2)],
+    [vfl.SkGD(), vfl.solvers.CD(), vfl.solvers.GD(), vfl.SkGD(block_size=2), vfl.SkGD(sweep="block", parallel=2)],
     ids=lambda solver: f"{solver.name}-{getattr(solver, 'block_size', None)}-{getattr(solver, 'sweep', None)}",
 )
 def test_without_noise_the_fit_is_scikit_learns(solver: Any) -> None:
@@ -385,7 +385,7 @@ def test_ray_gives_the_same_bits(private: Result, parties_on_ray: SharedParties)
 
 
 def test_a_visit_sent_as_single_steps_gives_the_same_model() -> None:
-    job = job_of(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(1)), solver=vfl.CD(passes=3))
+    job = job_of(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(1)), solver=vfl.solvers.CD(passes=3))
     whole, parts = (in_process(job, TABLE, expand=expand)[1] for expand in (False, True))
     np.testing.assert_allclose(parts.w, whole.w, rtol=0, atol=1e-6)
 
@@ -408,9 +408,9 @@ def test_the_intercept_starts_at_the_shares_of_the_classes() -> None:
 @pytest.mark.parametrize(
     "solver",
     [
-        vfl.SkGD(passes=3, step_size=1e-9, shares=vfl.Shares(label_share=0.5)),
-        vfl.SkGD(passes=3, step_size=1e-9, sweep="block", shares=vfl.Shares(label_share=0.5)),
-        vfl.GD(passes=1, step_size=1e-9, label_share=0.5),
+        vfl.SkGD(passes=3, step_size=1e-9, shares=vfl.solvers.Shares(label_share=0.5)),
+        vfl.SkGD(passes=3, step_size=1e-9, sweep="block", shares=vfl.solvers.Shares(label_share=0.5)),
+        vfl.solvers.GD(passes=1, step_size=1e-9, label_share=0.5),
     ],
     ids=["SkGD", "SkGD by block", "GD"],
 )
@@ -513,12 +513,14 @@ def test_plan_report_and_repr_name_the_model(private: Result, tmp_path: Any) -> 
 def test_estimators_fit_more_than_two_classes() -> None:
     X = (IRIS - (LOW + HIGH) / 2) / ((HIGH - LOW) / 2)
     expected = LogisticRegression(C=2.0, tol=1e-10, max_iter=5000).fit(X, SPECIES)
-    found = vfl.VerticalLogisticRegression(epsilon=None, C=2.0, partition=2).fit(X, SPECIES)
+    found = vfl.sklearn.VerticalLogisticRegression(epsilon=None, C=2.0, partition=2).fit(X, SPECIES)
     np.testing.assert_allclose(found.coef_, expected.coef_, atol=1e-4)
     np.testing.assert_allclose(found.intercept_, expected.intercept_, atol=1e-4)
     np.testing.assert_allclose(found.predict_proba(X), expected.predict_proba(X), atol=1e-4)
     assert (found.predict(X) == expected.predict(X)).all()
-    declared = vfl.VerticalLogisticRegression(epsilon=8.0, classes=(0, 1, 2), bounds=(-1, 1), noise=vfl.SeededNoise(0))
+    declared = vfl.sklearn.VerticalLogisticRegression(
+        epsilon=8.0, classes=(0, 1, 2), bounds=(-1, 1), noise=vfl.SeededNoise(0)
+    )
     assert declared.fit(X, SPECIES).score(X, SPECIES) > 0.7
 
 
@@ -547,7 +549,15 @@ def test_a_job_refuses_what_does_not_fit(changes: dict[str, Any], said: str) -> 
 
 
 @pytest.mark.parametrize(
-    "solver", [vfl.SGD(), vfl.SVRG(), vfl.GCD(), vfl.SCD(), vfl.OutputPerturbation(), vfl.NoisyGram()]
+    "solver",
+    [
+        vfl.solvers.SGD(),
+        vfl.solvers.SVRG(),
+        vfl.solvers.GCD(),
+        vfl.solvers.SCD(),
+        vfl.solvers.OutputPerturbation(),
+        vfl.solvers.NoisyGram(),
+    ],
 )
 def test_other_solvers_refuse_in_one_sentence(solver: Any) -> None:
     with pytest.raises(SpecificationError, match=f"{solver.name} moves one margin per record.*use SkGD, CD or GD"):
@@ -557,5 +567,3 @@ def test_other_solvers_refuse_in_one_sentence(solver: Any) -> None:
 def test_labels_beyond_the_classes_are_refused() -> None:
     with pytest.raises(vfl.errors.DataError, match="holds values other than the declared classes"):
         fitted(job_of(classes=CLASSES[:2]))
-    with pytest.raises(SpecificationError, match="needs a classification loss"):
-        vfl.train_one_vs_rest(job_of(), TABLE, classes=CLASSES, n_records=150, at="ray")

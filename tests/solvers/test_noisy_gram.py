@@ -58,7 +58,7 @@ def table() -> dict[str, np.ndarray]:
 
 
 def job(**options: object) -> vfl.Job:
-    given_ = {"loss": "squared", "privacy": None, "bounds": BOUNDS, "solver": vfl.NoisyGram()}
+    given_ = {"loss": "squared", "privacy": None, "bounds": BOUNDS, "solver": vfl.solvers.NoisyGram()}
     return vfl.Job(partition=PARTITION, **(given_ | options))
 
 
@@ -67,11 +67,11 @@ def private(seed: int = 0, epsilon: float = 1.0) -> vfl.Privacy:
 
 
 PEERS = {
-    "none": (vfl.NoPenalty(), peers.LinearRegression()),
+    "none": (vfl.penalties.NoPenalty(), peers.LinearRegression()),
     "l1": (vfl.L1(0.05), peers.Lasso(0.05, tol=1e-14)),
     "l2": (vfl.L2(0.1), peers.Ridge(0.1 * N)),
     "elastic_net": (vfl.ElasticNet(0.1, l1_ratio=0.4), peers.ElasticNet(0.1, l1_ratio=0.4, tol=1e-14)),
-    "box": (vfl.Box(low=0.0), peers.LinearRegression(positive=True)),
+    "box": (vfl.penalties.Box(low=0.0), peers.LinearRegression(positive=True)),
 }
 
 
@@ -86,7 +86,7 @@ class TestTheOptimum:
     @pytest.mark.filterwarnings("ignore:.*protects next to nothing:vfl.PrivacyWarning")
     def test_with_little_noise_it_comes_near(self) -> None:
         peer = peers.Lasso(0.05, tol=1e-14).fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
-        spec = job(penalty=vfl.L1(0.05), privacy=private(epsilon=1e8), solver=vfl.NoisyGram(clip=4.0))
+        spec = job(penalty=vfl.L1(0.05), privacy=private(epsilon=1e8), solver=vfl.solvers.NoisyGram(clip=4.0))
         result = vfl.train(spec, table(), at="inprocess")
         np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=0.02)
 
@@ -94,7 +94,7 @@ class TestTheOptimum:
         """A clip that binds every record reweighs least squares; records on a line still give that line."""
         X = np.column_stack([table()[c] for c in COLUMNS])
         data = table() | {"y": X @ np.array([1.0, -0.5, 0.5, 0.0])}
-        result = vfl.train(job(intercept=False, solver=vfl.NoisyGram(clip=0.3)), data, at="inprocess")
+        result = vfl.train(job(intercept=False, solver=vfl.solvers.NoisyGram(clip=0.3)), data, at="inprocess")
         np.testing.assert_allclose(result.coef_, [1.0, -0.5, 0.5, 0.0], atol=1e-3)
 
     def test_group_lasso_over_blocks(self) -> None:
@@ -102,7 +102,7 @@ class TestTheOptimum:
         partition = vfl.FeaturePartition(
             {"bank": ["a0", "a1"], "telco": ["b0", "b1"]}, label=("telco", "y"), blocks=blocks
         )
-        spec = replace(job(penalty=vfl.GroupLasso(0.1)), partition=partition)
+        spec = replace(job(penalty=vfl.penalties.GroupLasso(0.1)), partition=partition)
         descent = replace(spec, solver=vfl.SkGD(passes=500))
         here, there = (vfl.train(each, table(), at="inprocess") for each in (spec, descent))
         np.testing.assert_allclose(here.coef_, there.coef_, atol=1e-6)
@@ -192,7 +192,7 @@ class TestTheCharge:
         assert 0.6 < deviation < 1.5
 
 
-def audit(x: float, seed: int, solver: vfl.NoisyGram) -> float:
+def audit(x: float, seed: int, solver: vfl.solvers.NoisyGram) -> float:
     """Return the attacker's statistic of one run: all released entries, projected on the canary's effect."""
     spec = job(intercept=False, privacy=private(seed, epsilon=16.0), solver=solver)
     parties = {}
@@ -210,7 +210,7 @@ def audit(x: float, seed: int, solver: vfl.NoisyGram) -> float:
 class TestAudit:
     RUNS = 300
 
-    def bound(self, solver: vfl.NoisyGram) -> tuple[float, float]:
+    def bound(self, solver: vfl.solvers.NoisyGram) -> tuple[float, float]:
         arms = [np.array([audit(x, 2 * s + k, solver) for s in range(self.RUNS)]) for k, x in enumerate((1.0, 0.0))]
         middle = np.mean([audit(x, 10**6 + s, solver) for s in range(20) for x in (1.0, 0.0)])
         wrong = [int((arms[1] > middle).sum()), int((arms[0] <= middle).sum())]
@@ -221,7 +221,7 @@ class TestAudit:
     @pytest.mark.slow  # tests/solvers/test_audits.py says the same by the exact likelihood ratio
     def test_the_claim_holds_and_is_tight(self) -> None:
         claimed = mu_of(16.0, 1e-5)
-        lower, seen = self.bound(vfl.NoisyGram(clip=1.0))
+        lower, seen = self.bound(vfl.solvers.NoisyGram(clip=1.0))
         assert 2.0 <= claimed <= 4.0
         assert lower <= claimed
         assert abs(seen - claimed) < 3 * math.sqrt(2 / self.RUNS + claimed**2 / (4 * self.RUNS))
@@ -230,7 +230,7 @@ class TestAudit:
         """C² instead of √2·C², the bound for adding or removing a record."""
         true = GramClip.sensitivity.fget
         monkeypatch.setattr(GramClip, "sensitivity", property(lambda clip: true(clip) / math.sqrt(2.0)))
-        assert self.bound(vfl.NoisyGram(clip=1.0))[0] > mu_of(16.0, 1e-5)
+        assert self.bound(vfl.solvers.NoisyGram(clip=1.0))[0] > mu_of(16.0, 1e-5)
 
 
 class TestLeastSquares:
@@ -278,8 +278,16 @@ REFUSED = {
         "needs loss=",
     ),
     "huber": ({"loss": "huber"}, SpecificationError, "that of huber does not: use SkGD"),
-    "no clip": ({"solver": vfl.NoisyGram(clip=math.inf)}, PrivacyError, "clip=inf bounds no record's influence"),
-    "groups": ({"penalty": vfl.GroupLasso(0.1)}, SpecificationError, "groups columns by the partition's blocks"),
+    "no clip": (
+        {"solver": vfl.solvers.NoisyGram(clip=math.inf)},
+        PrivacyError,
+        "clip=inf bounds no record's influence",
+    ),
+    "groups": (
+        {"penalty": vfl.penalties.GroupLasso(0.1)},
+        SpecificationError,
+        "groups columns by the partition's blocks",
+    ),
 }
 
 
@@ -293,15 +301,15 @@ def test_refusals_name_the_missing_requirement(case: str) -> None:
 @pytest.mark.parametrize("option", ["clip", "label_scale"])
 def test_options_are_positive(option: str) -> None:
     with pytest.raises(SpecificationError, match=f"NoisyGram: {option} must be positive"):
-        vfl.NoisyGram(**{option: 0.0})
+        vfl.solvers.NoisyGram(**{option: 0.0})
 
 
 def test_label_bounds_are_needed_for_the_defaults() -> None:
     bounds = {c: BOUNDS[c] for c in COLUMNS}
-    spec = job(privacy=private(), bounds=bounds, solver=vfl.NoisyGram(clip=1.0))
+    spec = job(privacy=private(), bounds=bounds, solver=vfl.solvers.NoisyGram(clip=1.0))
     with pytest.raises(PrivacyError, match="needs bounds"):
         plan(spec, N)
-    plan(replace(spec, solver=vfl.NoisyGram(clip=1.0, label_scale=0.2)), N)
+    plan(replace(spec, solver=vfl.solvers.NoisyGram(clip=1.0, label_scale=0.2)), N)
 
 
 def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
@@ -314,7 +322,7 @@ def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
             encoding="utf-8",
         )
         policies[party] = path
-    spec = job(privacy=private(), solver=vfl.NoisyGram())
+    spec = job(privacy=private(), solver=vfl.solvers.NoisyGram())
     result = vfl.train(spec, vfl.Source(table(), policy=policies), at="inprocess")
     np.testing.assert_array_equal(result.w, vfl.train(spec, table(), at="inprocess").w)
 
@@ -368,8 +376,8 @@ PRIVATE = vfl.Privacy(epsilon=1.0, delta=1e-5)
         (PRIVATE, vfl.SkGD(passes=2), "squared"),
         (None, vfl.SkGD(passes=2), "squared"),
         (PRIVATE, vfl.SkGD(joint=True), "squared"),
-        (PRIVATE, vfl.NoisyGram(constant=True), "squared"),
-        (PRIVATE, vfl.OutputPerturbation(), "huber"),
+        (PRIVATE, vfl.solvers.NoisyGram(constant=True), "squared"),
+        (PRIVATE, vfl.solvers.OutputPerturbation(), "huber"),
     ],
     ids=["no joint steps", "no privacy", "joint steps declined", "the constant model", "exact gradients"],
 )

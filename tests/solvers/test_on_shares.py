@@ -62,7 +62,7 @@ def test_joint_steps_are_the_default_where_the_public_rule_takes_them():
         {"solver": vfl.SkGD(block_size=4)},
         {"solver": vfl.SkGD(sampling="cyclic")},
         {"solver": vfl.SkGD(step_size=0.5)},
-        {"solver": vfl.CD()},
+        {"solver": vfl.solvers.CD()},
     ],
     ids=["refused", "passes", "blocks", "order", "step", "CD"],
 )
@@ -78,11 +78,11 @@ def test_joint_steps_that_are_asked_for():
     assert found.solver.joint
     assert found.solver.block_size == 4
     assert found.sharing.versions == 50
-    with pytest.raises(vfl.SpecificationError, match="joint=True needs single columns"):
+    with pytest.raises(vfl.errors.SpecificationError, match="joint=True needs single columns"):
         planned(solver=vfl.SkGD(joint=True), privacy=LONG, partition=BLOCKS)
 
 
-@pytest.mark.parametrize("solver", [vfl.SkGD(block_size=2, passes=4), vfl.CD(passes=4)])
+@pytest.mark.parametrize("solver", [vfl.SkGD(block_size=2, passes=4), vfl.solvers.CD(passes=4)])
 def test_given_blocks_stay(solver):
     assert planned(solver=solver).solver.block_size == solver.block_size
 

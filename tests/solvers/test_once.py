@@ -87,12 +87,12 @@ def test_a_run_without_budget_asks_nothing_more(
     [
         vfl.SkGD(),
         vfl.SkGD(clip="coordinate"),
-        vfl.CD(),
-        vfl.GCD(),
-        vfl.GD(),
-        vfl.SGD(sampling="disjoint"),
-        vfl.SVRG(sampling="disjoint"),
-        vfl.SCD(sampling="disjoint"),
+        vfl.solvers.CD(),
+        vfl.solvers.GCD(),
+        vfl.solvers.GD(),
+        vfl.solvers.SGD(sampling="disjoint"),
+        vfl.solvers.SVRG(sampling="disjoint"),
+        vfl.solvers.SCD(sampling="disjoint"),
     ],
 )
 def test_a_run_that_can_pay_for_nothing_ends_where_it_starts(solver) -> None:
@@ -115,8 +115,8 @@ def test_a_run_that_can_pay_for_nothing_ends_where_it_starts(solver) -> None:
 
 def test_shares_travel_in_job_files_and_digests_only_if_they_are_given(tmp_path) -> None:
     spec = setting.job(vfl.SkGD(passes=6), epsilon=2.0)
-    given = setting.job(vfl.SkGD(passes=6, shares=vfl.Shares(label_share=0, record_clip=0.5)), epsilon=2.0)
-    empty = setting.job(vfl.SkGD(passes=6, shares=vfl.Shares()), epsilon=2.0)
+    given = setting.job(vfl.SkGD(passes=6, shares=vfl.solvers.Shares(label_share=0, record_clip=0.5)), epsilon=2.0)
+    empty = setting.job(vfl.SkGD(passes=6, shares=vfl.solvers.Shares()), epsilon=2.0)
     assert empty.digest == spec.digest != given.digest
     assert "shares" not in spec.to_toml()
     write(given, tmp_path / "job.toml")
@@ -128,5 +128,5 @@ def test_shares_travel_in_job_files_and_digests_only_if_they_are_given(tmp_path)
 
 
 def test_shares_are_one_object() -> None:
-    with pytest.raises(SpecificationError, match=r"shares must be vfl.Shares"):
+    with pytest.raises(SpecificationError, match=r"shares must be vfl.solvers.Shares"):
         vfl.SkGD(shares={"label_share": 0.0})

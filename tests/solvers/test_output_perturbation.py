@@ -48,7 +48,7 @@ def job(**options: object) -> vfl.Job:
         "penalty": vfl.L2(LAMBDA),
         "privacy": None,
         "bounds": BOUNDS,
-        "solver": vfl.OutputPerturbation(constant=False),
+        "solver": vfl.solvers.OutputPerturbation(constant=False),
     }
     return vfl.Job(partition=PARTITION, **(given | options))
 
@@ -91,7 +91,7 @@ class TestTheMinimiser:
         assert np.isfinite(vfl.train(spec, data, at="inprocess").w).all()
 
     def test_too_few_steps_are_detected(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(vfl.OutputPerturbation, "steps", lambda self, problem: 3)
+        monkeypatch.setattr(vfl.solvers.OutputPerturbation, "steps", lambda self, problem: 3)
         with pytest.raises(PrivacyError, match="not reached"):
             vfl.train(job(privacy=private()), table(), at="inprocess")
 
@@ -99,7 +99,7 @@ class TestTheMinimiser:
 class TestTheSensitivity:
     def test_the_sensitivity_is_that_of_the_docstring(self) -> None:
         problem = problem_of(job(privacy=private()), N)
-        solver = vfl.OutputPerturbation(tolerance=0.01, constant=False).resolve(problem)
+        solver = vfl.solvers.OutputPerturbation(tolerance=0.01, constant=False).resolve(problem)
         ((event, count),) = solver.releases(problem)
         Λ = math.sqrt(4.0)  # three columns and the intercept within ±1, slope 1
         exact = 2 * Λ / (LAMBDA * N) * 1.01
@@ -112,7 +112,7 @@ class TestTheSensitivity:
     def test_no_replacement_moves_the_minimiser_further(self) -> None:
         """Adversarial pairs: the last record moves between corners, with either label."""
         problem = problem_of(job(privacy=private()), 20)
-        ((event, _),) = vfl.OutputPerturbation(constant=False).resolve(problem).releases(problem)
+        ((event, _),) = vfl.solvers.OutputPerturbation(constant=False).resolve(problem).releases(problem)
         base = {c: table()[c][:20].copy() for c in (*COLUMNS, "y")}
         found = []
         for x in (-1.0, 1.0):
@@ -233,7 +233,7 @@ def test_huber_works_where_squared_loss_cannot() -> None:
 
 REFUSED = {
     "no penalty": (
-        {"penalty": vfl.NoPenalty()},
+        {"penalty": vfl.penalties.NoPenalty()},
         "needs a strongly convex objective.*the none penalty adds no convexity",
     ),
     "lasso": ({"penalty": vfl.L1(0.1)}, "the l1 penalty adds no convexity: use L2"),
@@ -243,7 +243,7 @@ REFUSED = {
     ),
     "hinge": ({"loss": "hinge"}, "OutputPerturbation with loss='hinge' needs a bounded second derivative"),
     "a tolerance beyond doubles": (
-        {"solver": vfl.OutputPerturbation(tolerance=1e-15)},
+        {"solver": vfl.solvers.OutputPerturbation(tolerance=1e-15)},
         "below what double precision can verify",
     ),
 }
@@ -259,13 +259,13 @@ def test_refusals_name_the_missing_requirement(case: str) -> None:
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, math.inf, math.nan])
 def test_a_tolerance_is_positive(tolerance: float) -> None:
     with pytest.raises(SpecificationError, match="tolerance must be positive"):
-        vfl.OutputPerturbation(tolerance=tolerance)
+        vfl.solvers.OutputPerturbation(tolerance=tolerance)
 
 
 def test_bounds_are_needed() -> None:
     open_columns = replace(problem_of(job(privacy=private()), N), reach=np.full(4, math.inf))
     with pytest.raises(PrivacyError, match="needs declared bounds"):
-        vfl.OutputPerturbation().resolve(open_columns)
+        vfl.solvers.OutputPerturbation().resolve(open_columns)
 
 
 def test_publication_is_charged_before_it_is_made() -> None:

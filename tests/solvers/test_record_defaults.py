@@ -37,7 +37,13 @@ def test_it_is_the_default_where_the_order_is_without_replacement(loss):
     def clip(solver, **options):
         return plan(job(loss, solver=solver, **options), 30_000).solver.clip
 
-    for solver in (vfl.SkGD(), vfl.CD(), vfl.SkGD(sampling="cyclic"), vfl.SkGD(sampling="full"), vfl.SkGD(parallel=2)):
+    for solver in (
+        vfl.SkGD(),
+        vfl.solvers.CD(),
+        vfl.SkGD(sampling="cyclic"),
+        vfl.SkGD(sampling="full"),
+        vfl.SkGD(parallel=2),
+    ):
         assert clip(solver) == "record"
     for solver in (vfl.SkGD(sampling="uniform"), vfl.SkGD(sampling="nice", tau=1), vfl.SkGD(clip="coordinate")):
         assert isinstance(clip(solver), float)

@@ -121,7 +121,7 @@ def test_private_means_of_rare_counts_stay_near_the_counts(mean: float, epsilon:
     assert 0.5 * table["y"].mean() < found.mean() < 2.0 * table["y"].mean()
 
 
-@pytest.mark.parametrize("solver", [vfl.GD(), vfl.SGD(seed=1)], ids=lambda solver: solver.name)
+@pytest.mark.parametrize("solver", [vfl.solvers.GD(), vfl.solvers.SGD(seed=1)], ids=lambda solver: solver.name)
 @pytest.mark.parametrize(("loss", "scale"), [("poisson", 1e3), ("gamma", 1e-2), ("gamma", 1e3)])
 def test_joint_steps_follow_the_unit(solver: Any, loss: str, scale: float) -> None:
     table = table_of(loss, scale)
@@ -132,7 +132,9 @@ def test_joint_steps_follow_the_unit(solver: Any, loss: str, scale: float) -> No
 
 def test_gcd_without_noise_follows_the_unit() -> None:
     table = table_of("poisson", 1e3)
-    found = vfl.train(job("poisson", 1.2 * table["y"].max(), solver=vfl.GCD()), table, at="inprocess").predict(table)
+    found = vfl.train(job("poisson", 1.2 * table["y"].max(), solver=vfl.solvers.GCD()), table, at="inprocess").predict(
+        table
+    )
     assert found.mean() == pytest.approx(table["y"].mean(), rel=1e-3)
 
 
@@ -161,7 +163,7 @@ def test_one_record_moves_the_magnitudes_by_its_two_bins() -> None:
 def test_a_run_that_made_all_passes_says_that_it_has_not_converged() -> None:
     table = table_of("gamma", 1.0)
     with pytest.warns(ConvergenceWarning, match="has not converged in 1,000 passes"):
-        vfl.train(job("gamma", 2.0 * table["y"].max(), solver=vfl.GD()), table, at="inprocess")
+        vfl.train(job("gamma", 2.0 * table["y"].max(), solver=vfl.solvers.GD()), table, at="inprocess")
 
 
 def test_a_model_at_its_limit_says_so() -> None:

@@ -32,7 +32,9 @@ def test_ridge(sampling: str) -> None:
     y = setting.table("squared")["y"]
     peer = peers.Ridge(setting.STRENGTH * setting.N, fit_intercept=False).fit(columns(), y).coef_
     assert (
-        setting.distance(setting.job(vfl.SCD(sampling=sampling, batch_size=30, overlap=10, passes=60), "squared"), peer)
+        setting.distance(
+            setting.job(vfl.solvers.SCD(sampling=sampling, batch_size=30, overlap=10, passes=60), "squared"), peer
+        )
         < 1e-6
     )
 
@@ -40,18 +42,18 @@ def test_ridge(sampling: str) -> None:
 def test_logistic() -> None:
     fitted = peers.LogisticRegression(C=1 / (setting.STRENGTH * setting.N), fit_intercept=False, tol=1e-10)
     peer = np.ravel(fitted.fit(columns(), setting.table("logistic")["y"]).coef_)
-    assert setting.distance(setting.job(vfl.SCD(batch_size=30, overlap=10, passes=60)), peer) < 1e-6
+    assert setting.distance(setting.job(vfl.solvers.SCD(batch_size=30, overlap=10, passes=60)), peer) < 1e-6
 
 
 def test_hinge() -> None:
     svm = LinearSVC(C=1 / (setting.STRENGTH * setting.N), loss="hinge", fit_intercept=False, tol=1e-10, max_iter=10**6)
     peer = np.ravel(svm.fit(columns(), setting.table("hinge")["y"]).coef_)
-    assert setting.distance(setting.job(vfl.SCD(batch_size=30, overlap=10, passes=250), "hinge"), peer) < 1e-6
+    assert setting.distance(setting.job(vfl.solvers.SCD(batch_size=30, overlap=10, passes=250), "hinge"), peer) < 1e-6
 
 
 @pytest.mark.parametrize("loss", ["smoothed_hinge", "squared"])
 def test_other_smooth_losses_and_a_penalised_intercept(loss: str) -> None:
-    spec = setting.job(vfl.SCD(batch_size=30, overlap=10, passes=100), loss, intercept=True)
+    spec = setting.job(vfl.solvers.SCD(batch_size=30, overlap=10, passes=100), loss, intercept=True)
     assert setting.distance(spec, setting.optimum(loss, column_of_ones=True)) < 1e-6
     assert "intercept included" in make_plan(spec, setting.N).explain()
 
@@ -89,7 +91,7 @@ def test_the_state_equals_the_releases() -> None:
 
 
 def test_only_v_is_released() -> None:
-    spec = setting.job(vfl.SCD(passes=2, batch_size=100), epsilon=1.0)
+    spec = setting.job(vfl.solvers.SCD(passes=2, batch_size=100), epsilon=1.0)
     made, _ = setting.drive(spec)
     assert {record.kind for record in made if record.released} == {"Backward"}
     assert all(sum(u.size for u in record.released) == 4 for record in made if record.released)
@@ -99,13 +101,13 @@ def test_only_v_is_released() -> None:
     ("options", "said"),
     [
         ({"penalty": vfl.L1(0.1)}, "give an L2 penalty"),
-        ({"penalty": vfl.NoPenalty()}, "give an L2 penalty"),
+        ({"penalty": vfl.penalties.NoPenalty()}, "give an L2 penalty"),
         ({"penalty": vfl.L2(0.0)}, "positive strength"),
     ],
 )
 def test_a_penalty_without_a_dual_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
-        make_plan(setting.job(vfl.SCD(), **options), setting.N)
+        make_plan(setting.job(vfl.solvers.SCD(), **options), setting.N)
 
 
 def test_a_loss_without_a_dual_step_is_refused() -> None:
@@ -113,10 +115,10 @@ def test_a_loss_without_a_dual_step_is_refused() -> None:
         name = "pinball"
         closed_dual = False
 
-    problem = problem_of(setting.job(vfl.SCD(), "hinge"), setting.N)
+    problem = problem_of(setting.job(vfl.solvers.SCD(), "hinge"), setting.N)
     object.__setattr__(problem, "loss", Pinball())
     with pytest.raises(SpecificationError, match="neither"):
-        vfl.SCD().resolve(problem)
+        vfl.solvers.SCD().resolve(problem)
 
 
 class TestBoth:
@@ -125,7 +127,7 @@ class TestBoth:
     def test_it_costs_the_root_of_two(self) -> None:
         options: dict[str, Any] = {"sampling": "disjoint", "passes": 3, "batch_size": 100, "clip": 0.5}
         (alone, count), (both, again) = (
-            make_plan(setting.job(vfl.SCD(release=release, **options), epsilon=2.0), setting.N).releases[0]
+            make_plan(setting.job(vfl.solvers.SCD(release=release, **options), epsilon=2.0), setting.N).releases[0]
             for release in ("v", "both")
         )
         assert count == again == 3
@@ -159,11 +161,11 @@ class TestBoth:
 
     def test_without_noise_there_is_nothing_to_add(self) -> None:
         options: dict[str, Any] = {"sampling": "disjoint", "passes": 3}
-        alone, both = (setting.drive(setting.job(vfl.SCD(release=r, **options)))[1].w for r in ("v", "both"))
+        alone, both = (setting.drive(setting.job(vfl.solvers.SCD(release=r, **options)))[1].w for r in ("v", "both"))
         np.testing.assert_array_equal(alone, both)
 
     def test_a_resumed_run_ends_in_the_same_model_to_the_bit(self) -> None:
-        spec = setting.job(vfl.SCD(release="both", batch_size=100, passes=2), epsilon=2.0)
+        spec = setting.job(vfl.solvers.SCD(release="both", batch_size=100, passes=2), epsilon=2.0)
         made, outcome = setting.drive(spec)
         assert outcome.plan.solver.sampling == "disjoint"  # type: ignore[attr-defined]
         for length in (2, 5, len(made) - 1):
@@ -171,9 +173,9 @@ class TestBoth:
 
     def test_secret_samples_are_refused(self) -> None:
         with pytest.raises(PrivacyError, match="shows which records were drawn"):
-            vfl.SCD(release="both", sampling="poisson")
+            vfl.solvers.SCD(release="both", sampling="poisson")
         with pytest.raises(SpecificationError, match="one of v, both"):
-            vfl.SCD(release="alpha")
+            vfl.solvers.SCD(release="alpha")
 
 
 def test_one_record_at_a_time_is_sequential_ascent() -> None:
@@ -185,5 +187,5 @@ def test_one_record_at_a_time_is_sequential_ascent() -> None:
             ζ = (y[i] - X[i] @ w - α[i]) / (1.0 + X[i] @ X[i] / λn)
             α[i] += ζ
             w += ζ * X[i] / λn
-    solver = vfl.SCD(batch_size=1, overlap=1.0, sampling="disjoint", passes=2, seed=7)
+    solver = vfl.solvers.SCD(batch_size=1, overlap=1.0, sampling="disjoint", passes=2, seed=7)
     np.testing.assert_allclose(setting.drive(setting.job(solver, "squared"))[1].w, w, atol=1e-12)

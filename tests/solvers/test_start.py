@@ -19,10 +19,10 @@ from vfl.solvers.rules.record_defaults import start_share
 N, P = 1_000, 30
 FEATURES = [f"x{j}" for j in range(P)]
 SOLVERS = {
-    "logistic": (vfl.SkGD, vfl.GD, vfl.SGD, vfl.SVRG, vfl.SCD),
-    "hinge": (vfl.SGD, vfl.SCD),
-    "poisson": (vfl.SkGD, vfl.GD),
-    "squared": (vfl.SkGD, vfl.GD, vfl.SCD),
+    "logistic": (vfl.SkGD, vfl.solvers.GD, vfl.solvers.SGD, vfl.solvers.SVRG, vfl.solvers.SCD),
+    "hinge": (vfl.solvers.SGD, vfl.solvers.SCD),
+    "poisson": (vfl.SkGD, vfl.solvers.GD),
+    "squared": (vfl.SkGD, vfl.solvers.GD, vfl.solvers.SCD),
 }
 
 
@@ -73,7 +73,7 @@ def test_huber_loss_buys_its_mean_more_exactly_than_squared_loss() -> None:
     """The noise of the mean is 1.2 % of the declared range in place of 3 %, unless that takes more than 0.6 of μ²."""
     shares = {}
     for loss in ("squared", vfl.losses.Huber(width=1.0)):
-        spec = replace(job(vfl.GD(), "squared", epsilon=0.4), loss=loss)
+        spec = replace(job(vfl.solvers.GD(), "squared", epsilon=0.4), loss=loss)
         problem = problem_of(spec, N)
         shares[problem.loss.name] = (start_share(problem), problem.mu * N)
     for name, parts in (("squared", 33.0), ("huber", 83.0)):
@@ -82,7 +82,11 @@ def test_huber_loss_buys_its_mean_more_exactly_than_squared_loss() -> None:
     assert shares["huber"][0] > 3.0 * shares["squared"][0]
 
 
-@pytest.mark.parametrize("solver", [vfl.GD(), vfl.SGD(), vfl.SVRG(), vfl.SCD()], ids=lambda solver: solver.name)
+@pytest.mark.parametrize(
+    "solver",
+    [vfl.solvers.GD(), vfl.solvers.SGD(), vfl.solvers.SVRG(), vfl.solvers.SCD()],
+    ids=lambda solver: solver.name,
+)
 def test_it_is_charged_within_the_budget(solver: Any) -> None:
     planned = make_plan(job(solver, "logistic", epsilon=1.0), N)
     share = planned.solver.label_share
@@ -95,7 +99,10 @@ def test_it_is_charged_within_the_budget(solver: Any) -> None:
     assert any("constant model" in line for line in planned.solver.explain(planned.problem))
 
 
-@pytest.mark.parametrize("solver", [vfl.GD(passes=3), vfl.SGD(passes=2), vfl.SVRG(passes=2), vfl.SCD(passes=2)])
+@pytest.mark.parametrize(
+    "solver",
+    [vfl.solvers.GD(passes=3), vfl.solvers.SGD(passes=2), vfl.solvers.SVRG(passes=2), vfl.solvers.SCD(passes=2)],
+)
 def test_messages_and_charges_are_as_planned(solver: Any) -> None:
     spec = setting.job(replace(solver), epsilon=1.0, intercept=True)
     planned = make_plan(spec, setting.N)
@@ -112,10 +119,10 @@ def test_messages_and_charges_are_as_planned(solver: Any) -> None:
 @pytest.mark.parametrize(
     ("solver", "options"),
     [
-        (vfl.GD(clip=1.0), {}),
-        (vfl.GD(label_share=0.0), {}),
-        (vfl.GD(), {"intercept": False}),
-        (vfl.GD(), {"privacy": None}),
+        (vfl.solvers.GD(clip=1.0), {}),
+        (vfl.solvers.GD(label_share=0.0), {}),
+        (vfl.solvers.GD(), {"intercept": False}),
+        (vfl.solvers.GD(), {"privacy": None}),
     ],
 )
 def test_nothing_is_released_where_the_options_say_so_or_nothing_could_start_there(solver: Any, options: Any) -> None:
@@ -125,6 +132,6 @@ def test_nothing_is_released_where_the_options_say_so_or_nothing_could_start_the
 
 def test_bad_shares_are_refused() -> None:
     with pytest.raises(SpecificationError, match="label_share must"):
-        vfl.GD(label_share=1.0)
+        vfl.solvers.GD(label_share=1.0)
     with pytest.raises(SpecificationError, match="Leave label_share out"):
-        make_plan(replace(job(vfl.GD(label_share=0.1), "logistic"), intercept=False), N)
+        make_plan(replace(job(vfl.solvers.GD(label_share=0.1), "logistic"), intercept=False), N)

@@ -22,8 +22,8 @@ def test_changes_are_applied_to_the_job():
     tuning = tuning_of(job(), [{}, {"penalty": {"strength": 0.5}}, {"penalty": {"kind": "l1", "strength": 0.2}}])
     assert [each.penalty for each in tuning.jobs] == [vfl.L2(0.01), vfl.L2(0.5), vfl.L1(0.2)]
     assert tuning.jobs[0].digest == job().digest
-    given = tuning_of(job(), [job(), dataclasses.replace(job(), solver=vfl.CD(passes=3), name="other")])
-    assert given.jobs[1].solver == vfl.CD(passes=3)
+    given = tuning_of(job(), [job(), dataclasses.replace(job(), solver=vfl.solvers.CD(passes=3), name="other")])
+    assert given.jobs[1].solver == vfl.solvers.CD(passes=3)
     assert given.jobs[1].name == "small"
     assert tuning_of(job(), [{}, {"penalty.strength": 0.5, "solver.passes": 3}]).jobs[1].solver.passes == 3
 
@@ -131,7 +131,7 @@ def test_bad_options_are_refused():
 
 
 def test_candidates_choose_pairs_and_find_knots():
-    both = {"a": vfl.Curve(), "b": vfl.Numeric((-1, 1)), "ab": vfl.Pair("a", "b")}
+    both = {"a": vfl.Curve(), "b": vfl.Numeric((-1, 1)), "ab": vfl.columns.Pair("a", "b")}
     partition = vfl.FeaturePartition({"bank": ["a", "b", "ab"]}, label=("bank", "y"))
     base = job(columns=both, partition=partition)
     tune = tuning_of(base, [{}, {"columns.ab.kind": "dropped"}, {"columns.ab.pieces": 3}])

@@ -87,7 +87,7 @@ RELEASED = ("unpack", "write", "remove")
 def entries(folder: Path, kind: str) -> list[object]:
     if not (folder / "ledger.db").exists():
         return []
-    found = json.loads(vfl.SqliteLedger(folder / "ledger.db").export())["entries"]
+    found = json.loads(vfl.Ledger(folder / "ledger.db").open().export())["entries"]
     return [entry for entry in found if entry["kind"] == kind]
 
 

@@ -35,7 +35,7 @@ def test_a_tune_on_ray(tmp_path):
 def test_organisations_choose_pairs_as_one_process_does(tmp_path):
     base = job(
         partition=vfl.FeaturePartition({"bank": ["a", "b", "ab"], "telco": ["c", "d"]}, label=("bank", "y")),
-        columns={"*": vfl.Curve(), "ab": vfl.Pair("a", "b")},
+        columns={"*": vfl.Curve(), "ab": vfl.columns.Pair("a", "b")},
         privacy=vfl.Privacy(epsilon=8.0, delta=1e-6, noise=vfl.SeededNoise(5)),
     )
     choice = [{}, {"columns.ab.kind": "dropped"}]

@@ -35,6 +35,7 @@ from vfl.launch.engines import inprocess
 from vfl.launch.run.verification import verify_run
 from vfl.privacy.accountants import SelectionAccountant, ZCdpAccountant
 from vfl.privacy.events import Selection, bare
+from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.ledger.composition import Accounting, plan_cost
 from vfl.privacy.private_selection import epsilon_of
 from vfl.privacy.spending import UNIT_BITS
@@ -49,7 +50,7 @@ def tuned(base=None, data=None, **options):
 
 
 def ledger_of(path, epsilon=10.0):
-    ledger = vfl.SqliteLedger(path)
+    ledger = vfl.Ledger(path).open()
     ledger.set_cap("small", epsilon=epsilon, delta=1e-6)
     return ledger
 
@@ -109,7 +110,7 @@ def test_a_choice_of_pairs_hands_on_the_winners_knots(id, tmp_path, monkeypatch)
     sources = {"bank": data[["id", "a", "b", "y"]], "telco": data[["id", "c", "d"]].iloc[:: -1 if id else 1]}
     base = job(
         partition=vfl.FeaturePartition({"bank": ["a", "b", "ab"], "telco": ["c", "d"]}, label=("bank", "y")),
-        columns={"*": vfl.Curve(), "ab": vfl.Pair("a", "b")},
+        columns={"*": vfl.Curve(), "ab": vfl.columns.Pair("a", "b")},
         privacy=vfl.Privacy(epsilon=8.0, delta=1e-6, noise=vfl.SeededNoise(5)),
         id=id,
     )
@@ -262,7 +263,7 @@ def kept(folder):
     """Return all that a finished tune leaves behind, without the winner's own files and without random names and times."""
     entries = [
         {name: value for name, value in entry.items() if name not in ("recorded", "hash", "run", "dataset")}
-        for entry in json.loads(vfl.SqliteLedger(folder / "ledger.db").export())["entries"]
+        for entry in json.loads(vfl.Ledger(folder / "ledger.db").open().export())["entries"]
     ]
     state = json.loads((folder / "tune.json").read_text())
     return files(folder), entries, {name: state[name] for name in state if name not in ("run", "ledger")}
@@ -375,7 +376,7 @@ def test_a_failure_of_a_participant_ends_the_tune_and_it_is_resumed(tmp_path, mo
     done = []
     found = resume(tmp_path / "run", table(), at="inprocess", watch=done.append)
     assert [event.number for event in done if isinstance(event, Begun)] == [2, 3]
-    assert len(charges(vfl.SqliteLedger(tmp_path / "run" / "ledger.db"))) == 2
+    assert len(charges(vfl.Ledger(tmp_path / "run" / "ledger.db").open())) == 2
     assert found.certificate.epsilon <= 1.0
     assert verify_run(tmp_path / "run").ok
 
@@ -390,7 +391,7 @@ def test_a_resumed_tune_keeps_its_trials_where_its_ledger_cannot_be_read(tmp_pat
         raise LedgerError("the ledger is locked")
 
     with monkeypatch.context() as broken:
-        broken.setattr(vfl.SqliteLedger, "show", locked)
+        broken.setattr(SqliteLedger, "show", locked)
         with pytest.raises(LedgerError) as caught:
             resume(tmp_path / "run", table(), at="inprocess", watch=quiet)
     assert any("vfl resume" in note for note in caught.value.__notes__)
@@ -497,7 +498,7 @@ def test_a_tune_finds_n_as_a_run_does_where_delta_stands_for_it(tmp_path):
     found = tuned(spec, opened, at=vfl.InProcess(), output=tmp_path / "out")
     assert found.certificate.n_records == 380
     assert found.certificate.delta == pytest.approx(1 / 380**2)
-    (book,) = vfl.SqliteLedger(tmp_path / "bank.book").show()
+    (book,) = vfl.Ledger(tmp_path / "bank.book").open().show()
     assert [run.status for run in book.runs] == ["settled"] * 3  # finding n has reserved nothing
 
 

@@ -88,7 +88,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run on a ledger, an interrupted run, a job with an evil name, and files that are not ours."""
     root: Path = tmp_path_factory.mktemp("work")
     (root / "runs").mkdir()
-    ledger = vfl.SqliteLedger(root / "owner.db")
+    ledger = vfl.Ledger(root / "owner.db").open()
     ledger.set_cap("credit-2026", epsilon=4.0, delta=1e-6)
     vfl.train(
         job(dataset="credit-2026", holdout=0.3),
@@ -201,7 +201,7 @@ def test_bounds_stand_on_one_line_of_the_declarations(tmp_path: Path) -> None:
 
 def test_a_ledger_is_drawn_as_a_bar(server: Server) -> None:
     said = page(server, "ledger/owner.db").text
-    balance = vfl.SqliteLedger(server.site.root / "owner.db", readonly=True).show()[0]
+    balance = vfl.Ledger(server.site.root / "owner.db", readonly=True).open().show()[0]
     assert "credit-2026" in said
     assert f"width:{100 * balance.spent / 4.0:.2f}%" in said
     assert str(text(balance.sums)) in said

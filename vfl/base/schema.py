@@ -372,7 +372,7 @@ class Scaling:
         if scaling == "bounds" and (missing := schema.unbounded(columns)):
             raise SpecificationError(
                 f"no bounds for column {missing[0]!r}: declare {entry('bounds', missing[0], '(low, high)', '[LOW, HIGH]')}, "
-                "release them with vfl.private_bounds, or use scaling='none'"
+                "release them with vfl.releases.private_bounds, or use scaling='none'"
             )
         declared = {column: schema[column] for column in columns}
         limits = [

@@ -26,7 +26,7 @@ def main(folder: Path) -> None:
     table = examples.table("breast_cancer")
 
     print("Morning: the data owner gives the data set a cap that all jobs on it share.")
-    ledger = vfl.SqliteLedger(folder / "budget.db")
+    ledger = vfl.Ledger(folder / "budget.db").open()
     ledger.set_cap("biopsies", epsilon=2.0, delta=DELTA)
     print(*ledger.show(), sep="\n")
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from vfl.base.arguments import require
 from vfl.base.csv import Csv
-from vfl.errors import JobFileError
+from vfl.errors import JobFileError, LedgerError
 from vfl.job.site import Ray
+from vfl.privacy.ledger import SqliteLedger
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +52,12 @@ class Ledger:
         found = ledger if isinstance(ledger, Ledger) else cls(ledger)
         path = None if found.path is None else str(Path(found.path).resolve())
         return cls(path, found.allow_network_file_system)
+
+    def open(self) -> SqliteLedger:
+        """Return the ledger, to set caps and to show what is spent. Raises LedgerError for a ledger without a path."""
+        if self.path is None:
+            raise LedgerError("this ledger names no file: give a path, vfl.Ledger(FILE)")
+        return SqliteLedger(self.path, allow_network_file_system=self.allow_network_file_system)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -488,7 +488,7 @@ class Job:
             if not (declared and clipped):
                 raise PrivacyError(
                     f"no bounds for column {column!r}: declare {_bounds(column)}, or release them with "
-                    "vfl.private_bounds. To train without bounds, set scaling='none', an explicit clip in the solver "
+                    "vfl.releases.private_bounds. To train without bounds, set scaling='none', an explicit clip in the solver "
                     f"and a smoothness constant M_j for every column (smoothness={{column: M_j}} in Privacy, or column "
                     "= M_j under [privacy.smoothness] of a job file)"
                 )

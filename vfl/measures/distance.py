@@ -72,7 +72,7 @@ def why_none(problem: Problem) -> str:
     if problem.terms is not None:
         return "curves have a smoothness or a shape: leave both out"
     if not problem.penalised.all():
-        return "the intercept is not penalised: train with intercept=False, or with vfl.OutputPerturbation"
+        return "the intercept is not penalised: train with intercept=False, or with vfl.solvers.OutputPerturbation"
     if problem.private and not math.isfinite(lipschitz(problem)):
         return "a record's gradient has no bound: declare bounds for every column"
     return ""

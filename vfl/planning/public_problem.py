@@ -52,7 +52,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
     if job.multinomial and not job.solver.multinomial:
         raise SpecificationError(
             f"{job.solver.name} moves one margin per record, and multinomial loss has one per class: use SkGD, CD or GD, "
-            "or train one class against the rest with vfl.train_one_vs_rest"
+            "or logistic loss for one class against the rest, classes=((A, B), C)"
         )
     if job.privacy is not None and job.privacy.inference and not job.solver.infers:
         raise SpecificationError(

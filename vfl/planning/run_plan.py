@@ -438,8 +438,14 @@ class Plan:
     def _repr_html_(self) -> str:
         return html(title(self), outline(self))
 
+    def forecast(
+        self, *, positives: float | None = None, signal: float | tuple[float, float] | None = None
+    ) -> Forecast:
+        """Return the quality to expect of the run, from public facts and two guesses (`vfl.planning.forecast.forecast`)."""
+        return forecast(self.job, self.n_records, positives=positives, signal=signal)
+
     def outline(self, expected: Forecast) -> str:
-        """Return the plan as text, with a forecast from the caller's guesses (vfl.forecast)."""
+        """Return the plan as text, with a forecast from the caller's guesses (`forecast`)."""
         return text(title(self), outline(self, expected))
 
     def explain(self) -> str:

@@ -1,4 +1,4 @@
-"""Accountants compute the cost of privacy events. An event without a known cost raises UnknownEvent; no event counts as zero.
+"""Accountants compute the cost of privacy events. An event without a known cost raises PrivacyError; no event counts as zero.
 
 | accountant | events | tight |
 |---|---|---|
@@ -138,7 +138,7 @@ def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
         SelectionAccountant. Any other mix gets ZCdpAccountant.
     committed : True if plan and noise are fixed before the first release. PldAccountant then replaces ZCdpAccountant.
 
-    Raises PrivacyError for mixed adjacencies. Raises UnknownEvent for an event that no accountant knows, and for sampled
+    Raises PrivacyError for mixed adjacencies, for an event that no accountant knows, and for sampled
     events in a plan that is not fixed beforehand.
     """
     events = [item if isinstance(item, tuple) else (item, 1) for item in plan]

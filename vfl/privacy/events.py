@@ -1,7 +1,7 @@
 """Privacy events: each describes one release by adjacency, sensitivity and noise. Events do not compute ε.
 
 The coordinator charges an event, and the party draws the noise from the same event, so charge and noise cannot differ.
-Accountants (vfl.privacy.accountants) compute the cost of events. For an unknown event they raise UnknownEvent.
+Accountants (vfl.privacy.accountants) compute the cost of events. For an unknown event they raise PrivacyError.
 """
 
 from __future__ import annotations

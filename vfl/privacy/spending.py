@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
 from vfl.base.types import Adjacency
-from vfl.errors import PrivacyError, UnknownEvent
+from vfl.errors import PrivacyError
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, Selection, bare
 from vfl.privacy.gaussian_dp import require_delta, require_epsilon
 from vfl.privacy.private_selection import dominating_mu
@@ -27,7 +27,7 @@ UNIT_BITS: Final = 256
 def mu_squared(event: Event) -> Fraction:
     """Return (Δ/σ)², exactly. A Gaussian release is Δ/σ-GDP, which is tight (Dong, Roth, Su 2022, Thm. 2.7; Cor. 3.3).
 
-    Raises UnknownEvent for an event of any other type.
+    Raises PrivacyError for an event of any other type.
     """
     event = bare(event)
     if type(event) is Gaussian:  # a subclass could have another cost
@@ -44,7 +44,7 @@ def dominating_mu_squared(event: Selection) -> Fraction:
 def rho(event: Event) -> Fraction:
     """Return ρ such that the release is ρ-zCDP: Gaussian μ²/2, Laplace ε²/2, bounded range ε²/8, selection μ′²/2.
 
-    Bun & Steinke 2016, Prop. 1.6 and 1.4; Cesar & Rogers 2021. Raises UnknownEvent for an event of any other type.
+    Bun & Steinke 2016, Prop. 1.6 and 1.4; Cesar & Rogers 2021. Raises PrivacyError for an event of any other type.
     """
     event = bare(event)
     kind = type(event)
@@ -64,9 +64,9 @@ def rho(event: Event) -> Fraction:
     )
 
 
-def unknown(event: Event, way: str, remedy: str) -> UnknownEvent:
+def unknown(event: Event, way: str, remedy: str) -> PrivacyError:
     """Return the error for an event that this accounting does not support."""
-    return UnknownEvent(f"{way} does not support events of type {type(event).__name__}: {remedy}")
+    return PrivacyError(f"{way} does not support events of type {type(event).__name__}: {remedy}")
 
 
 def require_adjacency(event: Event, adjacency: Adjacency) -> None:
@@ -89,9 +89,9 @@ class Accountant(ABC):
         self._counts: dict[Event, int] = {}
 
     def check(self, event: Event, count: int = 1) -> None:
-        """Raise UnknownEvent for an event without a known cost, and PrivacyError for another adjacency or a bad count."""
+        """Raise PrivacyError for an event without a known cost, for another adjacency, and for a bad count."""
         if not isinstance(event, Event):
-            raise UnknownEvent(f"not an event but a {type(event).__name__}: pass an event of vfl.privacy.events")
+            raise PrivacyError(f"not an event but a {type(event).__name__}: pass an event of vfl.privacy.events")
         require_adjacency(event, self.adjacency)
         try:
             count = operator.index(count)

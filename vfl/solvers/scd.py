@@ -139,7 +139,7 @@ class SCD(BatchSolver):
     The duality gap needs every record's α and margin. No query computes the gap, and no charge would cover the gap, so no
     decision depends on it. The schedule follows from public facts.
 
-    Related: sequential SDCA is batch_size=1, overlap=1, sampling='disjoint'. The primal variant, vfl.CD, descends along
+    Related: sequential SDCA is batch_size=1, overlap=1, sampling='disjoint'. The primal variant, vfl.solvers.CD, descends along
     features instead of records.
 
     F needs λ > 0 on every coordinate: penalty=L2(λ), and the intercept, if any, is penalised too (`plan` says so).

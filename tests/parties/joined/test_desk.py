@@ -78,7 +78,7 @@ def job(**changes: Any) -> vfl.Job:
             "partition": PARTITION,
             "bounds": BOUNDS,
             "privacy": vfl.Privacy(epsilon=1.0),
-            "solver": vfl.GD(passes=3, label_share=0.0),
+            "solver": vfl.solvers.GD(passes=3, label_share=0.0),
         }
         | changes
     )

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.errors import PrivacyError, UnknownEvent
+from vfl.errors import PrivacyError
 from vfl.privacy.accountants import GaussianAccountant, PldAccountant, ZCdpAccountant
 from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian
 from vfl.privacy.gaussian_dp import epsilon_of
@@ -96,7 +96,7 @@ def allowed(event: Event) -> float:
 def _gaussian(event: Event) -> Gaussian | PoissonSubsampledGaussian:
     if isinstance(event, Gaussian | PoissonSubsampledGaussian):
         return event
-    raise UnknownEvent(
+    raise PrivacyError(
         f"an audit cannot check a {type(event).__name__} event: it audits Gaussian releases and selections"
     )
 

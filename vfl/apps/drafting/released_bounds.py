@@ -82,7 +82,7 @@ def release_bounds(
 ) -> ReleasedBounds:
     """Release the open bounds of a draft's numeric columns, (ε, δ)-DP for every record of every party under replace-one.
 
-    Each of k parties with open bounds makes its own release (`vfl.private_bounds`) at ε/k and δ/k, with δ = 1/n². The costs
+    Each of k parties with open bounds makes its own release (`private_bounds`) at ε/k and δ/k, with δ = 1/n². The costs
     add up to at most ε even for a record that all parties hold. Missing cells count as 0. The number of rows of each file
     becomes public. The guarantee assumes that the draft is public, although cells decided which columns are numeric; the
     outcome's `lines` state this assumption.

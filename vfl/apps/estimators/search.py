@@ -67,7 +67,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
 
     Parameters
     ----------
-    estimator : a vertical estimator with an epsilon, such as vfl.VerticalLogisticRegression(epsilon=1.0).
+    estimator : a vertical estimator with an epsilon, such as vfl.sklearn.VerticalLogisticRegression(epsilon=1.0).
     param_grid : {parameter: values}, or a list of such mappings. The parameters may be C, alpha, l1_ratio, penalty, solver,
         max_iter and fit_intercept, which do not change data, bounds or guarantee. At least 2 and at most 64 combinations.
     scoring : 'neg_log_loss' (or 'loss') or 'accuracy' for classes; 'neg_mean_squared_error' ('mse') or
@@ -119,7 +119,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         """
         if not isinstance(self.estimator, VerticalModel):
             raise SpecificationError(
-                f"estimator is a vertical estimator such as vfl.VerticalRidge(), not {self.estimator!r}"
+                f"estimator is a vertical estimator such as vfl.sklearn.VerticalRidge(), not {self.estimator!r}"
             )
         if self.estimator.epsilon is None:
             raise PrivacyError(

@@ -94,7 +94,7 @@ def write_plan(
 ) -> Path:
     """Draw expected quality, noise and cost against ε and n into an .html file; return its path. No data are read.
 
-    positives, signal : guesses, as for `vfl.forecast`.
+    positives, signal : guesses, as for `Plan.forecast`.
 
     Raises SpecificationError for another file ending and for a job without privacy; OutputError if the file cannot be written.
     """

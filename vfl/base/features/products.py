@@ -48,7 +48,7 @@ class Pair(Feature):
         check_options(self)
         if self.a == self.b:
             raise SpecificationError(
-                f"a pair is of two different columns, not of {self.a!r} and itself: declare vfl.Curve or vfl.Power for it"
+                f"a pair is of two different columns, not of {self.a!r} and itself: declare a Curve or a Power for it"
             )
 
     @property

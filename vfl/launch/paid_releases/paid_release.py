@@ -162,7 +162,7 @@ def private_bounds(
 
 @dataclass(frozen=True, slots=True)
 class PrivateQuantiles:
-    """Quantiles that `private_quantiles` found: public values, for edges of vfl.Binned or knots of vfl.Spline.
+    """Quantiles that `private_quantiles` found: public values, for edges of vfl.columns.Binned or knots of vfl.columns.Spline.
 
     edges : {column: the distinct quantiles, ascending}, with 6 digits. If several quantiles lie in one cell of the grid, the
         ends of the cell replace these quantiles.

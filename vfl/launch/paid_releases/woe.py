@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vfl.launch.engines.place import At
     from vfl.privacy.noise import SeededNoise
 
-DECLARE = ": declare vfl.Binned(edges) for it, with edges that are known or released by vfl.private_quantiles"
+DECLARE = ": declare vfl.columns.Binned(edges) for it, with edges that are known or released by vfl.releases.private_quantiles"
 RARE = math.log(1000.0)
 SEEN = 2.0
 """A count is visible if it is at least this many standard deviations of the count's noise. A bin has a weight if one of its two

@@ -20,6 +20,7 @@ from vfl.errors import OutputError
 from vfl.job import file as jobfile
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, fresh_folder, read_model
 from vfl.launch.run.model import Model, labels_of, probabilities_of
+from vfl.launch.run.tracking import log_to_mlflow
 from vfl.launch.sources import on_joined_rows, owned
 from vfl.measures import Findings, Inference
 from vfl.planning import plan as make_plan
@@ -241,7 +242,7 @@ class Result(Model):
             that scores high.
         positive_is_high : True if a likelier positive class scores higher. Use False for a positive class such as 'default'.
         digits : decimal places of the points; None keeps all.
-        woe : weights of evidence that vfl.woe released, to show beside the points.
+        woe : weights of evidence that vfl.releases.woe released, to show beside the points.
 
         Raises SpecificationError unless the loss is logistic and all columns are Curve, Binned, Categorical or Boolean.
         """
@@ -384,6 +385,22 @@ class Result(Model):
         write_whole(folder / CERTIFICATE, certificate.to_json())
         write_whole(folder / MODEL, json.dumps(self.document(), indent=2, ensure_ascii=False))
         return folder
+
+    def log_to_mlflow(self, *, uri: str | None = None, experiment: str = "vfl", run_name: str | None = None) -> str:
+        """Log the run to MLflow as a finished run, with the certificate as an artifact. Return MLflow's run id.
+
+        Only public facts and released values are logged (`vfl.launch.run.tracking.tracked`), so logging costs no privacy.
+        Readers of the tracking server see the statements of the certificate and the findings, but no data and no coefficients.
+        MLflow itself may send usage statistics to its makers, unless MLFLOW_DISABLE_TELEMETRY=true is set.
+
+        uri : tracking server or store; None takes MLflow's own default. experiment : name of the MLflow experiment, which is
+            created if it is missing.
+        run_name : name of the MLflow run; None takes the job's name.
+
+        Raises SpecificationError if MLflow is not installed; OutputError if MLflow refuses, or if the certificate does not
+        hold.
+        """
+        return log_to_mlflow(self, uri=uri, experiment=experiment, run_name=run_name)
 
     def told(self) -> dict[str, Any]:
         """Return the contents of findings.json: all values that were released in addition to the model."""

@@ -31,7 +31,7 @@ OTHER = "(other)"
 class Points:
     """Points of the records whose `column` lies in `category`. party : owner of the column.
 
-    weight, value : weight of evidence of the category, and information value of the column (vfl.woe). None if they were not
+    weight, value : weight of evidence of the category, and information value of the column (`woe`). None if they were not
         released, or if noise dominates them.
     """
 
@@ -89,7 +89,7 @@ def scorecard_of(
     for name, value in (("points_to_double", points_to_double), ("odds", odds)):
         if not (math.isfinite(value) and value > 0):
             raise SpecificationError(f"scorecard: {name} is a positive number, not {value!r}")
-    require("woe", woe, "what vfl.woe returned, or None", fits=woe is None or hasattr(woe, "columns"))
+    require("woe", woe, "what vfl.releases.woe returned, or None", fits=woe is None or hasattr(woe, "columns"))
     if digits is not None:
         require_whole("digits", digits)
     factor = points_to_double / math.log(2.0)
@@ -130,7 +130,7 @@ def _effects(result: Model, column: str, coefficient: dict[str, float]) -> dict[
     else:
         raise SpecificationError(
             f"a scorecard has points per category, and column {column!r} is of kind {declared.kind}: declare vfl.Curve() "
-            "for it, or vfl.Binned(edges) with edges that are known or released by vfl.private_quantiles"
+            "for it, or vfl.columns.Binned(edges) with edges that are known or released by vfl.releases.private_quantiles"
         )
     if missing:
         filled = 0.0 if declared.fill is None else _of_fill(declared, column, declared.fill, coefficient)
@@ -173,7 +173,7 @@ def _of_side(side: Side) -> tuple[list[str], Vector]:
         return list(names), coordinates_at(declared, names)
     raise SpecificationError(
         f"a scorecard has no points for products with column {side.column!r} of kind {declared.kind}: declare vfl.Curve, "
-        "vfl.Binned or vfl.Categorical for it"
+        "vfl.columns.Binned or vfl.Categorical for it"
     )
 
 

@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import OutputError, SpecificationError
 from vfl.launch.engines.connection import require_answer
-from vfl.launch.run.result import require_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from vfl.launch.run.result import Result
 
 UNCHARGED = ("diagnostics",)
 """Findings that are neither noised nor charged, so they are not exported."""
@@ -42,12 +39,11 @@ class TrackedValues:
         return {"params": dict(self.params), "metrics": dict(self.metrics), "tags": dict(self.tags)}
 
 
-def tracked(result: Result) -> TrackedValues:
+def tracked(result: Any) -> TrackedValues:
     """Return the values of a run that a tracker may hold. They cost no privacy, since all of them are public or released.
 
     Raises OutputError if a signed certificate does not fit the model.
     """
-    require_result(result)
     result.require_unaltered("the run is not tracked")
     job, certificate = result.job, result.certificate
     options = {f"solver.{name}": value for name, value in certificate.solver.items() if name != "name"}
@@ -105,21 +101,8 @@ def _named(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def log_to_mlflow(
-    result: Result, *, uri: str | None = None, experiment: str = "vfl", run_name: str | None = None
-) -> str:
-    """Log a run to MLflow as a finished run, with the certificate as an artifact. Return MLflow's run id.
-
-    Only public facts and released values are logged (`vfl.launch.run.tracking.tracked`), so logging costs no privacy. Readers
-    of the tracking server see the statements of the certificate and the findings, but no data and no coefficients. MLflow
-    itself may send usage statistics to its makers, unless MLFLOW_DISABLE_TELEMETRY=true is set.
-
-    uri : tracking server or store; None takes MLflow's own default. experiment : name of the MLflow experiment, which is
-        created if it is missing.
-    run_name : name of the MLflow run; None takes the job's name.
-
-    Raises SpecificationError if MLflow is not installed; OutputError if MLflow refuses, or if the certificate does not hold.
-    """
+def log_to_mlflow(result: Any, *, uri: str | None = None, experiment: str = "vfl", run_name: str | None = None) -> str:
+    """Log a run to MLflow; see `Result.log_to_mlflow`."""
     found = tracked(result)
     client_of, refusals = _mlflow()
     try:

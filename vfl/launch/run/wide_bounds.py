@@ -88,7 +88,7 @@ def _of_columns(result: Result, plan: Plan) -> tuple[str, ...]:
         if spread > 0.0 and high - low >= WIDE * spread:
             said.append(
                 f"the bounds of {name!r} are at least {(high - low) / spread:.3g} times as wide as the released spread of its "
-                "values: declare narrower ones from public knowledge, or release them with vfl.private_bounds"
+                "values: declare narrower ones from public knowledge, or release them with vfl.releases.private_bounds"
                 + (f" (most may also be {clamped}: check the unit)" if outside else "")
             )
         elif outside:

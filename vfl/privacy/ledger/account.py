@@ -105,7 +105,7 @@ class Account:
         """Check charges against the allowance; return those that were not charged before.
 
         Raises BudgetError if the account is closed, LedgerError if a key was charged with another event, BudgetExceeded if
-        the sum would exceed the allowance, and UnknownEvent for an event without a known cost.
+        the sum would exceed the allowance, and PrivacyError for an event without a known cost.
         """
         self.require_open()
         new: dict[ReleaseKey, Event] = {}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfl.base.documents import parse_json
 from vfl.base.types import Adjacency
-from vfl.errors import LedgerError, UnknownEvent, VflError
+from vfl.errors import LedgerError, PrivacyError, VflError
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, PoissonSubsampledGaussian, Selection
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def canonical(value: object) -> str:
 
 @lru_cache(maxsize=8192)
 def encode(event: Event) -> str:
-    """Return the event as canonical JSON. Raises UnknownEvent for a type of event without a name."""
+    """Return the event as canonical JSON. Raises PrivacyError for a type of event without a name."""
     return canonical(as_json(event))
 
 
@@ -118,7 +118,7 @@ def as_json(event: Event) -> dict[str, Any]:
     """Return the event as a dictionary that JSON can represent."""
     name = _NAMES.get(type(event))
     if name is None:
-        raise UnknownEvent(
+        raise PrivacyError(
             f"the ledger has no name for an event of type {type(event).__name__}: add one to vfl.privacy.ledger.codec"
         )
     plain: dict[str, Any] = {"type": name}
@@ -161,7 +161,7 @@ def from_json(plain: Any) -> Event:
 
 def _write_float(value: float) -> str:
     if float(value) != value:
-        raise UnknownEvent(f"{value!r} is not a double, so the ledger could not restore it exactly")
+        raise PrivacyError(f"{value!r} is not a double, so the ledger could not restore it exactly")
     return float(value).hex()
 
 

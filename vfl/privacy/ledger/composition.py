@@ -80,7 +80,7 @@ _MEANING = {Accounting.GDP: _mu_squared, Accounting.ZCDP: _rho}
 
 
 def cost(event: Event, accounting: Accounting) -> int:
-    """Return the units, rounded up, that one release adds to the sum. Raises UnknownEvent for an unknown event."""
+    """Return the units, rounded up, that one release adds to the sum. Raises PrivacyError for an unknown event."""
     return spending.units(event, _MEANING[accounting])
 
 

@@ -79,7 +79,9 @@ class BlockOptions(Solver):
     inner_rounds: int | None = option(whole(), None)
     clip: float | str | None = option(clip_or_rule, None)
     reserve_passes: int = option(whole(0), 0)
-    shares: Shares | None = option(that(lambda value: isinstance(value, Shares), "must be vfl.Shares(...)"), None)
+    shares: Shares | None = option(
+        that(lambda value: isinstance(value, Shares), "must be vfl.solvers.Shares(...)"), None
+    )
     noise_geometry: str = option(one_of(GEOMETRIES), "scaled")
     step_size: float | None = option(require_positive, None)
     momentum: float | None = option(require_number, None)

@@ -1,6 +1,6 @@
-"""Counts of records that runs without a model release: per bin, for `vfl.woe` and `vfl.monitor`, and per power of two.
+"""Counts of records that runs without a model release: per bin, for `vfl.releases.woe` and `vfl.monitor`, and per power of two.
 
-Counts per power of two give the ranges of columns for `vfl.private_bounds`. No job file names these runs.
+Counts per power of two give the ranges of columns for `vfl.releases.private_bounds`. No job file names these runs.
 """
 
 from __future__ import annotations

@@ -94,7 +94,11 @@ def _unfit(solver: BlockOptions, problem: Problem) -> tuple[str, str] | None:
     n = problem.n_records * problem.subsamples
     ridge = n * penalty.convexity
     unbiased = (
-        (not loss.multinomial, "one margin per record", "train one class against the rest (vfl.train_one_vs_rest)"),
+        (
+            not loss.multinomial,
+            "one margin per record",
+            "use logistic loss for one class against the rest, classes=((A, B), C)",
+        ),
         (
             math.isfinite(loss.curvature) and (loss.log_odds or not loss.classification),
             "logistic, squared or Huber loss, or a loss with a log link",

@@ -60,7 +60,7 @@ def command(
     from vfl.apps.cli.terminal.progress import Progress
     from vfl.job.file import EXAMPLE
     from vfl.launch import train
-    from vfl.launch.run.tracking import check_tracker, log_to_mlflow
+    from vfl.launch.run.tracking import check_tracker
     from vfl.launch.sources import row_order_warnings
     from vfl.launch.train import starting_from
 
@@ -92,9 +92,9 @@ def command(
     if track is None:
         return
     try:
-        ident = log_to_mlflow(result, uri=track, run_name=folder.name)
+        ident = result.log_to_mlflow(uri=track, run_name=folder.name)
     except OutputError as error:
-        error.add_note(f"the run is finished and kept in {str(folder)!r}; vfl.log_to_mlflow can log it later")
+        error.add_note(f"the run is finished and kept in {str(folder)!r}; Result.log_to_mlflow can log it later")
         raise
     click.echo(f"logged to MLflow as run {ident}", err=True)
 
