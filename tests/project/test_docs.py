@@ -213,9 +213,9 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(running, "of_this_process", running.RunningTotal())
     monkeypatch.setenv("VFL_INDEX", str(tmp_path / "indexes"))
-    for name in ("train", "tune", "align", "private_bounds"):
-        original = getattr(vfl, name)
-        monkeypatch.setattr(vfl, name, functools.partial(original, at="inprocess"))
+    for place, name in ((vfl, "train"), (vfl, "tune"), (vfl, "align"), (vfl.releases, "private_bounds")):
+        original = getattr(place, name)
+        monkeypatch.setattr(place, name, functools.partial(original, at="inprocess"))
     registries = (LOSSES, PENALTIES, SAMPLERS, SOLVERS)
     before = [dict(registry) for registry in registries]
     yield
