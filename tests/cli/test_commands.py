@@ -112,7 +112,17 @@ class TestRun:
         result, table = Result.load(folder / "out"), examples.table("adult")
         assert roc_auc_score(table["over_50k"].to_numpy(), result.decision_function(table)) > 0.905
         measure = result.findings["held out"].measures["auc"]
-        assert said.out.rstrip().splitlines()[-1].startswith(f"AUC {measure.value:.3f} ± {2 * measure.error:.3f} on ")
+        assert said.out.rstrip().splitlines()[-1].startswith(f"AUC {measure.value:.3f} {measure.spread} on ")
+
+    def test_no_interval_of_the_last_line_leaves_the_range_of_its_measure(
+        self, folder: Path, call: Callable[..., Said]
+    ) -> None:
+        """130 held-out records: the half-width of the interval exceeds the distance of the AUC from 1."""
+        said = call("run", "breast_cancer", "--at", "inprocess", "--set", "privacy.epsilon=0.5", "--output", "out")
+        assert said.code == 0, said.err
+        ends = re.fullmatch(r"AUC .*\[(\S+), (\S+)\] on 1\d\d held-out .*", said.out.rstrip().splitlines()[-1])
+        assert ends is not None
+        assert 0.0 <= float(ends[1]) < float(ends[2]) <= 1.0
 
     def test_on_ray(self, folder: Path, call: Callable[..., Said], local_ray: Any) -> None:
         seeded = ("--set", "privacy.noise.seed=1", "--json")

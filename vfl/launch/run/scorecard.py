@@ -229,7 +229,7 @@ class Evidence:
         return self.value <= self.limit
 
     def __str__(self) -> str:
-        value = "too noisy to tell" if self.too_noisy else f"{self.value:.3g} ± {self.error:.2g}"
+        value = "too noisy to tell" if self.too_noisy else f"{self.value:.3g}, standard error {self.error:.2g}"
         return f"information value {value} (floor {self.floor:.2g})"
 
 

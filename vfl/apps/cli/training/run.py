@@ -159,13 +159,12 @@ HEADLINES = {"auc": "AUC", "d2": "D²", "r2": "R²"}
 
 
 def headline(result: Result) -> str | None:
-    """Return the main measure on held-out records, with the half-width of its 95 % interval; None without measures."""
+    """Return the main measure on held-out records, with its 95 % interval; None without measures."""
     findings = result.findings.get("held out")
     for name, shown in HEADLINES.items():
         if findings is not None and (measure := findings.measures.get(name)) is not None:
-            half = max(abs(end - measure.value) for end in measure.interval)
-            value = "too noisy to tell" if measure.too_noisy else f"{measure.value:.3f} ± {half:.3f}"
-            return f"{shown} {value} on {findings.n_records:,} held-out records (95 %)"
+            value = "too noisy to tell:" if measure.too_noisy else f"{measure.value:.3f}"
+            return f"{shown} {value} {measure.spread} on {findings.n_records:,} held-out records (95 %)"
     return None
 
 
