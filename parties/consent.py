@@ -172,8 +172,8 @@ class Policy:
         if not listed and not self.interactive:
             refuse("jobs", f"it is not listed: once it is approved, add its digest {job.digest} there")
         trust = ("secure",) if self.trust is None and self.secure is not None else self.trust
-        if trust is not None and job.trust not in trust:
-            refuse("trust", f"it runs under trust = {job.trust!r}, and the policy allows only {_listing(trust)}")
+        if trust is not None and job.trust_name not in trust:
+            refuse("trust", f"it runs under trust = {job.trust_name!r}, and the policy allows only {_listing(trust)}")
         self._check_threats(job, refuse)
         if self.columns is not None:
             for column in job.wanted(party):
@@ -316,7 +316,7 @@ def _question(job: Job, party: str) -> str:
     threats = "" if job.secure is None else f" ({job.secure.describe()})"
     return (
         f"Job {job.name!r}, digest {job.digest}\nwants {_listing(job.wanted(party))} of party {party!r}: "
-        f"{asked}, trust {job.trust!r}{threats}. {' '.join(flags_of(job))}\nDo you agree? [y/N] "
+        f"{asked}, trust {job.trust_name!r}{threats}. {' '.join(flags_of(job))}\nDo you agree? [y/N] "
     )
 
 

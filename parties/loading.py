@@ -124,7 +124,7 @@ def over(
 
         book = PartyBook(agreed, job, task.party)
     holder: Holder | None = None
-    if job.trust == "secure":
+    if job.secure is not None:
         from parties.holder import Holder
 
         if not isinstance(shards, LocalGroup) or shards.size > 1:

@@ -7,6 +7,7 @@ from vfl.base.csv import Csv as Csv
 from vfl.base.features import Curve as Curve
 from vfl.base.partition import FeaturePartition as FeaturePartition
 from vfl.base.penalties import L1 as L1, L2 as L2, ElasticNet as ElasticNet
+from vfl.crypto.identifiers import Id as Id
 from vfl.errors import VflError as VflError
 from vfl.job import Job as Job
 from vfl.job.environment import Ledger as Ledger, Source as Source

@@ -352,11 +352,11 @@ class Desk:
         return agreed
 
     def _require_trust(self, policy: Policy, job: Job) -> None:
-        if policy.trust is None or job.trust not in policy.trust:
+        if policy.trust is None or job.trust_name not in policy.trust:
             travels = "encrypted shares" if job.secure is not None else "residuals, margins or labels of single records"
             raise ConsentRefused(
                 f"party {self.party!r} refuses job {job.name!r} by its policy's trust: this job would send {travels} to other "
-                f'organisations. To allow that, write trust = ["{job.trust}"] in the policy of party {self.party!r}'
+                f'organisations. To allow that, write trust = ["{job.trust_name}"] in the policy of party {self.party!r}'
             )
 
     def _source(self, name: str) -> Any:
@@ -427,7 +427,7 @@ def _requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Reque
         job=job.name,
         digest=offer.digest,
         columns=columns,
-        trust=job.trust,
+        trust=job.trust_name,
         epsilon=None if privacy is None else privacy.epsilon,
         delta=None if privacy is None else privacy.delta,
         source=offer.source,

@@ -585,8 +585,10 @@ class ServingService(Service):
         policy = self._policy
         if policy is None:
             raise ConsentRefused(f"party {self._party!r} serves no model: its policy cannot be read")
-        if policy.trust is not None and part.job.trust not in policy.trust:
-            raise ConsentRefused(f"party {self._party!r} refuses a service by its policy's trust: {part.job.trust!r}")
+        if policy.trust is not None and part.job.trust_name not in policy.trust:
+            raise ConsentRefused(
+                f"party {self._party!r} refuses a service by its policy's trust: {part.job.trust_name!r}"
+            )
         policy.check_service(self._party, part.job)
         permitted(part, source, self._policy_path, receiver=self._receiver, owners=True)
 

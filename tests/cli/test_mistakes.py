@@ -84,7 +84,7 @@ ASSIGNMENTS = [
     ),
     ("evaluation.loss_cap=3", "set holdout=0.2, or leave evaluation out"),
     ("solver={kind='NoisyGram'}", "NoisyGram needs loss='squared'"),
-    ("id_kind=integer", "id_kind is given without id"),
+    ("id_kind=integer", "it is now id = { column"),
 ]
 
 

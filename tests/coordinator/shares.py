@@ -44,10 +44,8 @@ def job(parties: int = 2, collude: int = 1, p: int = 6, **options: Any) -> vfl.J
         "privacy": vfl.Privacy(epsilon=8.0, noise=vfl.SeededNoise(3)),
         "solver": vfl.SkGD(block_size=2, passes=3),
         "bounds": {"*": (-2, 2)},
-        "trust": "secure",
+        "trust": vfl.Secure(collude=collude),
     }
-    if options.get("trust", "secure") == "secure":
-        given["secure"] = vfl.Secure(collude=collude)
     return vfl.Job(**given | options)
 
 

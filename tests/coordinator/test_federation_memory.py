@@ -39,7 +39,7 @@ def joined(tmp_path) -> Iterator[Any]:
 
 def accepted(joined: Any, gathering: ConnectedMembers, purpose: str = TRAIN, **changes: Any) -> Link:
     """Return the stream of q0, which has agreed to a job, and has loaded its columns if it trains."""
-    spec = job(**({"secure": vfl.Secure(dealer="coordinator")} | changes))
+    spec = job(**({"trust": vfl.Secure(dealer="coordinator")} | changes))
     data = {name: np.resize(column, N) for name, column in table().items()}
     shared = joined.policy("q0", POLICY.replace('["trusted"]', '["trusted", "secure"]'))
     joined.start("q0", sources_of(spec, data)["q0"], policy=shared)
@@ -54,7 +54,7 @@ def accepted(joined: Any, gathering: ConnectedMembers, purpose: str = TRAIN, **c
 PARCELS = dict.fromkeys(ciphertext_names(16), np.zeros(PARCEL, np.uint8))
 RECORDS = {name: np.zeros(N) for name in ("weights", "margins", "labels", "limits")}
 HELD = {"weights": Constant(np.zeros(N), b"d" * 32)}
-TRUSTED = {"secure": None, "trust": "trusted"}
+TRUSTED = {"trust": "trusted"}
 CASES: dict[str, tuple[dict[str, Any], str, tuple[object, ...], dict[str, Any]]] = {
     "ciphertexts on a request that takes none": ({}, TRAIN, (StateRecords("session"),), PARCELS),
     "ciphertexts with a call that is no request": ({}, TRAIN, (Load(),), PARCELS),

@@ -56,8 +56,8 @@ class Told:
 
     def __init__(self, spec: vfl.Job, folder: Path) -> None:
         self.spec, self.folder = spec, folder
-        self.table = of_shares(N, 3) if spec.trust == "secure" else setting.table(spec.loss, N)
-        if spec.loss == "squared" and spec.trust == "secure":
+        self.table = of_shares(N, 3) if spec.secure is not None else setting.table(spec.loss, N)
+        if spec.loss == "squared" and spec.secure is not None:
             self.table["y"] = self.table["y"] + 0.1 * self.table["x0"]
         self.runs, self.calls = 0, []
 
@@ -69,7 +69,7 @@ class Told:
         self.runs, self.calls = self.runs + 1, []
         ledger = SqliteLedger(self.folder / f"{self.runs}.ledger")
         ledger.set_cap("d", epsilon=100.0, delta=1e-6)
-        if self.spec.trust == "secure":
+        if self.spec.secure is not None:
             transport: Any = Watched(self.spec, self.table)
         else:
             transport = InProcessTransport(
@@ -96,7 +96,7 @@ class Told:
 @pytest.mark.parametrize("asking", [False, True], ids=["replies", "requests"])
 @pytest.mark.parametrize("name", JOBS)
 def test_a_lie_ends_in_a_sentence_or_changes_no_charge(name: str, asking: bool, tmp_path: Path) -> None:
-    if asking and JOBS[name].trust != "secure":
+    if asking and JOBS[name].secure is None:
         return  # tests/parties/test_claims.py
     made = Told(JOBS[name], tmp_path)
     honest, spent = made.outcome()

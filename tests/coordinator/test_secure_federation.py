@@ -76,7 +76,7 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
 
     lock = threading.Lock()
     monkeypatch.setattr(Link, "call", counting)
-    spec = job(secure=vfl.Secure(margin=None if "loss" in options else 8.0), **options)
+    spec = job(trust=vfl.Secure(margin=None if "loss" in options else 8.0), **options)
     vfl.train(spec, at=joined.place)
     stated = vfl.plan(spec, N).n_bytes
     assert 0.9 * 2 * stated <= moved[0] <= 2 * stated
@@ -87,7 +87,7 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
 def test_across_organisations_and_in_process_agree_to_the_bit(
     joined: Any, options: dict[str, Any], dealer: str
 ) -> None:
-    spec = job(secure=vfl.Secure(dealer=dealer), **options)
+    spec = job(trust=vfl.Secure(dealer=dealer), **options)
     there, here = vfl.train(spec, at=joined.place), vfl.train(spec, table(), at="inprocess")
     assert (there.w == here.w).all()
     assert there.certificate.trust["dealer"] == dealer
@@ -104,7 +104,7 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
 
 
 def test_fresh_noise_is_booked_by_every_party(joined: Any) -> None:
-    spec = job(secure=AT_COORDINATOR, privacy=vfl.Privacy(epsilon=8.0), solver=vfl.SkGD(block_size=4, passes=3))
+    spec = job(trust=AT_COORDINATOR, privacy=vfl.Privacy(epsilon=8.0), solver=vfl.SkGD(block_size=4, passes=3))
     before = {party: len(joined.events[party]) for party in ("q0", "q1")}
     found = vfl.train(spec, at=joined.place)
     assert found.certificate.private

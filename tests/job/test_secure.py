@@ -70,7 +70,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "leave weight out",
     ),
     "sparse columns": ({"sparse": ["q0"]}, SpecificationError, "leave sparse out"),
-    "too many that collude": ({"secure": vfl.Secure(collude=2)}, SpecificationError, "give at most 1"),
+    "too many that collude": ({"trust": vfl.Secure(collude=2)}, SpecificationError, "give at most 1"),
     "class weights": ({"loss": ClassWeighted(positive=2.0)}, SpecificationError, "needs a residual"),
     "bounds that are missing": (
         {
@@ -92,7 +92,6 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         SpecificationError,
         "the partition has one",
     ),
-    "secure without trust": ({"trust": "trusted", "secure": vfl.Secure()}, SpecificationError, "set trust='secure'"),
 }
 
 
@@ -126,11 +125,11 @@ def test_plans_refuse_clips_of_single_blocks_and_too_few_bits() -> None:
 
 
 def test_the_threat_model_is_part_of_the_digest_and_of_the_file() -> None:
-    jobs = [job(3), job(3, collude=2), job(3, secure=vfl.Secure(dealer="coordinator")), job(3, trust="trusted")]
+    jobs = [job(3), job(3, collude=2), job(3, trust=vfl.Secure(dealer="coordinator")), job(3, trust="trusted")]
     assert len({each.digest for each in jobs}) == 4
     for each in jobs:
         assert decode(each.to_dict()) == each
-    assert job(secure=None).secure == vfl.Secure()
+    assert job().secure == vfl.Secure()
     assert "up to 1 party may pool" in repr(jobs[0])
 
 

@@ -71,7 +71,11 @@ def test_a_draft_is_refused_until_its_marks_are_resolved(files: dict[str, Path],
     job, environment = jobfile.read(path)
     assert job.partition.columns("bank") == ("income", "member")
     assert job.schema["city"] == vfl.Categorical(('Bern "old"', "Zürich"), unknown="zero", missing="indicator")
-    assert (job.id, job.id_kind, job.partition.label) == ("customer_id", "integer", ("bank", "default"))
+    assert (set(job.ids.values()), job.id_kind, job.partition.label) == (
+        {"customer_id"},
+        "integer",
+        ("bank", "default"),
+    )
     assert job.schema["calls and texts"].limits == (0.0, 79.0)
     assert vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1)).certificate.n_records == N
 
@@ -287,12 +291,12 @@ def test_ids_are_compared_as_the_draft_declares_them(tmp_path: Path) -> None:
             tmp_path / f"{party}.csv", index=False
         )
     text = draft({party: tmp_path / f"{party}.csv" for party in "ab"}, label="a.y")
-    assert 'id_kind = "integer"' in text
+    assert 'kind = "integer"' in text
     assert "100% of a's are in b's" in text
     words = pd.read_csv(tmp_path / "a.csv", dtype=str).assign(id=[f"n{k}" for k in range(N)])
     words.to_csv(tmp_path / "a.csv", index=False)
     text = draft({party: tmp_path / f"{party}.csv" for party in "ab"}, label="a.y", ids="id")
-    assert "id_kind" not in text
+    assert 'kind = "integer"' not in text
     assert "0% of a's are in b's" in text
 
 

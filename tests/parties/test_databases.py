@@ -123,7 +123,7 @@ class TestDuckDB:
                 for k in rng.permutation(60):
                     connection.execute(f"INSERT INTO {name} VALUES (?, ?, ?)", [int(k), k / 60, bool(k > 30)])
         (tmp_path / "job.toml").write_text(
-            'format = 1\nid = "id"\nid_kind = "integer"\nprivacy = "none"\n[partition]\nlabel = ["bank", "y"]\n'
+            'format = 1\nid = { column = "id", kind = "integer" }\nprivacy = "none"\n[partition]\nlabel = ["bank", "y"]\n'
             'parties = { bank = ["income"], telco = ["calls"] }\n[bounds]\n"*" = [0, 1]\n[data]\n'
             'bank = "duckdb://both.duckdb?table=bank"\ntelco = "duckdb://both.duckdb?table=telco"\n'
         )

@@ -41,7 +41,7 @@ def test_the_outline_has_no_formula(solver: object, holdout: float | None) -> No
 
 def test_a_plan_of_a_run_on_shares_predicts_no_time() -> None:
     """A run of 98 s was once planned at 3 s: the requests between participants are not in the model of costs."""
-    said = str(plan(replace(JOB, trust="secure", secure=vfl.Secure()), 20_000))
+    said = str(plan(replace(JOB, trust="secure"), 20_000))
     (cost,) = [line for line in said.splitlines() if line.startswith("  cost ")]
     assert "the time is not predicted" in cost
     assert "on an idle machine" in str(plan(JOB, 20_000))

@@ -415,7 +415,7 @@ def test_bad_specifications(tmp_path):
         (["secret", "secret "], None, "differ as written are equal once they are normalised"),
         (["é", "e\u0301"], None, "differ as written are equal once they are normalised"),
         (["7", "07"], IdKind.INTEGER, "differ as written are equal once they are normalised"),
-        (["7", "7a"], IdKind.INTEGER, "one is not a decimal number; declare id_kind='text'"),
+        (["7", "7a"], IdKind.INTEGER, "one is not a decimal number; declare kind='text'"),
         (["٧"], IdKind.INTEGER, "one is not a decimal number"),
         (["9" * 5000], IdKind.INTEGER, "one is not a decimal number"),
         (["\ud800"], None, "not valid Unicode"),

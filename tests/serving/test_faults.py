@@ -366,10 +366,9 @@ def test_a_model_trained_on_shares_needs_a_policy_that_says_so(setting: Setting)
 
     import vfl
     from parties.consent import Policy
-    from vfl.secure.roles import Secure
 
     policy = Policy.read(setting.folder / "telco.policy.toml")
-    job = replace(train().job, privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), trust="secure", secure=Secure())
+    job = replace(train().job, privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), trust="secure")
     with pytest.raises(ConsentRefused, match=r"\[prediction\] secure"):
         policy.check_service("telco", job)
     setting.policy("telco", "secure = true\n")

@@ -269,6 +269,6 @@ def test_a_run_that_is_cut_off_between_the_sums_goes_on(tmp_path: Any) -> None:
 def test_trust_secure_buys_none_and_refuses_a_share() -> None:
     given = on_shares(p=4, solver=vfl.SkGD(passes=4))
     assert vfl.plan(given, 100_000).solver.decided.excess_share == 0.0
-    assert vfl.plan(replace(given, trust="trusted", secure=None), 100_000).solver.decided.excess_share > 0
+    assert vfl.plan(replace(given, trust="trusted"), 100_000).solver.decided.excess_share > 0
     with pytest.raises(SpecificationError, match="excess_share"):
         vfl.plan(replace(given, solver=vfl.SkGD(passes=4, shares=vfl.solvers.Shares(excess_share=0.1))), 100_000)

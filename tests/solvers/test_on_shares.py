@@ -33,7 +33,7 @@ def test_residuals_are_shared_less_often_than_with_single_columns_by_default():
     assert isinstance(single.sharing, Sharing)
     assert single.sharing.versions == 4 * 9
     assert by_default.epsilon == single.epsilon
-    trusted = vfl.plan(replace(job(p=8, solver=vfl.SkGD(passes=4)), trust="trusted", secure=None), 1000)
+    trusted = vfl.plan(replace(job(p=8, solver=vfl.SkGD(passes=4)), trust="trusted"), 1000)
     assert trusted.solver.block_size == 1
 
 
@@ -49,7 +49,7 @@ def test_joint_steps_are_the_default_where_the_public_rule_takes_them():
     assert found.sharing.products is not None
     assert not found.job.shows_columns
     assert "products of columns are opened once" in str(found)
-    trusted = replace(found.job, trust="trusted", secure=None)
+    trusted = replace(found.job, trust="trusted")
     assert not vfl.plan(trusted, 1000).solver.joint
     assert not vfl.plan(replace(found.job, privacy=replace(LONG, epsilon=0.5)), 1000).solver.joint
 

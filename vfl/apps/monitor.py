@@ -288,7 +288,7 @@ def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]
         raise SpecificationError(
             "monitor watches one score per record, and multinomial loss has K: monitor one class against the rest"
         )
-    if job.trust != "trusted":
+    if job.secure is not None:
         raise SpecificationError("monitor needs trust='trusted': the coordinator sees the margins of the records")
     whole, added = job.on_all_records(), {}
     bins: dict[str, list[str]] = {}

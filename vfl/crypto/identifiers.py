@@ -19,13 +19,13 @@ import math
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.errors import DataError
+from vfl.errors import DataError, SpecificationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,6 +43,21 @@ class IdKind(enum.StrEnum):
 
     INTEGER = "integer"
     TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Id:
+    """Column by which records are aligned, with the kind of its ids.
+
+    column : one name for all parties, or {party: column}. kind : 'integer' or 'text'.
+    """
+
+    column: str | Mapping[str, str]
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in (kinds := [kind.value for kind in IdKind]):
+            raise SpecificationError(f"id: kind must be one of: {', '.join(kinds)}; not {self.kind!r}")
 
 
 def normalised(
@@ -228,7 +243,7 @@ def check_kinds(kinds: Mapping[str, IdKind]) -> None:
         integer, text = (", ".join(map(repr, by_kind[kind])) for kind in (IdKind.INTEGER, IdKind.TEXT))
         raise DataError(
             f"ids are integers at {integer} and text at {text}, so they would not match. Read the id column as text at "
-            "all parties, or declare its kind in the job: id_kind='integer' or 'text' (a CSV file holds text)"
+            "all parties, or declare its kind in the job: id=vfl.Id(COLUMN, kind='integer') or 'text' (a CSV file holds text)"
         )
 
 
@@ -291,5 +306,7 @@ def _canonical(text: str) -> str:
 
 def _as_integers(texts: list[str], place: _Place) -> list[str]:
     if not all(map(_DECIMAL.fullmatch, texts)):
-        raise place.error("the job declares ids as integers, and one is not a decimal number", "declare id_kind='text'")
+        raise place.error(
+            "the job declares ids as integers, and one is not a decimal number", "declare kind='text' in vfl.Id"
+        )
     return [str(int(text)) for text in texts]

@@ -3,7 +3,8 @@
 format = 1
 name = "credit"
 loss = "logistic"
-id = "customer"        column by which records are aligned; or [id] bank = "customer", telco = "subscriber"
+id = "customer"        column by which records are aligned; or [id] bank = "customer", telco = "subscriber";
+                       or id = { column = "customer", kind = "integer" }
 [partition]            parties = {bank = ["income"], telco = ["calls"]}, label = ["bank", "default"]
                        exposure = "years" (for counts: a column of the label's owner, with bounds above 0)
                        weight = "amount" (a column of the label's owner, with bounds from 0 on; a record of weight s counts
@@ -17,7 +18,7 @@ sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
 [fairness]             group = "sex"               (a feature, or one of [partition.groups] bank = ["sex"])
 [solver]               kind = "SkGD", passes = 10
-[secure]               dealer = "separate", collude = 1 (with trust = "secure" above the tables)
+[trust]                dealer = "separate", collude = 1 (instead of trust = "secure")
 [data]                 bank = "bank.parquet"       environment: files that the parties' actors open
                        telco = "warehouse://calls" environment: or address of a database, object store or installed source
 [data.shop]            path = "shop.csv"           environment: or a text file with its format (vfl.Csv):
@@ -47,6 +48,7 @@ from vfl.base.partition import FeaturePartition
 from vfl.base.penalties import PENALTIES
 from vfl.base.schema import declarations
 from vfl.base.writing import write_whole
+from vfl.crypto.identifiers import Id
 from vfl.errors import JobFileError, SpecificationError, nearest
 from vfl.job.environment import Environment, Ledger, path_of
 from vfl.job.job import Job
@@ -69,6 +71,8 @@ ADDRESS = "://"
 DUCKDB = "duckdb://"
 """Prefix of the address of a DuckDB file. A relative path after the prefix starts at the job file's folder."""
 TOP = "the job file"
+RENAMED = {"secure": "[trust]", "id_kind": 'id = { column = "COLUMN", kind = "integer" }'}
+"""Former keys of job files, for errors."""
 ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "faults")
 
 
@@ -78,9 +82,10 @@ def _known(given: Iterable[str], known: Iterable[str], where: str) -> None:
         if key not in known:
             homes = [home for home in _homes().get(key, ()) if home != where]
             belongs = f"; it belongs to {' or '.join(homes)}" if homes else ""
+            belongs = belongs or (f"; it is now {RENAMED[key]}" if key in RENAMED else "")
             if homes and homes[0] != TOP:
                 belongs += f" (--set {_dotted(homes[0], key)}=...)"
-            close = "" if homes else nearest(key, known)
+            close = "" if belongs else nearest(key, known)
             raise JobFileError(f"unknown key {key!r} in {where}{close}{belongs}; known: {', '.join(known)}")
 
 
@@ -89,7 +94,7 @@ def _homes() -> dict[str, list[str]]:
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
     kinds += [("[solver.shares]", (Shares,))]
-    kinds += [("[fairness]", (Fairness,)), ("[secure]", (Secure,)), ("[start]", (Start,))]
+    kinds += [("[fairness]", (Fairness,)), ("[trust]", (Secure,)), ("[start]", (Start,))]
     kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Ray,)), ("[faults]", (Faults,)), (TOP, (Job,))]
     for where, members in kinds:
         for key in dict.fromkeys(f.name for kind in members for f in dataclasses.fields(kind) if f.init):
@@ -168,7 +173,7 @@ def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Jo
             privacy["noise"] = _built(SeededNoise, _table(privacy, "noise"), "[privacy.noise]")
         plain["privacy"] = _built(Privacy, privacy, "[privacy]")
     plain |= {key: _table(plain, key) for key in ("bounds", "fill") if key in plain}
-    for key, kind in (("evaluation", Evaluation), ("fairness", Fairness), ("secure", Secure), ("start", Start)):
+    for key, kind in (("evaluation", Evaluation), ("fairness", Fairness), ("start", Start)):
         if key in plain:
             plain[key] = _built(kind, _table(plain, key), f"[{key}]")
     if "columns" in plain:
@@ -179,6 +184,12 @@ def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Jo
                 f"the job file: classes are a list of two labels, the negative one first, not {plain['classes']!r}"
             )
         plain["classes"] = tuple(tuple(c) if isinstance(c, list) else c for c in plain["classes"])
+    if isinstance(plain.get("trust"), Mapping):
+        plain["trust"] = _built(Secure, plain["trust"], "[trust]")
+    if isinstance(named := plain.get("id"), Mapping) and {*named} == {"column", "kind"}.difference(
+        plain["partition"].parties
+    ):
+        plain["id"] = _built(Id, named, "[id]")
     if isinstance(plain.get("loss"), Mapping):
         plain["loss"] = _of_kind(_table(plain, "loss"), LOSSES, "[loss]")
     elif not isinstance(plain.get("loss", ""), str):

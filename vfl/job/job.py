@@ -21,7 +21,7 @@ from vfl.base.partition import FeaturePartition
 from vfl.base.penalties import NoPenalty
 from vfl.base.problem import INTERCEPT, Targets, coordinates_of
 from vfl.base.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
-from vfl.crypto.identifiers import IdKind
+from vfl.crypto.identifiers import Id, IdKind
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
 from vfl.job.plain import FORMAT, digest_of, plain_of
 from vfl.job.start import Start
@@ -84,14 +84,13 @@ class Job:
         that they send to a party, and the party's changes of the margins; the sum of the changes stays float64. The guarantee
         is unchanged, because clips and caps hold for any margins.
     trust : 'trusted', with a central coordinator as in the papers; or 'secure', which trains on shares, so that nobody sees a
-        margin, a residual or another party's column (docs/secure.md). The certificate states who sees what.
-    secure : Secure(...), which names the dealer and the number of parties that may collude. With trust='secure', None means
-        Secure().
+        margin, a residual or another party's column (docs/secure.md). Secure(...) also names the dealer and the number of
+        parties that may collude. The certificate states who sees what.
     dataset : name of the data set in the ledger. With None, the guarantee covers this fit alone.
     id : column by which the parties' records are aligned, one name for all parties or {party: column}. The id is not a feature.
-        None means that all parties hold the records in the same order.
-    id_kind : 'integer' or 'text', which decides how ids are compared (vfl.crypto.identifiers). None takes the type of the id
-        columns, which has to be the same at all parties; columns of text files are text.
+        Id(column, kind='integer') or kind='text' decides how ids are compared; without a kind the type of the id columns does,
+        which has to be the same at all parties, and columns of text files are text (vfl.crypto.identifiers). None means that
+        all parties hold the records in the same order.
     holdout : share of the records that are kept out of training and used to measure the model at the end. A public hash of
         positions and names chooses these records (vfl.base.holdout). None trains on all records.
     evaluation : Evaluation(...), which names the measures on the held-out records. With a holdout, None means Evaluation(),
@@ -121,11 +120,9 @@ class Job:
     sparse: Sequence[str] = ()
     storage: str = "float64"
     margins: str = "float64"
-    trust: str = "trusted"
-    secure: Secure | None = None
+    trust: str | Secure = "trusted"
     dataset: str | None = None
-    id: str | Mapping[str, str] | None = None
-    id_kind: str | None = None
+    id: str | Mapping[str, str] | Id | None = None
     holdout: float | None = None
     evaluation: Evaluation | None = None
     fairness: Fairness | None = None
@@ -151,7 +148,7 @@ class Job:
         object.__setattr__(self, "schema", self._declared())
         self._check_sparse()
         for option, known in (("trust", TRUSTS), ("storage", STORAGES), ("margins", STORAGES)):
-            if getattr(self, option) not in known:
+            if getattr(self, option) not in known and not isinstance(getattr(self, option), Secure):
                 raise SpecificationError(f"unknown {option} {getattr(self, option)!r}; give one of: {', '.join(known)}")
         self._check_ids()
         given: Any = self.classes
@@ -259,13 +256,11 @@ class Job:
 
     def _check_trust(self) -> None:
         """Refuse a job that cannot be trained on shares, and give equal jobs one form."""
-        if self.trust == "secure" and self.secure is None:
-            object.__setattr__(self, "secure", Secure())
-        if self.trust != "secure" and self.secure is not None:
-            raise SpecificationError("secure describes training on shares: set trust='secure', or leave secure out")
+        if self.trust == Secure():
+            object.__setattr__(self, "trust", "secure")
         _require_offered(self)
-        if self.margins != STORAGES[0] and (self.trust != TRUSTS[0] or not self.solver.sweeps):
-            why = f"trust={self.trust!r}" if self.trust != TRUSTS[0] else f"{self.solver.name} with these options"
+        if self.margins != STORAGES[0] and (self.secure is not None or not self.solver.sweeps):
+            why = "trust='secure'" if self.secure is not None else f"{self.solver.name} with these options"
             raise SpecificationError(
                 f"margins={self.margins!r} rounds margins for parties that take several steps per message, but {why} sends no "
                 "margins: leave margins out"
@@ -278,7 +273,7 @@ class Job:
             ("privacy", Privacy | None, "vfl.Privacy(epsilon=...), or None to train without"),
             ("evaluation", Evaluation | None, "vfl.Evaluation(...), or None"),
             ("fairness", Fairness | None, 'vfl.Fairness(group="COLUMN"), or None'),
-            ("secure", Secure | None, "vfl.Secure(...), or None"),
+            ("trust", str | Secure, "'trusted', 'secure' or vfl.Secure(...)"),
             ("start", Start | None, "a vfl.job.start.Start, or None"),
             ("intercept", bool, "True or False"),
             ("diagnostics", bool, "True or False"),
@@ -511,14 +506,10 @@ class Job:
 
     def _check_ids(self) -> None:
         """Refuse an id that does not name one column per party. Equal ids are then written alike."""
-        kinds = [kind.value for kind in IdKind]
-        if self.id_kind is not None and self.id_kind not in kinds:
-            raise SpecificationError(f"id_kind must be one of: {', '.join(kinds)}; not {self.id_kind!r}")
         if self.id is None:
-            if self.id_kind is not None:
-                raise SpecificationError("id_kind is given without id: name the id column too, or leave id_kind out")
             return
-        named: Any = self.id if isinstance(self.id, MappingABC) else dict.fromkeys(self.partition.parties, self.id)
+        given: Any = self.id.column if isinstance(self.id, Id) else self.id
+        named = given if isinstance(given, MappingABC) else dict.fromkeys(self.partition.parties, given)
         for party, column in named.items():
             if party not in self.partition.parties:
                 raise SpecificationError(
@@ -541,14 +532,33 @@ class Job:
                     f"id names no column of party {party!r}: give one, or one name for all parties"
                 )
         columns = {party: named[party] for party in self.partition.parties}
-        object.__setattr__(self, "id", columns if len(set(columns.values())) > 1 else next(iter(columns.values())))
+        whole = columns if len(set(columns.values())) > 1 else next(iter(columns.values()))
+        object.__setattr__(self, "id", whole if self.id_kind is None else Id(whole, kind=self.id_kind))
+
+    @property
+    def id_kind(self) -> str | None:
+        """Kind of the ids, 'integer' or 'text'; None takes the type of the id columns."""
+        return self.id.kind if isinstance(self.id, Id) else None
+
+    @property
+    def secure(self) -> Secure | None:
+        """Threat model of training on shares; None under trust='trusted'."""
+        return self.trust if isinstance(self.trust, Secure) else Secure() if self.trust == "secure" else None
+
+    @property
+    def trust_name(self) -> str:
+        """Return 'trusted' or 'secure'."""
+        return TRUSTS[self.secure is not None]
 
     @property
     def ids(self) -> Mapping[str, str]:
         """{party: its id column} in the partition's order; {} without alignment."""
-        if self.id is None or isinstance(self.id, MappingABC):
-            return dict(self.id or {})
-        return dict.fromkeys(self.partition.parties, self.id)
+        own = self.id.column if isinstance(self.id, Id) else self.id
+        return (
+            dict(own or {})
+            if own is None or isinstance(own, MappingABC)
+            else dict.fromkeys(self.partition.parties, own)
+        )
 
     @property
     def table_names(self) -> dict[str, dict[str, str]]:
@@ -604,7 +614,7 @@ class Job:
         Public rules may decline products when the number of records is known (`Plan.has_products`).
         """
         inference = self.privacy is not None and self.privacy.inference_share
-        return bool(inference) or (self.solver.shows_columns and self.trust == "trusted")
+        return bool(inference) or (self.solver.shows_columns and self.secure is None)
 
     def shape_of_margins(self, n_records: int) -> tuple[int, ...]:
         """Return the shape of predicted margins: (n,), or (n, K) with multinomial loss."""
@@ -663,7 +673,8 @@ class Job:
     def on_all_records(self) -> Job:
         """Return the job without the hold-out, and without the measures and groups that need a hold-out."""
         partition = self.partition.without_groups()
-        ids = {party: self.ids[party] for party in partition.parties} if self.ids else None
+        ids: Any = {party: self.ids[party] for party in partition.parties} if self.ids else None
+        ids = ids if self.id_kind is None else Id(ids, kind=self.id_kind)
         groups = self.partition.group_columns
         columns = {column: declared for column, declared in self.columns.items() if column not in groups}
         fill = {column: value for column, value in self.fill.items() if column not in groups}
@@ -742,7 +753,7 @@ class Job:
             ("solver", self.solver.name),
             ("scaling", self.scaling + (", with an intercept" if self.intercept else ", without an intercept")),
             ("data set", self.dataset or "none: covered for each fit alone"),
-            ("trust", self.trust if self.secure is None else f"{self.trust}, {self.secure.describe()}"),
+            ("trust", self.trust_name if self.secure is None else f"secure, {self.secure.describe()}"),
         )
 
     def __eq__(self, other: object) -> bool:
@@ -862,7 +873,7 @@ def label_of(job: Job) -> Label:
 def _require_offered(job: Job) -> None:
     """Raise SpecificationError unless the job can be trained on shares; raise PrivacyError if the guarantee is the reason."""
     secure, partition, privacy = job.secure, job.partition, job.privacy
-    if job.trust != "secure" or secure is None:
+    if secure is None:
         return
     if privacy is None:
         raise PrivacyError("trust='secure' needs privacy: without noise, the released sums are exact gradients")
@@ -878,7 +889,7 @@ def _require_offered(job: Job) -> None:
         )
     if not secure.collude < len(parties):
         raise SpecificationError(
-            f"secure: collude = {secure.collude} of {len(parties)} parties leaves no party to protect: give at most "
+            f"trust: collude = {secure.collude} of {len(parties)} parties leaves no party to protect: give at most "
             f"{len(parties) - 1}"
         )
     for party in parties:

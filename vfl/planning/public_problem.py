@@ -160,7 +160,7 @@ def _why_no_terms(job: Job) -> str | None:
         return (
             "they are terms of one coefficient per coordinate, and multinomial loss has one per class: leave them out"
         )
-    if job.trust == "secure":
+    if job.secure is not None:
         return "trust='secure' takes steps on shares, without terms of columns: leave them out, or use trust='trusted'"
     if job.privacy is not None and job.privacy.inference:
         return "standard errors are derived for steps without them: leave them or privacy.inference out"

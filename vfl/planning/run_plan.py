@@ -81,7 +81,7 @@ def sharing_of(
 
     solver : the solver, with all options resolved. trained : the solver's releases.
     """
-    if job.trust != "secure" or job.secure is None:
+    if job.secure is None:
         return None
     secure, parties = job.secure, job.partition.parties
     roles = Roles(parties, job.partition.label_party, secure.collude)

@@ -99,7 +99,7 @@ class Secure:
     margin: float | None = option(require_positive, None)
 
     def __post_init__(self) -> None:
-        check_options(self, "secure: ")
+        check_options(self, "trust: ")
 
     def describe(self) -> str:
         """Return a short text that states the threat model."""

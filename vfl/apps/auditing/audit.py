@@ -209,7 +209,7 @@ def audit(
     started = time.perf_counter()
     _require(job, confidence, runs)
     taken_off = tuple(name for name in ("dataset", "id") if getattr(job, name) is not None)
-    bare_job = replace(job, id=None, id_kind=None, dataset=None)
+    bare_job = replace(job, id=None, dataset=None)
     public, n_records = _public(bare_job, public_data, n_records)
     plan = make_plan(bare_job, n_records)
     parts: Sequence[Side | None] = (None,) if bare_job.split is None else (Side.TRAINING, Side.HELD_OUT)
@@ -232,7 +232,7 @@ def audit(
 def _require(job: Job, confidence: float, runs: int | None) -> None:
     if job.privacy is None:
         raise PrivacyError("the job has privacy=None: it claims nothing that an audit could refute")
-    if job.trust == "secure":
+    if job.secure is not None:
         raise SpecificationError(
             "an audit compares noised sums with exact ones, which trust='secure' shows to nobody: audit the same job with "
             "trust='trusted', whose releases have the same charges"

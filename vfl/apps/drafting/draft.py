@@ -423,10 +423,9 @@ def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, ColumnS
     spelt = "{ " + ", ".join(f"{_key(party)} = {_text(column)}" for party, column in id_of.items()) + " }"
     if len(set(id_of.values())) == 1:
         spelt = _text(next(iter(id_of.values())))
-    lines = [f"id = {spelt}  # by which records are aligned; {how}"]
     if all(found[party][column].kind == "numeric" for party, column in id_of.items()):
-        lines.append('id_kind = "integer"')
-    return lines
+        spelt = f'{{ column = {spelt}, kind = "integer" }}'
+    return [f"id = {spelt}  # by which records are aligned; {how}"]
 
 
 def _factors(

@@ -285,7 +285,7 @@ def _check_job(job: Job) -> None:
         raise SpecificationError(
             "the job has no privacy, so a private choice would only add noise: compare runs with an ordinary grid search"
         )
-    if job.trust == "secure":
+    if job.secure is not None:
         raise SpecificationError(
             "candidates are scored on the margins of held-out records, which trust='secure' shows to nobody: tune with "
             "trust='trusted', or choose by public facts (vfl plan --explain)"

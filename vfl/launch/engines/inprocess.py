@@ -114,7 +114,7 @@ def run(
         for name, source in there.items()
     }
     # The dealer may reuse its memory, since it deals again only after the words that it dealt have been read.
-    dealer = DealerService(job, recycles=True) if job.trust == "secure" else None
+    dealer = DealerService(job, recycles=True) if job.secure is not None else None
     flags = () if dealer is None else (ONE_PROCESS,)
     transport = InProcessTransport(parties) if dealer is None else InProcessTransport(parties, dealer)
     margins = whole if shards == 1 else partial(MarginShards, LocalGroup([ShardMargins() for _ in range(shards)]))

@@ -156,7 +156,7 @@ def located(
 def require_fit(place: Place, job: Job) -> None:
     """Raise PlacementError for a job that cannot run at this place. Each organisation also checks a job on its own."""
     if not isinstance(place, Organisations):
-        place.require_fit(job.trust)
+        place.require_fit(job.trust_name)
     elif job.privacy is not None and job.privacy.inference_share:
         raise PlacementError(
             "intervals show every party's scaled columns to the parties after it, before noise, so they are not offered across "
@@ -199,7 +199,7 @@ def dealer_of(job: Job, federation: Federation) -> str | None:
     if federation.dealer is None:
         raise SpecificationError(
             f"the job asks for a separate dealer, and the federation {federation.name!r} names none. Name one with vfl "
-            "federation new --dealer NAME=FILE, or set dealer = 'coordinator' in [secure] if no party runs the "
+            "federation new --dealer NAME=FILE, or set dealer = 'coordinator' in [trust] if no party runs the "
             "coordinator"
         )
     return federation.dealer.name

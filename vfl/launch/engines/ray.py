@@ -252,10 +252,10 @@ def _federation(
     if place.pinned and place.shares_processes:
         raise PlacementError(ALONE)
     if job is not None:
-        place.require_fit(job.trust)
+        place.require_fit(job.trust_name)
     # A connected Ray may be a cluster with room for one process per party. Parties with policies never share a process.
     if place.address is None and not arrangement.policies and not connected_elsewhere():
-        place = place.for_simulation(sources, "trusted" if job is None else job.trust, usable_cores())
+        place = place.for_simulation(sources, "trusted" if job is None else job.trust_name, usable_cores())
     processes = place.processes(sources)
     cpus = len(processes) * place.shards + 1 + (secure is not None)
     with connected(cpus, place.address) as ray, contextlib.ExitStack() as groups:

@@ -67,7 +67,7 @@ def woe(
         raise SpecificationError(
             "woe: weights of evidence compare two classes: give a job with a loss such as 'logistic'"
         )
-    if job.trust != "trusted":
+    if job.secure is not None:
         raise SpecificationError("woe: owners of columns receive labels, which trust='trusted' alone allows")
     binned = [c for c in job.partition.features if isinstance(job.schema[c], Binned | Categorical)]
     what = "Binned or Categorical column"

@@ -57,7 +57,7 @@ def tracked(result: Any) -> TrackedValues:
         "features": len(result.feature_names),
         "n_records": certificate.n_records,
         "n_held_out": 0 if job.split is None else job.split.sizes(certificate.n_records)[1],
-        "trust": job.trust,
+        "trust": job.trust_name,
     }
     metrics = dict(zip(("epsilon", "delta"), certificate.guaranteed, strict=True)) if certificate.private else {}
     for kind, findings in result.findings.items():

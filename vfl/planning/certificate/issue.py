@@ -239,7 +239,7 @@ OF_PRODUCTS = {
 
 def who_sees_what(plan: Plan, *, private: bool) -> dict[str, str]:
     """Return {kind of participant: the values that it sees, in words}, without numbers that only participants know."""
-    job, trusted, said = plan.job, plan.job.trust == "trusted", WHO_SEES_WHAT[plan.job.trust]
+    job, trusted, said = plan.job, plan.job.secure is None, WHO_SEES_WHAT[plan.job.trust_name]
     if not private:
         said = said | (UNPROTECTED if trusted else dict.fromkeys(said, SIMULATED) | UNPROTECTED)
     compared = next((inquiry for inquiry in plan.inquiries if isinstance(inquiry, GroupFairness)), None)

@@ -133,7 +133,7 @@ def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
     declared, job = environment.site, planned.job
     here = declared
     if not environment.policies:
-        here = declared.for_simulation(job.partition.parties, job.trust, usable_cores())
+        here = declared.for_simulation(job.partition.parties, job.trust_name, usable_cores())
     return {
         transport: cost_of(
             sizes_of(planned),
