@@ -109,3 +109,17 @@ def test_a_job_file_keeps_thresholds_and_costs() -> None:
     )
     assert decode(own.to_dict()) == own
     assert own.to_toml().count("missed = 8.0") == 1
+
+
+@pytest.mark.parametrize("epsilon", [None, 8.0])
+def test_decisions_at_every_threshold_that_the_job_names_are_printed(epsilon: float | None) -> None:
+    privacy = None if epsilon is None else vfl.Privacy(epsilon=epsilon, delta=1e-6, noise=vfl.SeededNoise(3))
+    result, data, positive = decided(privacy=privacy, evaluation=DECISIONS["several"])
+    held = np.asarray(result.job.split.held_out(len(data)))
+    found, shown = result.findings["held out"].measures, str(result.findings["held out"])
+    for t in (0.1, 0.3, 0.9):
+        flagged = np.asarray(result.predict(data, threshold=t)) == 1
+        tpr = found[f"tpr at {t:g}"]
+        assert f"tpr at {t:g}" in shown
+        true = (flagged & positive)[held].sum() / positive[held].sum()
+        assert tpr.value == pytest.approx(true, abs=1e-9 if epsilon is None else 0.2)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import (
     accuracy_score,
@@ -46,7 +47,17 @@ from vfl.privacy.events import Gaussian, OnPart
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import SeededNoise
 from vfl.queries import HELD_OUT, Forward, Tally, Unnoised
-from vfl.queries.statistics import GRID, LabelRate, Losses, Outcomes, Positives, Residuals, Scores, on_simplex
+from vfl.queries.statistics import (
+    GRID,
+    ErrorSizes,
+    LabelRate,
+    Losses,
+    Outcomes,
+    Positives,
+    Residuals,
+    Scores,
+    on_simplex,
+)
 from vfl.solvers import SOLVERS
 from vfl.solvers.releases.labels import ClassCounts
 
@@ -138,6 +149,14 @@ STATISTICS = {
     "deviances from a rate": (
         Exposed(Residuals(loss_of("poisson"), 4.0, (300_000,) * 6, 4.0, 8.0, 5.0)),
         (-2.0, 0.0, 4.0, 100.0),
+    ),
+    "sizes of errors": (
+        ErrorSizes(Residuals(loss_of("squared"), 8.0, (9,) * 4, 0.4), -2.0, 2.0),
+        (-2.0, 0.0, 0.4, 2.0, math.nan),
+    ),
+    "sizes of errors and deviances": (
+        Exposed(ErrorSizes(Residuals(loss_of("poisson"), 4.0, (9,) * 6, 4.0, 8.0, 5.0), 0.0, 1e300)),
+        (0.0, 4.0, 9.0, 1e300, -2.0, math.nan),
     ),
     "positives": (Positives(), (-1.0, 1.0)),
     "class counts": (ClassCounts(3), (0.0, 2.0, -5.0, 9.0, math.inf, -math.inf, math.nan)),
@@ -785,3 +804,44 @@ def test_baselines_that_noise_moves_by_more_than_a_tenth_are_left_out() -> None:
         assert (sum(one is not None for one in found) > 25) == shown
         values = [one for one in found if one is not None]
         assert not values or np.mean(values) == pytest.approx(6.0, rel=0.1)
+
+
+def test_a_measure_of_cut_amounts_says_so_wherever_it_is_shown() -> None:
+    own = estimates.Estimate(0.5, 0.01, best=0.0, cap=2.7726)
+    findings = estimates.Findings({"loss": own, "rmse": replace(own, cap=12.0), "d2": replace(own, best=1.0)}, 9, "")
+    for shown in (str(findings), findings._repr_html_().replace("&#x27;", "'").replace("&#39;", "'")):
+        assert "loss (each record's at most 2.77)" in shown
+        assert "rmse (each record's error at most 12)" in shown
+        assert "d2 (each record's deviance at most 2.77)" in shown
+    assert estimates.Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
+
+
+def test_errors_are_cut_where_their_released_sizes_end() -> None:
+    """Bounds 200 times too wide: the noise of the errors is that of a cap near the errors, and wide bounds tell nothing."""
+    rng = np.random.default_rng(8)
+    frame = pd.DataFrame({"a": rng.uniform(-1, 1, 8000)})
+    frame["y"] = 2.0 * frame["a"] + rng.normal(size=8000)
+    partition = vfl.FeaturePartition({"p": ["a"]}, ("p", "y"))
+    privacy = vfl.Privacy(epsilon=4.0, delta=1e-6, noise=vfl.SeededNoise(1))
+    spec = vfl.Job(
+        partition=partition, bounds={"a": (-1, 1), "y": (-400, 400)}, loss="squared", holdout=0.5, privacy=privacy
+    )
+    found = vfl.train(spec, frame, at=vfl.InProcess(cores=1)).findings["held out"]
+    rmse = found.measures["rmse"]
+    assert 2.0 < rmse.cap < 100.0
+    assert rmse.interval[1] - rmse.interval[0] < 1.0
+    assert not rmse.too_noisy
+    assert "[-400, 400]" in found.note
+
+
+def test_labels_at_their_bounds_are_counted() -> None:
+    rng = np.random.default_rng(9)
+    frame = pd.DataFrame({"a": rng.uniform(-1, 1, 4000)})
+    frame["y"] = 2.0 * frame["a"] + rng.normal(size=4000)
+    partition = vfl.FeaturePartition({"p": ["a"]}, ("p", "y"))
+    privacy = vfl.Privacy(epsilon=4.0, delta=1e-6, noise=vfl.SeededNoise(1))
+    bounds = {"a": (-1, 1), "y": (-1, 1)}
+    spec = vfl.Job(partition=partition, bounds=bounds, loss="squared", holdout=0.5, privacy=privacy)
+    found = vfl.train(spec, frame, at=vfl.InProcess(cores=1)).findings["held out"].measures["at_bounds"]
+    assert found.interval[0] < (abs(frame["y"]) >= 1).mean() < found.interval[1]
+    assert found.interval[1] - found.interval[0] < 0.2

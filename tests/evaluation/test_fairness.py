@@ -606,7 +606,7 @@ class TestUnchanged:
         found = train(job(fairness=None, partition=PARTITION.without_groups(), columns={})).findings
         assert set(found) == {"held out"}
         for measure in found["held out"].to_dict()["measures"].values():
-            assert set(measure) <= {"value", "error", "interval", "baseline", "best"}
+            assert set(measure) <= {"value", "error", "interval", "baseline", "best", "cap"}
 
 
 class TestNeighbours:

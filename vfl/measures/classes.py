@@ -122,7 +122,8 @@ def measured(
         "accuracy": Estimate(accuracy, error, baseline=float(shares.max()), within=estimates.around(accuracy, within))
     }
     loss = estimates.bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
-    found["loss"] = replace(loss, baseline=constant_loss(statistic, released, n_records), best=0.0)
+    base = constant_loss(statistic, released, n_records)
+    found["loss"] = replace(loss, baseline=base, best=0.0, cap=statistic.cap)
     for name, (missed, right), own in zip(classes, cells, raw, strict=True):
         count = float(missed + right)
         if count > max(estimates.SEEN * noise, 0.5):

@@ -177,7 +177,7 @@ def loss_of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigm
     """Return the mean clamped loss, computed from the first release of an evaluation. Arguments as for `of_outcomes`."""
     b, positive = statistic.steps[1] * GRID, of_outcomes(released, statistic, n_records, sigma).share(FN, TP).value
     loss = bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
-    return replace(loss, baseline=constant_loss(statistic, positive), best=0.0)
+    return replace(loss, baseline=constant_loss(statistic, positive), best=0.0, cap=statistic.cap)
 
 
 @dataclass(frozen=True, slots=True)

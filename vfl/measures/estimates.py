@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from vfl.base.losses import Loss
     from vfl.base.types import Vector
-    from vfl.queries.statistics import Outcomes, Residuals
+    from vfl.queries.statistics import ErrorSizes, Outcomes, Residuals
 
 ALL = "all records"
 """Key in `Findings.thresholds` for a single threshold that applies to all records."""
@@ -106,12 +106,29 @@ SEEN = 3.0
 """Noise hides a count of at most this many standard deviations of the noise. With 2 instead of 3, intervals of the shown
 classes contained 0.89 of the true rates of small classes instead of 0.95.
 """
+SURE = 4.0
+"""Number of standard deviations of the noise by which a count of errors of one size must exceed 0 to be relied on."""
+RARE = 0.01
 KNOWN = 10.0
 """A mean error of the constant prediction is shown if it is at least this many standard deviations of its noise. If it had to
 stand out from the noise only, those that are shown would be too large: 1.4 to 8 times in runs with heavy noise.
 """
 WIDTH = 2.0
 """Half-width of an interval of 95 %, in standard deviations."""
+
+TOLD = 4.0
+"""A mean error is told if it is this many standard deviations of its noise, by a release with other noise: an interval of twice
+its half-width would still exclude 0.
+"""
+FEW, NEAR, FAR = 16.0, 1.5, 10.0
+"""R² and D² are shown if the sum of the constant's errors is at least FEW records' caps, and its excess (`_excess`) at most
+1/NEAR of the model's mean error, which does not depend on the constant, or 1/FAR of the constant's. If the constant's mean
+alone decided, they would be shown in runs whose constant is far off, with 0 to 0.6 of the intervals right.
+"""
+TINY = 1e-12
+"""Least constant at which the excess of deviances is evaluated: a constant that noise makes large has a small excess."""
+COARSE = 0.05
+"""Largest standard deviation of the noise of a share of labels that is told."""
 
 Interval: TypeAlias = tuple[float, float]
 
@@ -127,6 +144,9 @@ class Estimate:
     noiseless : interval for the measure of the model without noise. shift : interval for the measure of the model without noise
         minus this measure. Both are None if no bound was asked for (vfl.measures.fairness).
     within : the interval; None means `value` ± two standard errors.
+    cap : largest amount that a record's loss, error or deviance counts with; None if nothing is cut. Measure and interval are
+        those of the cut amounts.
+    withheld : True if the measure is too noisy by a rule that does not depend on its own noise.
     """
 
     value: float
@@ -136,6 +156,14 @@ class Estimate:
     noiseless: Interval | None = None
     shift: Interval | None = None
     within: Interval | None = None
+    cap: float | None = None
+    withheld: bool | None = None
+
+    @classmethod
+    def inside(cls, low: float, high: float, value: float, error: float, **given: Any) -> Self:
+        """Return the estimate whose interval is `value` ± two standard errors, cut to the range [low, high] of the measure."""
+        reach = WIDTH * error
+        return cls(value, error, within=(max(value - reach, low), min(value + reach, high)), **given)
 
     @property
     def interval(self) -> Interval:
@@ -145,12 +173,12 @@ class Estimate:
 
     @property
     def too_noisy(self) -> bool:
-        """Return True if the interval is wider than the distance from the baseline to a perfect model.
+        """Return True if the interval is wider than the distance from the baseline to a perfect model, or the value withheld.
 
         With or without a baseline, return True if 0 is the best value and the interval contains it.
         """
         low, high = self.interval
-        if self.best == 0.0 and low <= 0.0 < high:
+        if self.withheld or (self.best == 0.0 and low <= 0.0 < high):
             return True
         return self.baseline is not None and high - low > abs(self.best - self.baseline)
 
@@ -203,8 +231,13 @@ class Findings:
     confusion: Mapping[str, Estimate] | None = None
     selected: int = 0
 
+    @property
+    def named(self) -> dict[str, Estimate]:
+        """The measures by the names for readers, which state what a record counts at most."""
+        return {name_of(name, estimate): estimate for name, estimate in self.measures.items()}
+
     def __str__(self) -> str:
-        each = [f"{name} {estimate}" for name, estimate in self.measures.items()]
+        each = [f"{name} {estimate}" for name, estimate in self.named.items()]
         for group, at in self.shown_thresholds.items():
             each.append(f"threshold{'' if group == ALL else f' of {group}'} {at:.3g}")
         if len(each) > IN_A_LINE:
@@ -230,7 +263,7 @@ class Findings:
                 "too noisy to tell" if e.too_noisy else "",
                 "" if e.noiseless is None else f"{e.noiseless[0]:.2g} to {e.noiseless[1]:.2g}",
             )
-            for name, e in self.measures.items()
+            for name, e in self.named.items()
         ]
         head = ("measure", "value", "interval of 95 %", "baseline", "", "model without noise")
         shown = len(head) if any(row[-1] for row in rows) else len(head) - 1
@@ -271,6 +304,17 @@ class Findings:
         return cls(measures, n_records, note, thresholds, histogram, confusion, selected)
 
 
+COUNTED = {"loss": "", "deviance": "", "d2": " deviance"}
+"""Amount of a record that the cap of a measure cuts, if not its error; '' if the measure has the name of the amount."""
+
+
+def name_of(measure: str, estimate: Estimate) -> str:
+    """Return the name of a measure for readers, such as 'rmse (each record's error at most 12)'."""
+    if estimate.cap is None:
+        return measure
+    return f"{measure} (each record's{COUNTED.get(measure, ' error')} at most {estimate.cap:.3g})"
+
+
 def _plain(measures: Mapping[str, Estimate]) -> dict[str, Any]:
     """Return the fields that are not None; `within` is called 'interval'."""
     found = {name: asdict(e) for name, e in measures.items()}
@@ -279,15 +323,18 @@ def _plain(measures: Mapping[str, Estimate]) -> dict[str, Any]:
     return {name: {key: value for key, value in plain.items() if value is not None} for name, plain in found.items()}
 
 
+NUMBERS = ("value", "error", "baseline", "best", "cap")
+
+
 def _estimates(plain: Mapping[str, Any]) -> dict[str, Estimate]:
     found = {}
     for name, given in plain.items():
-        own: dict[str, Any] = {key: float(given[key]) for key in ("value", "error", "baseline", "best") if key in given}
+        own: dict[str, Any] = {key: float(given[key]) for key in NUMBERS if key in given}
         for key in ("noiseless", "shift", "interval"):
             if key in given:
                 low, high = given[key]
                 own["within" if key == "interval" else key] = float(low), float(high)
-        found[name] = Estimate(**own)
+        found[name] = Estimate(**own, withheld=bool(given.get("withheld")) or None)
     return found
 
 
@@ -443,20 +490,27 @@ def _area_sampling(A: float, P: float, N: float) -> float:
 
 
 def residuals(
-    released: Vector, statistic: Residuals, n_records: int, sigma: float, apart: float = 0.0, exposures: float = 1.0
+    released: Vector,
+    statistic: Residuals,
+    n_records: int,
+    sigma: float,
+    apart: float = 0.0,
+    exposures: float = 1.0,
+    known: Sequence[float] | None = None,
 ) -> dict[str, Estimate]:
     """Return mean absolute error, root mean squared error and R² of clamped errors; with deviances, their clamped mean and D².
 
     R² = 1 − A/B, where A and B are the mean squared errors of the model and of a constant prediction. D² is the same ratio of
     mean deviances: the fraction of the deviance that the model explains. The intervals of R² and D² are Fieller's
     (`_explained`). The interval of the root mean squared error has the roots of the ends of the mean square's interval, since
-    the delta method fails for a mean that noise dominates. Without a constant there are no baselines, no R² and no D². A
-    baseline is also left out if it is not `KNOWN`, and R² or D² if the noise hides the sum of the constant's errors, or if the
-    interval of the quotient has no end.
+    the delta method fails for a mean that noise dominates. Without a constant there are no baselines, no R² and no D². They are
+    also left out if the constant's mean error is not `KNOWN`, and R² or D² if the interval of the quotient has no end.
 
     apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant's mean
         error exceeds that of the labels' mean by exactly the deviance between both (a Bregman divergence). The lower ends of R²
         and D² are lowered to allow for this excess. exposures : bound on the mean of e^(2−p) for exposures e, else 1.
+    known : the means of the same errors by a release with other noise (`sizes_of`). They decide on what is told: a measure that
+        its own noise selects would be wrong where it is told. None takes the released means.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records
@@ -465,17 +519,63 @@ def residuals(
     if statistic.constant is None:
         return found
     bases = _errors(shares[each:], noise[each:], statistic, n_records)
+    rough = shares if known is None else np.array(known)
     for k, name in enumerate(("mae", "rmse", "deviance")[:each]):
-        hidden = shares[each + k] <= SEEN * noise[each + k]
-        known = shares[each + k] >= KNOWN * noise[each + k]
-        found[name] = replace(found[name], baseline=bases[name].value if known else None, best=0.0)
-        if name != "mae" and not hidden:
-            of_model, of_constant = ((float(shares[at]), float(noise[at])) for at in (k, each + k))
-            explained = _explained(
-                of_model, of_constant, n_records, _excess(statistic, apart, exposures, name, of_constant[0])
-            )
-            found |= {} if explained is None else {"r2" if name == "rmse" else "d2": explained}
+        at = each + k
+        base = bases[name].value if rough[at] >= KNOWN * noise[at] else None
+        withheld = True if known is not None and rough[k] < TOLD * noise[k] else None
+        found[name] = replace(found[name], baseline=base, best=0.0, withheld=withheld)
+        excess = _excess(statistic, apart, exposures, name, float(shares[at]))
+        lower = replace(statistic, constant=max(statistic.constant - apart, TINY))
+        most = max(excess, _excess(lower, apart, exposures, name, float(rough[at])))
+        close = rough[k] >= NEAR * most or rough[at] >= FAR * most
+        if name == "mae" or base is None or not (close and rough[at] >= FEW / n_records and shares[at] > 0.0):
+            continue
+        of_model, of_constant = ((float(shares[j]), float(noise[j])) for j in (k, at))
+        explained = _explained(of_model, of_constant, n_records, excess)
+        if explained is not None:
+            found["r2" if name == "rmse" else "d2"] = replace(explained, cap=found[name].cap)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of the errors by a release of `ErrorSizes`.
+
+    caps : shares of the caps of errors and deviances that hold all errors which the noise does not hide.
+    means : rough means of the errors, in the order of `Residuals` and in units of its caps times these shares; 0 if the noise
+        hides most records.
+    at_bounds : share of the labels at an end of their bounds.
+    """
+
+    caps: tuple[float, ...]
+    means: tuple[float, ...]
+    at_bounds: Estimate
+
+
+def sizes_of(
+    released: Vector, statistic: ErrorSizes, n_records: int, sigma: float, kept: tuple[bool, bool], *, low_end: bool
+) -> Sizes:
+    """Return the sizes of the errors, from released counts.
+
+    kept : True for a cap that the job declares, of errors and of deviances. low_end : False if no label is cut at the low end.
+
+    Bins count whose number exceeds SURE standard deviations of the noise. If they hold less than half of the records, the caps
+    stay as they are. Where a bin beyond may hide more than RARE of the records, the caps are twice as large: cutting skewed
+    errors moves the best constant away from the mean, which `residuals` takes for the best.
+    """
+    kinds = released[:-2].reshape(2, -1, statistic.bins)  # by model, kind of error and bin
+    clear = np.where(kinds > SURE * sigma, kinds, 0.0)
+    seen = clear.sum(axis=2) >= 0.5 * n_records
+    top = np.maximum(np.argmax((clear > 0.0).any(axis=0), axis=1) - (SURE * sigma > RARE * n_records), 0)
+    caps = np.where(seen.all(axis=0) & ~np.array(kept[: len(top)]), 2.0**-top, 1.0)
+    t = np.minimum(0.75 * 2.0 ** -np.arange(statistic.bins) / caps[:, None], 1.0)
+    powers = (t[0], t[0] ** 2, *t[1:])
+    means = [float(clear[m, max(j - 1, 0)] @ u) * seen[m, max(j - 1, 0)] for m in (0, 1) for j, u in enumerate(powers)]
+    ends = released[-2 if low_end else -1 :]
+    noise = sigma * math.sqrt(ends.size) / n_records
+    at_bounds = replace(bounded_mean(float(ends.sum()) / n_records, noise, n_records), withheld=noise > COARSE or None)
+    return Sizes(tuple(caps.tolist()), tuple(mean / n_records for mean in means), at_bounds)
 
 
 def _excess(statistic: Residuals, apart: float, exposures: float, name: str, base: float) -> float:
@@ -530,10 +630,11 @@ def _errors(shares: Vector, noise: Vector, statistic: Residuals, n_records: int)
     most = square.interval[1]
     error = math.hypot(float(noise[0]), math.sqrt(max(min(square.value, absolute) - absolute**2, 0.0) / n_records))
     within = mean_interval(float(shares[0]), float(noise[0]), n_records, most)
-    found = {"mae": scaled(Estimate(absolute, error, within=within), statistic.cap)}
-    found["rmse"] = scaled(root_of(square), statistic.cap)
-    if statistic.deviance_cap is not None:
-        found["deviance"] = bounded_mean(float(shares[2]), float(noise[2]), n_records, statistic.deviance_cap)
+    C, D = statistic.cap, statistic.deviance_cap
+    found = {"mae": replace(scaled(Estimate(absolute, error, within=within), C), cap=C)}
+    found["rmse"] = replace(scaled(root_of(square), C), cap=C)
+    if D is not None:
+        found["deviance"] = replace(bounded_mean(float(shares[2]), float(noise[2]), n_records, D), cap=D)
     return found
 
 

@@ -111,7 +111,8 @@ def measures(sums: Vector, statistic: Unclamped, n_records: int) -> dict[str, Es
                 slope = np.zeros(k)
                 slope[[at, each + at]] = 1.0, -A / B
                 error = math.sqrt(max(float(slope @ spread @ slope), 0.0) / n_records) / B
-                found["r2" if name == "rmse" else "d2"] = Estimate(1.0 - A / B, error, baseline=0.0)
+                explained = Estimate.inside(-math.inf, 1.0, 1.0 - A / B, error, baseline=0.0)
+                found["r2" if name == "rmse" else "d2"] = explained
         if name == "rmse":
             of_model, base = root_of(of_model), None if base is None else root_of(base)
         found[name] = replace(of_model, baseline=None if base is None else base.value, best=0.0)

@@ -160,7 +160,7 @@ def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
     gradient = [(1 - r_own) / own.value - (1 - r) / whole, r / whole - r_own / own.value, (r - 1) / whole, r / whole]
     noise = sum((part.noise * slope) ** 2 for part, slope in zip(parts, gradient, strict=True))
     sampling = sum(max(part.value, 0.0) * slope**2 for part, slope in zip(parts, gradient, strict=True))
-    return Estimate(r_own - r, math.sqrt(noise + sampling))
+    return Estimate.inside(-1.0, 1.0, r_own - r, math.sqrt(noise + sampling))
 
 
 class _Bounds:
@@ -509,7 +509,7 @@ def _accuracy(table: Table) -> Estimate:
     rate = min(max(hits / total, 0.0), 1.0)
     cells = float(table.cells[:, right].sum()), float(table.cells[:, ~right].sum())
     noise = table.sigma * math.hypot((1 - rate) * math.sqrt(cells[0]), rate * math.sqrt(cells[1])) / total
-    return Estimate(rate, share_error(rate, noise, total))
+    return Estimate.inside(0.0, 1.0, rate, share_error(rate, noise, total))
 
 
 def _left_out(names: list[str]) -> str:

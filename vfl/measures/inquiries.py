@@ -20,12 +20,23 @@ from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.measures import estimates
 from vfl.measures.confusion import Confusion, cheapest, loss_of_outcomes, of_outcomes, width_of
-from vfl.measures.estimates import ALL, Estimate, Findings, Histogram, margin_of
+from vfl.measures.estimates import ALL, Estimate, Findings, Histogram, Sizes, margin_of
 from vfl.measures.exact import Unclamped, finer, measures
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.queries import Forward, Tally, Unnoised
-from vfl.queries.statistics import GRID, LabelMean, LabelRate, Losses, Outcomes, Positives, Residuals, Scores, weight
+from vfl.queries.statistics import (
+    GRID,
+    ErrorSizes,
+    LabelMean,
+    LabelRate,
+    Losses,
+    Outcomes,
+    Positives,
+    Residuals,
+    Scores,
+    weight,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -52,8 +63,10 @@ CUTS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Distances of thresholds from the centre, on both sides, in the unit of EDGES. With the centre and the best threshold of a
 calibrated model there are 16 thresholds.
 """
-OF_NUMBERS = {"mean": 0.1, "errors": 0.6, "constant": 0.3}
-"""Shares of μ² without classes, for the labels' mean, the model's errors, and the errors of predicting this mean."""
+OF_NUMBERS = {"mean": 0.1, "sizes": 0.1, "errors": 0.5, "constant": 0.3}
+"""Shares of μ² without classes: for the labels' mean, counts of errors by their size, the model's errors, and the errors of
+predicting this mean.
+"""
 EDGES = (0.125, 0.25, 0.5, 1.0, 2.0)
 """Distances of the edges of the scores' histogram from its centre, on both sides. The unit is the margins' spread for columns
 that are uniform within their bounds. For eight models of breast cancer and adult, from nearly constant to nearly
@@ -153,11 +166,13 @@ class HeldOut(Inquiry):
     (vfl.queries.statistics). With classes, the first release holds counts of outcomes and the sum of clamped losses; the
     second holds histograms of scores. The histograms are centred at the margin that a calibrated logistic model has at the
     released base rate. The edges depend on released values only. Without classes, the first release is the mean of the labels
-    within their declared bounds. The second holds the clamped errors of the model and of a constant model, which predicts the
-    released mean, times the exposure of a record if there are exposures. For losses of counts and amounts, the second also
-    holds the clamped deviances of both models. Without bounds for the label there is neither a constant model nor a deviance.
+    within their declared bounds. The last holds the clamped errors of the model and of a constant model, which predicts the
+    released mean, times the exposure of a record if there are exposures. For losses of counts and amounts, it also holds the
+    clamped deviances of both models. A release in between counts the errors by their size; the caps follow from these counts
+    unless the job declares them. Without bounds for the label there is neither a constant model nor a deviance.
 
-    Decisions are measured at one threshold: the given one, or the one that costs least according to the released histograms.
+    Decisions are measured at one threshold: the given one, or the one that costs least according to the released histograms. If
+    the job names several thresholds, they are also measured at each of them.
 
     problem : problem of the training records. n_records : number of held-out records. mu : budget; None adds no noise.
     threshold : margin of the threshold of a finished model, used as it is; None takes the threshold of `spec`.
@@ -207,12 +222,13 @@ class HeldOut(Inquiry):
         return cuts - within + (0 if self._finer > 1 else 2 * len(set(CUTS) - set(EDGES)))
 
     @property
-    def _shares(self) -> tuple[float | None, float | None]:
+    def _shares(self) -> tuple[float | None, ...]:
         if self.mu is None or not self._in_two:
-            return self.mu, None
+            return self.mu, None, None
         if self.problem.loss.classification:
             return split(self.mu, self._parts["cells"] + self._parts["loss"])
-        return split(self.mu, OF_NUMBERS["mean"])
+        first, rest = split(self.mu, OF_NUMBERS["mean"])
+        return first, *split(rest, OF_NUMBERS["sizes"] / (1.0 - OF_NUMBERS["mean"]))
 
     @property
     def _parts(self) -> dict[str, float]:
@@ -220,7 +236,7 @@ class HeldOut(Inquiry):
 
     @property
     def _in_two(self) -> bool:
-        """True if there are two releases and the second release depends on the first."""
+        """True if there are several releases, each of which depends on those before it."""
         return self.problem.loss.classification or math.isfinite(self.problem.label_range)
 
     @property
@@ -231,7 +247,8 @@ class HeldOut(Inquiry):
         steps = (weight(cells / (cells + loss), 2.0), weight(loss / (cells + loss), 1.0))
         return Outcomes(self.problem.loss, self.loss_cap(), steps, self._fixed or 0.0)
 
-    def _errors(self, constant: float | None) -> Residuals:
+    def _errors(self, constant: float | None, shares_of_caps: tuple[float, ...] = (1.0, 1.0)) -> Residuals:
+        """Return the errors to sum. shares_of_caps : shares of the caps on errors and deviances that suffice (`ErrorSizes`)."""
         shares = [0.5] * 2
         if constant is not None:
             total = OF_NUMBERS["errors"] + OF_NUMBERS["constant"]
@@ -241,7 +258,12 @@ class HeldOut(Inquiry):
             shares = [2.0 / 3.0 * share for share in (*shares[:2], shares[1], *shares[2:], shares[3])]
         steps = tuple(weight(share, 1.0) for share in shares)
         exposure = 0.0 if constant is None or self.problem.exposure is None else self.problem.exposure[1]
-        return Residuals(self.problem.loss, self.error_cap(), steps, constant, cap, exposure)
+        cap = None if cap is None else cap * shares_of_caps[-1]
+        return Residuals(self.problem.loss, self.error_cap() * shares_of_caps[0], steps, constant, cap, exposure)
+
+    def _sizes(self, constant: float) -> ErrorSizes:
+        low = self.problem.label_low
+        return ErrorSizes(self._errors(constant), low, low + self.problem.label_range)
 
     def loss_cap(self) -> float:
         """Return the cap on a record's loss."""
@@ -295,7 +317,7 @@ class HeldOut(Inquiry):
         if not self._in_two:
             return None
         if not self.problem.loss.classification:
-            return event_of(self._errors(0.0), self._shares[1])
+            return event_of(self._errors(0.0), self._shares[-1])
         return self._event_of_scores(self._finer, self._added)
 
     def _event_of_scores(self, finer: int, added: int = 0) -> Gaussian | None:
@@ -321,7 +343,14 @@ class HeldOut(Inquiry):
 
     @property
     def _events(self) -> tuple[Gaussian | None, ...]:
-        return self._first_event, self._second_event()
+        return self._first_event, *self._sizes_event, self._second_event()
+
+    @property
+    def _sizes_event(self) -> tuple[Gaussian, ...]:
+        """The event of counting errors by their size; () for runs that do not."""
+        counts = self._in_two and not self.problem.loss.classification
+        event = event_of(self._sizes(0.0), self._shares[1]) if counts else None
+        return () if event is None else (event,)
 
     def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Query the margins, which stay at the coordinator; then query the sums."""
@@ -335,10 +364,13 @@ class HeldOut(Inquiry):
         except BudgetExceeded:  # a resumed run has also paid for lost releases, and keeps the measures released so far
             cut_off = f"{note}; a run that was cut off had paid for the rest"
             return Findings(measured, self.n_records, cut_off, thresholds=fixed)
-        note += f"; {self._clamped}" if self.mu is not None else ""
+        note += self._clamped if self.mu is not None else ""
         drowned = [name for name in self._measures if name not in measured]
         if drowned:
             note += f"; left out, since noise dominates them: {', '.join(drowned)}"
+        if self.mu is not None and (drowned or any(e.too_noisy for e in measured.values())):
+            caps = "" if self.problem.loss.classification else ", narrower bounds of the label or a lower error_cap"
+            note += f"; more held-out records, a larger ε{caps} would show more"
         if chosen := further.get("selected"):
             note += (
                 f"; the threshold has the smallest cost of {chosen}, by the same noisy counts; its intervals hold for "
@@ -351,18 +383,28 @@ class HeldOut(Inquiry):
         if self.problem.loss.classification:
             decided = ("precision", "flagged") if self.spec.decides else ()
             cost = () if self.spec.cost is None else ("cost",)
-            return ("accuracy", "tpr", "fpr", *decided, *cost, "loss", "auc")
+            at = (
+                f"{name} at {t:g}" for t in self._asked for name in ("accuracy", "tpr", "fpr", "precision", "flagged")
+            )
+            return ("accuracy", "tpr", "fpr", *decided, *cost, "loss", "auc", *at)
         if not self._in_two:
             return ("mae", "rmse")
         return ("mae", "rmse", "r2") if self.deviance_cap() is None else ("mae", "rmse", "r2", "deviance", "d2")
 
     @property
+    def _asked(self) -> tuple[float, ...]:
+        """The thresholds at each of which decisions are measured, as the job states them; () if it names one at most."""
+        given = tuple(self.spec.thresholds or ())
+        return given if self.threshold is None and len(given) > 1 else ()
+
+    @property
     def _clamped(self) -> str:
-        """The caps on a record's loss, or on its error and deviance, in words."""
-        if self.problem.loss.classification:
-            return f"loss clamped at {self.loss_cap():.3g}"
-        deviances = "" if self.deviance_cap() is None else f", deviances at {self.deviance_cap():.4g}"
-        return f"errors clamped at {self.error_cap():.4g}{deviances}"
+        """The bounds to which labels are clamped, in words; '' for labels that are not."""
+        if self.problem.loss.classification or not self._in_two:
+            return ""
+        low = self.problem.label_low
+        high = low + self.problem.label_range
+        return f"; labels are clamped to [{low:.4g}, {high:.4g}] first, and at_bounds is their share at an end"
 
     def _measure(self, w: Vector, found: dict[str, Estimate], further: dict[str, Any]) -> Exchange[None]:
         """Query the sums. Fill `found` with measures, and `further` with other fields of the findings, both in place."""
@@ -377,13 +419,15 @@ class HeldOut(Inquiry):
             return
         event = self._second_event()
         if isinstance(first, LabelMean | LabelRate):
-            constant, *apart = first.constant(released, self.n_records, estimates.WIDTH * sigma)
+            constant, apart, exposures = first.constant(released, self.n_records, estimates.WIDTH * sigma)
             if event is None:
                 found |= yield from self._exact(constant)
                 return
-            errors = self._errors(constant)
+            sizes = yield from self._sized(constant)
+            errors = self._errors(constant, sizes.caps)
             (released,) = yield tally(errors, event, Side.HELD_OUT)
-            found |= estimates.residuals(released, errors, self.n_records, event.sigma, *apart)
+            found |= estimates.residuals(released, errors, self.n_records, event.sigma, apart, exposures, sizes.means)
+            found["at_bounds"] = sizes.at_bounds
             return
         confusion = of_outcomes(released, first, self.n_records, sigma)
         found |= self._decided(confusion)
@@ -403,6 +447,10 @@ class HeldOut(Inquiry):
             found |= estimates.scores(released, self.n_records, sigma, positives, noise)
         histogram = Histogram.of(statistic.edges, released, sigma, logistic=self.problem.loss.log_odds)
         further |= {"histogram": histogram, "confusion": confusion.cells()}
+        for t in self._asked:
+            (edge,) = histogram.nearest([margin_of(t, self.problem.loss)])
+            at = Confusion.at(histogram, edge, self.n_records).measures()
+            found |= {f"{name} at {t:g}": own for name, own in at.items()}
         if self._fixed is None and self.spec.cost is not None:
             cuts = histogram.nearest(self._cuts(spread_of(self.problem, w), self._centre(rate)))
             edge = cheapest(histogram, cuts, self.spec.cost, self.n_records)
@@ -415,6 +463,13 @@ class HeldOut(Inquiry):
                 "confusion": confusion.cells(),
                 "selected": len(cuts),
             }
+
+    def _sized(self, constant: float) -> Exchange[Sizes]:
+        statistic, (event,) = self._sizes(constant), self._sizes_event
+        (released,) = yield tally(statistic, event, Side.HELD_OUT)
+        kept = self.spec.error_cap is not None, self.spec.deviance_cap is not None
+        low_end = self.problem.loss.power is None or self.problem.label_low > 0.0
+        return estimates.sizes_of(released, statistic, self.n_records, event.sigma, kept, low_end=low_end)
 
     def _decided(self, confusion: Confusion) -> dict[str, Estimate]:
         found = confusion.measures()
@@ -442,11 +497,14 @@ class HeldOut(Inquiry):
         if not isinstance(first, Outcomes):
             errors = self._errors(0.0 if self._in_two else None)
             noise = (second or event).sigma / (errors.steps[0] * GRID) / self.n_records * errors.cap
-            said = f"{about}; noise of the mean absolute error {noise:.2g}, errors clamped at {errors.cap:.4g}"
+            most = "at most " * self._in_two
+            said = (
+                f"{about}; noise of the mean absolute error {most}{noise:.2g}, errors clamped at {most}{errors.cap:.4g}"
+            )
             if errors.deviance_cap is None:
                 return said
             noise = (second or event).sigma / (errors.steps[2] * GRID) / self.n_records * errors.deviance_cap
-            return f"{said}; noise of the mean deviance {noise:.2g}, deviances clamped at {errors.deviance_cap:.4g}"
+            return f"{said}; noise of the mean deviance {most}{noise:.2g}, deviances clamped at {most}{errors.deviance_cap:.4g}"
         a = event.sigma / (first.steps[0] * GRID) / self.n_records
         noise = second.sigma if second else 0.0
         half, tenth = (
@@ -464,7 +522,7 @@ class HeldOut(Inquiry):
         """Return the number of queries: margins and releases; without noise, also the queries for `_exact` and `finer`."""
         if self.mu is None and self.problem.loss.classification:
             return 5
-        return 3 if self._in_two else 2
+        return 3 + len(self._sizes_event) if self._in_two else 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -493,9 +551,9 @@ class ClassBalance(Inquiry):
             ((count,),) = yield tally(Positives(), event, self.side)
         except BudgetExceeded:
             return Findings({}, self.n_records, f"{note}; a run that was cut off had paid for it")
-        share = min(max(float(count) / self.n_records, 0.0), 1.0)
         noise = event.sigma / self.n_records if event is not None else 0.0
-        return Findings({"positive": Estimate(share, noise)}, self.n_records, note)
+        share = estimates.bounded_mean(float(count) / self.n_records, noise, self.n_records)
+        return Findings({"positive": share}, self.n_records, note)
 
     def explain(self) -> str:
         """Return a sentence for the plan on the expected noise."""

@@ -81,11 +81,12 @@ class Score(Inquiry):
             return Findings({}, self.n_records, f"{NOISED}; a run that was cut off had paid for it")
         mean = float(total) / (lost.steps * lost.grid) / self.n_records
         measured = bounded_mean(mean, self._noise, self.n_records, lost.unit)
-        measured = replace(measured, value=mean * lost.unit)  # not clamped, since candidates are ranked by it
+        cap = None if self._measure == "accuracy" else lost.cap
+        measured = replace(measured, value=mean * lost.unit, cap=cap)  # not clamped, since candidates are ranked by it
         if self._measure == "accuracy":
             low, high = measured.interval
             measured = replace(measured, value=1.0 - mean, within=(1.0 - high, 1.0 - low))
-        return Findings({self._measure: measured}, self.n_records, f"{NOISED}{self.clamped}")
+        return Findings({self._measure: measured}, self.n_records, NOISED)
 
     @property
     def clamped(self) -> str:

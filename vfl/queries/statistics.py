@@ -254,6 +254,61 @@ class Residuals(Statistic):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ErrorSizes(Statistic):
+    """Histograms of errors in bins that halve downwards from the cap, and the number of labels at each end of their bounds.
+
+    The t, u and with deviances s, q of `Residuals` have a histogram each. Values are clamped to [0, 1], and NaN counts as 1. A
+    record is in one bin of each histogram, and its label may lie at one end of the bounds. Replacing the record moves each of
+    the k = 2 or 4 histograms by at most √2, and the two numbers by at most √2: Δ = √(2k + 2), attained when the record changes
+    all its bins and its label moves from one end to the other. All counts are released jointly, as one Gaussian vector.
+
+    errors : the errors to count, with their caps. low, high : declared bounds of the label.
+    """
+
+    errors: Residuals
+    low: float
+    high: float
+
+    grid: ClassVar[float] = GRID
+    bins: ClassVar[int] = 14
+
+    @property
+    def histograms(self) -> int:
+        """Return k."""
+        return 2 * (self.errors.each - 1)
+
+    @property
+    def dimension(self) -> int:
+        """Return the number of bins and ends."""
+        return self.bins * self.histograms + 2
+
+    @property
+    def sensitivity(self) -> float:
+        """Return Δ."""
+        return root((2 * self.histograms + 2) * round(1.0 / GRID) ** 2)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the vectors that the statistic takes in addition to margins and labels."""
+        return self.errors.needs
+
+    def __call__(self, margins: Vector, labels: Vector, offsets: Vector | None = None) -> Integers:
+        """Return the counts in steps of GRID, first the histograms in the order of `errors`, then the ends.
+
+        Bin j of a histogram holds 2^−(j+1) < t ≤ 2^−j; the last bin holds all smaller ones.
+        """
+        own, counts = self.errors, []
+        sums = errors_of(own.loss, margins, labels, own.cap, own.constant, own.deviance_cap, offsets)
+        del sums[1 :: own.each]  # the squares
+        for t in sums:
+            inside = np.clip(np.nan_to_num(t, nan=1.0), 2.0**-self.bins, 1.0)
+            bins = np.floor(-np.log2(inside)).astype(np.int64)
+            counts.append(np.bincount(np.minimum(bins, self.bins - 1), minlength=self.bins))
+        ends = (labels <= self.low).sum(), (labels >= self.high).sum()
+        return np.concatenate([*counts, ends]).astype(np.int64) * round(1.0 / GRID)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Lost(Statistic):
     """Sum of t over the records, where t in [0, 1] is a record's loss or error. Replacing a record moves the sum by at most 1.
 

@@ -87,7 +87,7 @@ def compared(run: str | Path) -> ComparedRun:
     measures = {
         name if len(result.findings) == 1 or kind == "held out" else f"{kind}: {name}": e
         for kind, findings in result.findings.items()
-        for name, e in findings.measures.items()
+        for name, e in findings.named.items()
     }
     return ComparedRun(run.name or str(run), report.ok, facts, measures, tuple(effects_of(result)))
 

@@ -228,7 +228,7 @@ def rows_of(found: Mapping[str, Findings]) -> list[tuple[str, ...]]:
             "too noisy to tell" if e.too_noisy else "",
         )
         for name, findings in found.items()
-        for measure, e in findings.measures.items()
+        for measure, e in findings.named.items()
     ]
 
 

@@ -120,7 +120,7 @@ def _measures(folder: Path) -> str:
     try:
         kinds = read_json(folder / FINDINGS, SHOWN, follow=False)
         held = (kinds.get("held out") or kinds.get("score") or {}).get("measures", {})  # a tune releases a score
-        found = Findings.from_dict({"measures": held, "n_records": 0, "note": ""}).measures
+        found = Findings.from_dict({"measures": held, "n_records": 0, "note": ""}).named
         return ", ".join(
             f"{name} {'too noisy to tell' if e.too_noisy else f'{e.value:.3g}'} {e.spread}".rstrip()
             for name, e in found.items()

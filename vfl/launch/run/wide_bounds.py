@@ -149,5 +149,5 @@ def _by_errors(result: Result, plan: Plan) -> str:
         return ""
     return (
         f"at least {plan.problem.label_range / most:.3g} times as wide as the mean distance of the labels from their median, "
-        f"which is at most {most:.3g} by the released errors and the model"
+        f"which is at most {most:.3g} by the released errors, each cut at {mae.cap or math.inf:.3g}, and the model"
     )

@@ -160,11 +160,14 @@ HEADLINES = {"auc": "AUC", "d2": "D²", "r2": "R²"}
 
 def headline(result: Result) -> str | None:
     """Return the main measure on held-out records, with its 95 % interval; None without measures."""
+    from vfl.measures.estimates import name_of
+
     findings = result.findings.get("held out")
     for name, shown in HEADLINES.items():
         if findings is not None and (measure := findings.measures.get(name)) is not None:
             value = "too noisy to tell:" if measure.too_noisy else f"{measure.value:.3f}"
-            return f"{shown} {value} {measure.spread} on {findings.n_records:,} held-out records (95 %)"
+            said = f"{name_of(name, measure).replace(name, shown, 1)} {value} {measure.spread}"
+            return f"{said} on {findings.n_records:,} held-out records (95 %)"
     return None
 
 
