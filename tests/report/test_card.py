@@ -35,11 +35,9 @@ def test_a_card_states_measures_guarantee_and_digests(run: Path) -> None:
     certificate = json.loads((run / "certificate.json").read_text(encoding="utf-8"))
     findings = json.loads((run / "findings.json").read_text(encoding="utf-8"))["held out"]
     assert certificate["model_digest"] in said
-    told = Findings.from_dict(findings)
-    for name, estimate in findings["measures"].items():
-        low, high = estimate["interval"]
-        value = told.measures[name].said
-        assert f"| held out | {name} | {value} | \\[{low:.3g}, {high:.3g}\\] |" in said
+    for name, estimate in Findings.from_dict(findings).named.items():
+        low, high = estimate.interval
+        assert f"| held out | {name} | {estimate.said} | \\[{low:.3g}, {high:.3g}\\] |" in said
     for sentence in report.guarantee:
         assert sentence.split("(")[0].strip() in said
     for heading in ("Model", "Intended use", "How good it is", "What is promised", "Data", "Limits", "Provenance"):

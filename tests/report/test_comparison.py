@@ -43,9 +43,9 @@ def test_values_are_those_of_the_runs(runs: tuple[Path, Path]) -> None:
         assert (found["run"], found["certificate_holds"], found["private"]) == (run.name, True, True)
         assert (found["epsilon"], found["model"]) == (certificate["epsilon"], certificate["model_digest"])
         assert found["n_trained"] + found["n_held_out"] == certificate["n_records"]
-        told = Findings.from_dict({"measures": findings, "n_records": 0, "note": ""}).measures
+        told = Findings.from_dict({"measures": findings, "n_records": 0, "note": ""}).named
         assert {name: e.get("value") for name, e in found["measures"].items()} == {
-            name: None if told[name].too_noisy else e["value"] for name, e in findings.items()
+            name: None if e.too_noisy else e.value for name, e in told.items()
         }
     assert plain[0]["epsilon"] < plain[1]["epsilon"]
 

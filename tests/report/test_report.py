@@ -487,7 +487,7 @@ class TestFindings:
         assert told.findings == result.findings
         page = Page(write_run(tmp_path / "run")[0])
         (found,) = result.findings.values()
-        for name, estimate in found.measures.items():
+        for name, estimate in found.named.items():
             assert " ".join(f"{name} {estimate.said} {estimate.spread}".split()) in page.said
         assert found.note in page.said
         assert f"records, {found.n_records} of them held out {result.certificate.n_records}" in page.said

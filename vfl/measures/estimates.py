@@ -358,7 +358,7 @@ def mean_interval(mean: float, noise: float, n_records: int, variance: float = 1
 def share_interval(
     hits: float, misses: float, sigma: float, cells: int, bins: tuple[int, int] = (1, 1), width: float = WIDTH
 ) -> Interval:
-    """Return Fieller's interval for hits/(hits + misses) of noisy counts, within [0, 1].
+    """Return Fieller's interval for hits/(hits + misses) of noisy counts, within [0, 1]. Counts below 0 count as 0.
 
     Let hits be the sum of k released counts, and hits + misses the sum of K released counts. If the true rate is r, then
     (1 − r)·hits − r·misses has mean 0, and variance
@@ -367,6 +367,7 @@ def share_interval(
     sigma : standard deviation of the noise of each of `cells` counts, all shifted by one amount to have their public sum.
     bins : k and K − k.
     """
+    hits, misses = max(hits, 0.0), max(misses, 0.0)  # this brings (1 − r)·hits − r·misses closer to 0 for every r in [0, 1]
     count, z = hits + misses, width * width
     square, k, K = z * sigma * sigma, float(bins[0]), float(sum(bins))
     sampled = z * max(count, 0.0)
@@ -525,7 +526,7 @@ def residuals(
         base = bases[name].value if rough[at] >= KNOWN * noise[at] else None
         withheld = True if known is not None and rough[k] < TOLD * noise[k] else None
         found[name] = replace(found[name], baseline=base, best=0.0, withheld=withheld)
-        excess = _excess(statistic, apart, exposures, name, float(shares[at]))
+        excess = _excess(statistic, apart, exposures, name, max(float(shares[at]), 0.0))
         lower = replace(statistic, constant=max(statistic.constant - apart, TINY))
         most = max(excess, _excess(lower, apart, exposures, name, float(rough[at])))
         close = rough[k] >= NEAR * most or rough[at] >= FAR * most

@@ -41,21 +41,24 @@ class Evaluation:
 
     With classes these are accuracy, true and false positive rate, area under the ROC curve, and mean clamped loss. Without
     classes they are mean absolute and root mean squared error, and R², of clamped errors. Poisson, Gamma and Tweedie loss add
-    the mean clamped deviance and D², the fraction of the deviance that the model explains. Each measure has a 95 % interval,
-    and as baseline the measure of a model without features. Without classes, R², deviances and the baselines need bounds for
-    the label.
+    the mean clamped deviance and D², the fraction of the deviance that the model explains. The names state the caps. Each
+    measure has a 95 % interval, and as baseline the measure of a model without features. Without classes, R², deviances and the
+    baselines need bounds for the label.
 
     epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run costs
         the larger of the two ε, not the sum (vfl.base.holdout). A smaller epsilon adds noise and does not lower the run's ε.
     loss_cap : cap on a record's loss; None is four times the loss at margin 0.
-    error_cap : cap on a record's error, without classes; None is the width of the label's bounds.
+    error_cap : cap on a record's error, without classes. None is the width of the label's bounds, or the part of it that noisy
+        counts of errors by their size show to suffice; for a `score` it is the width.
     deviance_cap : cap on a record's deviance, for Poisson, Gamma and Tweedie loss. None is the larger of the deviances of the
-        label's two bounds under a mean midway between them, or 8 where that is infinite (Gamma loss and labels from 0).
+        label's two bounds under a mean midway between them, or 8 where that is infinite (Gamma loss and labels from 0); or the
+        part of it that counts show to suffice.
     score : the only measure to release, with the whole budget: 'loss' or 'accuracy' with classes; without classes 'mae' or
         'mse' (mean absolute or mean squared clamped error); 'deviance' (mean clamped deviance) for Poisson, Gamma and Tweedie
         loss. None releases all measures.
     thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, margins with other losses
-        of two classes. A single threshold becomes the model's. None measures at 0.5 (margin 0); with `cost`, at 16 thresholds.
+        of two classes. A single threshold becomes the model's; at each of several, decisions are measured too. None measures
+        at 0.5 (margin 0); with `cost`, at 16 thresholds.
     cost : {"missed": cost of a positive record that is predicted negative, "false_alarm": cost of the opposite error}. The
         threshold with the smallest noisy cost becomes the model's (Result.threshold). The intervals of measures at this
         threshold hold for all candidate thresholds at once, and so in spite of the choice.
