@@ -367,7 +367,10 @@ def share_interval(
     sigma : standard deviation of the noise of each of `cells` counts, all shifted by one amount to have their public sum.
     bins : k and K − k.
     """
-    hits, misses = max(hits, 0.0), max(misses, 0.0)  # this brings (1 − r)·hits − r·misses closer to 0 for every r in [0, 1]
+    hits, misses = (
+        max(hits, 0.0),
+        max(misses, 0.0),
+    )  # this brings (1 − r)·hits − r·misses closer to 0 for every r in [0, 1]
     count, z = hits + misses, width * width
     square, k, K = z * sigma * sigma, float(bins[0]), float(sum(bins))
     sampled = z * max(count, 0.0)
