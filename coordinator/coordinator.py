@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from coordinator.charging.budget import Budget, PartyBooks, Reserved
+from coordinator.charging.budget import Budget, PartyLedgers, Reserved
 from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
 from coordinator.rounds import Log, Lost, Recovery, ReleasesComplete, Round, rounds
@@ -43,7 +43,7 @@ class Outcome:
     w : (p,) the model for the scaled features.
     statement : the budget's statement about the run; None without privacy.
     findings : results of the job's evaluation queries, by name.
-    books : {party: last hash of the party's release log (book)}, for parties that keep one.
+    party_ledgers : {party: last hash of its ledger}, for parties that keep one.
     left : names of the parties that were given up during the run.
     knots : {column: knots}, for curves whose knots the run found.
     fits : (p,) one model per subsample; w is their mean. () for a run without subsamples.
@@ -53,7 +53,7 @@ class Outcome:
     w: Vector
     statement: Statement | None
     findings: Mapping[str, Findings] = field(default_factory=dict)
-    books: Mapping[str, Head] = field(default_factory=dict)
+    party_ledgers: Mapping[str, Head] = field(default_factory=dict)
     left: tuple[str, ...] = ()
     knots: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     fits: tuple[Vector, ...] = ()
@@ -99,8 +99,8 @@ def _require_skippable(plan: Plan) -> None:
         )
 
 
-def _welcome(began: Mapping[str, Greeting], books: PartyBooks, party: str, greeting: Greeting) -> None:
-    """Reopen a returned party's release log (book). Raises DataError if the party has different records than before.
+def _welcome(began: Mapping[str, Greeting], ledgers: PartyLedgers, party: str, greeting: Greeting) -> None:
+    """Reopen a returned party's party ledger. Raises DataError if the party has different records than before.
 
     began : {party: the party's greeting at the start of the run}.
     """
@@ -110,35 +110,37 @@ def _welcome(began: Mapping[str, Greeting], books: PartyBooks, party: str, greet
     before = began[party]
     if (greeting.n_records, greeting.alignment) != (before.n_records, before.alignment):
         raise DataError(f"party {party!r} came back with different records: start a new run")
-    books.reopen(party)
+    ledgers.reopen(party)
 
 
-def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reservation | None:
-    """Reserve the plan in the ledger, then in the parties' release logs (books). If one refuses, withdraw it everywhere."""
-    books.compare()
+def _reserved(budget: Budget, plan: Plan, ledgers: PartyLedgers, log: Log) -> Reservation | None:
+    """Reserve the plan in the ledger, then in the party ledgers. If one refuses, withdraw it everywhere."""
+    ledgers.compare()
     reservation = budget.reserve(plan)
     if reservation is not None:
         budget.require_charged(reservation, [key for keys in log.charged for key in keys])
     try:
-        books.open()
+        ledgers.open()
     except VflError:
-        books.abandon()
+        ledgers.abandon()
         if reservation is not None and not budget.resumed:
             reservation.refund()
         raise
     return reservation
 
 
-def _closed(books: PartyBooks, recovery: Recovery, left: tuple[str, ...]) -> dict[str, Head]:
-    """Close the run in every release log (book). If a party was lost meanwhile, wait for it once more."""
+def _closed(ledgers: PartyLedgers, recovery: Recovery, left: tuple[str, ...]) -> dict[str, Head]:
+    """Close the run in every party ledger. If a party was lost meanwhile, wait for it once more."""
     losses = 0
     while True:
         try:
-            return books.close(without=left)
+            return ledgers.close(without=left)
         except PartyLost as lost:
             losses += 1
-            if not recovery.restored(lost, losses):  # the model has all of its releases; only its book stays open
-                return books.close(without=[*left, lost.party])
+            if not recovery.restored(
+                lost, losses
+            ):  # the model has all of its releases; only its party ledger stays open
+                return ledgers.close(without=[*left, lost.party])
 
 
 class Coordinator:
@@ -185,9 +187,11 @@ class Coordinator:
             log = replace(log, released=(), left={}, products=())
         if self._faults.on_party_lost == "skip":
             _require_skippable(plan)
-        keepers = [party for party, greeting in greetings.items() if greeting.keeps_book]
-        books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.open())
-        reservation = _reserved(budget, plan, books, log)
+        keepers = [party for party, greeting in greetings.items() if greeting.keeps_ledger]
+        ledgers = PartyLedgers(
+            self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.open()
+        )
+        reservation = _reserved(budget, plan, ledgers, log)
         yield plan
         yield Reserved(plan.n_records, budget.current_head() if reservation else None)
         transport, margins = self._state(plan, log)
@@ -211,7 +215,7 @@ class Coordinator:
             turn=None if subsamples is None else lambda k: self._turned(plan, subsamples[k], shards),
             reload=None if shards is None else lambda: shards.reload(lambda: self._transport.labels(label), seconds),
         )
-        recovery = Recovery(transport, self._faults, partial(_welcome, greetings, books), keep=label)
+        recovery = Recovery(transport, self._faults, partial(_welcome, greetings, ledgers), keep=label)
         trained, lasted = yield from rounds(plan.schedule(), execute, log, sealed=sealed, recovery=recovery)
         left = (*log.left.values(), *recovery.given_up)
         yield ReleasesComplete()
@@ -222,7 +226,7 @@ class Coordinator:
         # A privacy filter bounds ε only by the whole reservation. State all of it if released values decided when to stop.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
-        yield replace(outcome, statement=statement, books=_closed(books, recovery, left))
+        yield replace(outcome, statement=statement, party_ledgers=_closed(ledgers, recovery, left))
 
     def _state(self, plan: Plan, log: Log) -> tuple[Transport, State]:
         """Return the run's transport and state.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from coordinator.states.iterate import Iterate
     from coordinator.transport import MessageTransport, PendingCall
     from vfl.base.types import Vector
-    from vfl.network.messages import BookHeads, Greeting, Notice
+    from vfl.network.messages import Greeting, LedgerHeads, Notice
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.keystream import Words
@@ -93,8 +93,8 @@ class SecureTransport:
         """Return every party's greeting."""
         return self._inner.greet()
 
-    def hear(self, notices: Mapping[str, Notice]) -> Mapping[str, BookHeads]:
-        """Report phases of the run to the parties' release logs (books)."""
+    def hear(self, notices: Mapping[str, Notice]) -> Mapping[str, LedgerHeads]:
+        """Report phases of the run to the party ledgers."""
         return self._inner.hear(notices)
 
     def labels(self, party: str) -> NoReturn:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vfl.errors import FederationError, VersionMismatch
-from vfl.network.messages import BookHeads, Done, Greeting, Load, SendLabels
+from vfl.network.messages import Done, Greeting, LedgerHeads, Load, SendLabels
 from vfl.queries import Reply
 from vfl.version import __version__
 
@@ -206,9 +206,9 @@ class MessageTransport(ABC):
         """Make all parties load their columns, unless they are loaded, and return their greetings."""
         return self.call(dict.fromkeys(self.parties, Load()), Greeting, self.load_seconds)
 
-    def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
-        """Report phases of the run to these parties' release logs (books). Return {party: last hashes of its log}."""
-        return self.call(notices, BookHeads)
+    def hear(self, notices: Mapping[str, Notice]) -> dict[str, LedgerHeads]:
+        """Report phases of the run to these party ledgers. Return {party: last hashes of its log}."""
+        return self.call(notices, LedgerHeads)
 
     def labels(self, party: str) -> Any:
         """Return y, (n,), followed by the other vectors of the job's targets.

@@ -1,6 +1,6 @@
 """Charges for one party's releases in a run. The party refuses a release that the plan of the job does not cover.
 
-`PartyBook` keeps the charges on disk, in the owner's release log; `RunCount` keeps them in memory (parties.book).
+`PartyLedger` keeps the charges on disk, in the party ledger; `RunCount` keeps them in memory (parties.ledger).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Charges:
         charge the rest of the plan.
         """
         if self._reservation is None:
-            raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
+            raise ConsentRefused(f"party {self._party!r} keeps a party ledger, and this run was not announced to it")
         for each, _ in items:
             if min(each.round, each.part, each.attempt) < 0:
                 raise ConsentRefused(

@@ -15,8 +15,8 @@ products = true                 accept jobs that may show this party's columns, 
 interactive = true              ask at the terminal for jobs that are not listed
 allow_non_private = true        accept jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",
                                 diagnostics, evaluation.public
-book = "bank.book"              the party's release log; left out: this file's name with the ending .book
-allow_network_file_system = true    accept a release log on a network file system, where a charge may be lost
+ledger = "bank.ledger"          the party ledger; left out: this file's name with the ending .ledger
+allow_network_file_system = true    accept a party ledger on a network file system, where a charge may be lost
 
 [job]                           limit of each job; left out: the rest of [total]
 epsilon = 1.0
@@ -30,7 +30,7 @@ delta = 1e-6
 models = ["7be1…"]              digests of parts of models that this party may apply, as a refusal states them; "*" is any
 parties = ["bank"]              parties that may add up the margins, and thereby see this party's parts; left out: any
 sources = ["new/*.csv"]         sources, also allowed above, that may be predicted; left out: all
-records = 1000                  limit of records per day (UTC), counted in a file next to the book; left out: any number
+records = 1000                  limit of records per day (UTC), counted in a file next to the ledger; left out: any number
 labels = true                   others may also measure a model on this party's labels, without noise (vfl evaluate)
 callers = ["branch"]            callers that a resident service (vfl serve) may answer; "*" is any; left out: no service
 purposes = ["credit decision"]  purposes that a caller may state; left out: any
@@ -133,7 +133,7 @@ class Policy:
     prediction : None allows no prediction. secure : None demands nothing.
     """
 
-    book: Path
+    ledger: Path
     total: Limit
     job: Limit | None = None
     jobs: tuple[str, ...] = ()
@@ -158,9 +158,9 @@ class Policy:
                 "may release"
             )
         parts = {"total": Limit, "job": Limit, "prediction": PredictionPolicy, "secure": Demands}
-        plain = {"book": path.with_suffix(".book").name} | plain
+        plain = {"ledger": path.with_suffix(".ledger").name} | plain
         policy: Policy = built(cls, plain, f"the policy file {path.name!r}: ", **parts)
-        return replace(policy, book=path.parent / policy.book)
+        return replace(policy, ledger=path.parent / policy.ledger)
 
     def check(self, job: Job, party: str, ask: Callable[[str], bool] | None = None) -> None:
         """Raise ConsentRefused, which names the rule, unless the owner of `party` agrees to the job. No data is read.
@@ -203,7 +203,7 @@ class Policy:
             raise ConsentRefused(
                 f"party {party!r} refuses {what} by its policy's sources: the source is not listed there"
             )
-        require_listed(party, source, (self.sources or ()) if owners else (), self.book.parent)
+        require_listed(party, source, (self.sources or ()) if owners else (), self.ledger.parent)
 
     def check_prediction(self, party: str, digest: str, source: str, *, receiver: str, labels: bool) -> None:
         """Raise ConsentRefused unless the owner allows a part of a model to be applied to a source. No data is read.
@@ -250,7 +250,7 @@ class Policy:
         )
 
     def _lists(self, patterns: tuple[str, ...], source: str) -> bool:
-        return any(matches(source, pattern, self.book.parent) for pattern in patterns)
+        return any(matches(source, pattern, self.ledger.parent) for pattern in patterns)
 
     def check_demand(self, job: Job, party: str, epsilon: float, delta: float | None) -> None:
         """Refuse a job above the limit of one job. delta : None if δ depends on a number of records that is not known yet."""

@@ -27,7 +27,7 @@ _TABLES = {"predicted": "CREATE TABLE predicted (party TEXT, day TEXT, records I
 
 
 class DailyCount:
-    """Counts predicted records per party, and per caller of a service, for each day (UTC), in a file next to the release log.
+    """Counts predicted records per party, and per caller of a service, for each day (UTC), in a file next to the party ledger.
 
     A count is on disk before its records are predicted. It is one transaction, so processes that count at the same time stay
     within one limit together. A clock that is set back by at most a day does not start a new day. If the file holds counts of
@@ -48,8 +48,10 @@ class DailyCount:
 
     @classmethod
     def of(cls, policy: Policy) -> DailyCount:
-        """Return the count of an owner, in a file next to the owner's release log (book)."""
-        return cls(policy.book.with_suffix(".predictions"), allow_network_file_system=policy.allow_network_file_system)
+        """Return the count of an owner, in a file next to the owner's party ledger."""
+        return cls(
+            policy.ledger.with_suffix(".predictions"), allow_network_file_system=policy.allow_network_file_system
+        )
 
     def __reduce__(self) -> tuple[Callable[..., DailyCount], tuple[Path, bool]]:
         return _again, self._arguments  # another process opens the file again

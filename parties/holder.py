@@ -3,7 +3,7 @@
 Guarantee. The party sends uniform integers modulo 2^64. For each opened (revealed) sum, these are its part of the sum plus its
 noise and its share of zero. The shares of all parties add up to the charged sum with noise. Without the share of any one party,
 the rest is uniform. Before the party draws noise, it checks the cap and the event of the release for every block of every
-party. It then charges the release to the owner's book, or to a count in memory. Both refuse releases that the job's plan does
+party. It then charges the release to the party ledger, or to a count in memory. Both refuse releases that the job's plan does
 not cover. The party derives roles, bits and caps from the job to which the owner has agreed, never from a message.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parties.book import RunCount
+from parties.ledger import RunCount
 from parties.record_cap import admit
 from parties.session import RECORDS, SHARED, Credentials, Session
 from vfl.errors import FederationError, PrivacyError, VflError
@@ -57,9 +57,9 @@ PRODUCTS = requests.MaskProducts | requests.TakeProducts | requests.ContributePr
 class Holder:
     """One party in a run on secret shares: it answers requests over the party's columns.
 
-    job : the job to which the owner has agreed. columns, labels : as for parties.rows.Rows. noise, book : as for
+    job : the job to which the owner has agreed. columns, labels : as for parties.rows.Rows. noise, ledger : as for
         parties.party.Party. own : the party's identity across organisations.
-    charges : the owner's book; without a book, a count in memory.
+    charges : the party ledger; without a party ledger, a count in memory.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Holder:
         columns: Storage,
         noise: NoiseSource,
         labels: Vector | None = None,
-        book: Charges | None = None,
+        ledger: Charges | None = None,
         own: Credentials | None = None,
     ) -> None:
         self._job, self.name = job, name
         self._columns, self._noise, self._labels = columns, noise, labels
-        self.charges: Charges = book or RunCount(job, name, columns.n_records)
+        self.charges: Charges = ledger or RunCount(job, name, columns.n_records)
         self._own = own or Credentials()
         self._plan = make_plan(job, columns.n_records)
         self._session: Session | None = None

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from parties.alignment.divided import DividedIds
     from parties.alignment.index import Index
     from parties.alignment.reading import ChosenRows, ReadIds
-    from parties.book import PartyBook
     from parties.holder import Holder
+    from parties.ledger import PartyLedger
     from parties.rows import RowFacts
     from parties.session import Credentials
     from parties.sources.base import Source
@@ -54,14 +54,14 @@ def consented(task: PartyTask, source: Any, policy: str | None = None, *, begins
     Without a policy, an address is refused unless the owner has listed it (parties.allowed).
 
     policy : path of the owner's policy (parties.consent), which is read here, before any data are opened.
-    begins : True if this process is the first of the run. Then the budget in the owner's release log (book) must suffice for
+    begins : True if this process is the first of the run. Then the budget in the owner's party ledger must suffice for
         the run.
     """
     agreed = policy_of(policy)
     if agreed is not None:
         agreed.check(task.job, task.party)
         if begins:
-            from parties.book import require_room
+            from parties.ledger import require_room
 
             require_room(agreed, task.party, task.job)
     require_source(agreed, task.party, name_of(source), f"job {task.job.name!r}")
@@ -83,7 +83,7 @@ def load(
     Noise comes from the operating system; it is seeded only if the job says so. Raises DataError before anything is computed.
 
     policy : path of the owner's policy, which is asked before the source is opened (`consented`), or a policy that has
-        agreed already. None asks nobody and keeps no release log.
+        agreed already. None asks nobody and keeps no party ledger.
     index : the aligned rows, in their order (parties.services.aligning); None takes all rows as they are.
     threads : number of threads of the party's kernels.
     own : the party's identity across organisations, for the keys of a run on secret shares. With an identity, the cells of all
@@ -113,16 +113,16 @@ def over(
     alignment: str = "",
     own: Credentials | None = None,
 ) -> Party:
-    """Return the party for loaded rows, with the owner's book if there is a policy and the job has privacy.
+    """Return the party for loaded rows, with the party ledger if there is a policy and the job has privacy.
 
     agreed : the owner's policy (`consented`), or None. facts : facts of each shard. own : as for `load`.
     """
     job, noise = task.job, task.job.noise_source()
-    book: PartyBook | None = None
+    ledger: PartyLedger | None = None
     if agreed is not None and job.privacy is not None:
-        from parties.book import PartyBook
+        from parties.ledger import PartyLedger
 
-        book = PartyBook(agreed, job, task.party)
+        ledger = PartyLedger(agreed, job, task.party)
     holder: Holder | None = None
     if job.secure is not None:
         from parties.holder import Holder
@@ -130,7 +130,7 @@ def over(
         if not isinstance(shards, LocalGroup) or shards.size > 1:
             raise SpecificationError(IN_ONE_PROCESS)
         (rows,) = shards.members
-        holder = Holder(job, task.party, rows.columns, noise, rows.y, book, own)
+        holder = Holder(job, task.party, rows.columns, noise, rows.y, ledger, own)
     products, n_records = False, sum(f.n_trained + f.n_held_out for f in facts)
     if job.shows_columns:
         from vfl.planning import plan as make_plan  # imported here, so that parties of other jobs start faster
@@ -141,7 +141,7 @@ def over(
         shards,
         facts,
         noise,
-        book,
+        ledger,
         unnoised(job),
         products=products,
         alignment=alignment,

@@ -1,4 +1,4 @@
-"""A party: its own columns, a source of noise, and the owner's release log (book), if any. It has no model and no solver.
+"""A party: its own columns, a source of noise, and the owner's party ledger, if any. It has no model and no solver.
 
 Every query carries the parameters that the answer needs. A restarted party therefore only reloads its data. The party answers
 a closed set of queries. Its owner can read in this module and in parties.rows everything that can be computed from the
@@ -28,13 +28,13 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from parties.book import Costs, PartyBook
     from parties.charges import Charges
     from parties.holder import Holder
+    from parties.ledger import Costs, PartyLedger
     from parties.rows import RowFacts, Rows
     from vfl.base.holdout import Subsamples
     from vfl.base.types import Vector
-    from vfl.network.messages import BookHeads, Notice
+    from vfl.network.messages import LedgerHeads, Notice
     from vfl.network.shards import Group
     from vfl.privacy.events import BoundedRange, ReleaseKey
     from vfl.privacy.noise import NoiseSource
@@ -53,7 +53,7 @@ class Party:
     shards : objects with the methods of `Rows`, in this or other processes, each with some of the rows. facts : facts of each
         shard.
     noise : source of the noise of the party's releases.
-    book : the owner's release log; None keeps no log. A run on secret shares is then counted in memory (parties.book.RunCount).
+    ledger : the party ledger; None keeps no log. A run on secret shares is then counted in memory (parties.ledger.RunCount).
     unnoised : the kinds of query that the job lets the party answer without noise (vfl.job.flags.unnoised). The party refuses
         all other queries without noise, whatever the coordinator says.
     products : True if the job's plan releases products of columns. Otherwise the party refuses `Columns` and `Gram`.
@@ -61,7 +61,7 @@ class Party:
     holder : the party's role in a run on secret shares, in which the party answers no query about margins; None for
         trust='trusted'.
     subsamples : the disjoint subsamples of the job's plan; None if the job has none. Charges count the dearest subsample alone
-        (vfl.base.holdout), so the party refuses every query on other records, whether or not it keeps a book.
+        (vfl.base.holdout), so the party refuses every query on other records, whether or not it keeps a party ledger.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Party:
         shards: Group,
         facts: Sequence[RowFacts],
         noise: NoiseSource,
-        book: PartyBook | None = None,
+        ledger: PartyLedger | None = None,
         unnoised: tuple[type[Query], ...] = (),
         *,
         products: bool = False,
@@ -83,8 +83,8 @@ class Party:
         self._shards = shards
         self._facts = tuple(facts)
         self._noise = noise
-        self._book = book
-        self._charges: Charges | None = book if holder is None else holder.charges
+        self._ledger = ledger
+        self._charges: Charges | None = ledger if holder is None else holder.charges
         self._unnoised, self._products = unnoised, products
         self._alignment = alignment
         self._numbers: Sequence[int | None] = (None,) if subsamples is None else range(subsamples.count)
@@ -101,7 +101,7 @@ class Party:
     def afresh(self) -> Party:
         """Return a party over the same columns for another run on simulated records. It has answered no query yet.
 
-        The new party keeps no release log. PrivacyError is raised if this party keeps one, on disk (book) or in memory.
+        The new party keeps no party ledger. PrivacyError is raised if this party keeps one, on disk or in memory.
         """
         if self._charges is not None:
             raise PrivacyError(f"party {self.name!r} counts the releases of every run: load it again")
@@ -112,17 +112,17 @@ class Party:
 
     def greet(self) -> Greeting:
         """Return the facts about this party that other participants need before training."""
-        return Greeting(__version__, self.n_records, self._book is not None, self._alignment)
+        return Greeting(__version__, self.n_records, self._ledger is not None, self._alignment)
 
-    def hear(self, notice: Notice) -> BookHeads:
-        """Report a phase of the run to the owner's release log (book), and return the log's answer."""
-        if self._book is None:
-            raise PrivacyError(f"party {self.name!r} keeps no book")
-        return self._book.hear(notice, self.n_records)
+    def hear(self, notice: Notice) -> LedgerHeads:
+        """Report a phase of the run to the owner's party ledger, and return the log's answer."""
+        if self._ledger is None:
+            raise PrivacyError(f"party {self.name!r} keeps no party ledger")
+        return self._ledger.hear(notice, self.n_records)
 
     def costs(self) -> Costs | None:
-        """Return the cost of the last run that the owner's release log (book) opened; None without a log."""
-        return None if self._book is None else self._book.costs()
+        """Return the cost of the last run that the owner's party ledger opened; None without a log."""
+        return None if self._ledger is None else self._ledger.costs()
 
     def labels(self) -> Any:
         """Return the labels y, (n,); with several shards, one array per shard.
@@ -152,8 +152,7 @@ class Party:
         """Return this party's reply to a query.
 
         Noise is drawn for the query's event, which the coordinator has charged. Each release has its own noise stream: its key
-        is `key` with the number of the release as its part. If the owner keeps a book, the book records all releases before any
-        noise is drawn.
+        is `key` with the number of the release as its part. A party ledger records all releases before noise is drawn.
 
         records : per-record vectors of the query; `Each` with one entry per shard if the rows are in shards.
         """

@@ -1,1 +1,1 @@
-"""Charging of releases before they are made: the budget of a run, its charges, and the parties' release logs (books)."""
+"""Charging of releases before they are made: the budget of a run, its charges, and the party ledgers."""

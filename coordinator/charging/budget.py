@@ -1,4 +1,4 @@
-"""Budget of a run, in a data set's ledger, in the run's own ledger, or in memory for a single fit; and the parties' books."""
+"""Budget of a run, in a data set's ledger, in the run's own ledger, or in memory for a single fit; and the party ledgers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from vfl.errors import LedgerError, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of, voids
 from vfl.network.messages import Notice, Phase
-from vfl.privacy.ledger import DatasetBook, FitBook, Head, SqliteLedger
+from vfl.privacy.ledger import DatasetBudget, FitBudget, Head, SqliteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from coordinator.secure import Transport
     from vfl.job import Job
-    from vfl.network.messages import BookHeads
+    from vfl.network.messages import LedgerHeads
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.ledger import Reservation, Statement
@@ -93,7 +93,7 @@ class Budget:
         ledger = self.open()
         if ledger is None or job.dataset is None or self.resumed or not ledger.path.exists():
             return
-        DatasetBook(ledger, job.dataset).require_room(plan.releases)
+        DatasetBudget(ledger, job.dataset).require_room(plan.releases)
 
     def check(self, job: Job) -> None:
         """Raise an error if a job names a data set without a ledger, or a data set but gives no guarantee."""
@@ -118,19 +118,19 @@ class Budget:
         epsilon = job.privacy.epsilon
         ledger = self.open()
         if ledger is None:
-            return FitBook(epsilon, problem.delta).reserve(plan.releases, job=job.digest, run=self.run)
+            return FitBudget(epsilon, problem.delta).reserve(plan.releases, job=job.digest, run=self.run)
         if plan.committed:
             raise PrivacyError(
                 f"{plan.solver.name} with sampling='poisson' cannot be charged to a ledger, which adds up "
                 "releases one by one: the guarantee of secret sampling holds for a whole plan. Leave out the ledger, the data "
                 "set and the output folder, or use sampling='disjoint'"
             )
-        book = DatasetBook(ledger, self.account(job))
+        account = DatasetBudget(ledger, self.account(job))
         if self.resumed and (self.head is not None or self._status(ledger)):
-            return book.resume(self.run, job=job.digest, head=self.head)
+            return account.resume(self.run, job=job.digest, head=self.head)
         if job.dataset is None:
             ledger.set_cap(self.account(job), epsilon=epsilon, delta=problem.delta)
-        return book.reserve(plan.releases, job=job.digest, run=self.run)
+        return account.reserve(plan.releases, job=job.digest, run=self.run)
 
     def require_charged(self, reservation: Reservation, made: Sequence[ReleaseKey]) -> None:
         """Raise LedgerError if the ledger lacks the charge of a release in the run's log. The ledger is then an older copy.
@@ -160,7 +160,7 @@ class Budget:
             of the whole reservation.
         """
         statement = reservation.settle(stopped_early=stopped_early)
-        return statement if job.dataset is not None else replace(statement, scope=FitBook.scope)
+        return statement if job.dataset is not None else replace(statement, scope=FitBudget.scope)
 
     def earlier(self, job: Job, reservation: Reservation | None) -> Earlier:
         """Return the charges that earlier processes of the run made, including those of lost attempts.
@@ -183,13 +183,13 @@ class Budget:
         return next((run.status for balance in ledger.show() for run in balance.runs if run.run == self.run), "")
 
 
-class PartyBooks:
-    """Reports start and end of a run to the parties that keep a release log (book), and compares books and ledger.
+class PartyLedgers:
+    """Reports start and end of a run to the parties that keep a party ledger, and compares it with the ledger.
 
-    Book and ledger note each other's last hash (head). A file that lacks the head noted in the other file is an old copy, which
-    is detected. It is not detected that entries after the noted head are missing.
+    A party ledger and the ledger note each other's last hash (head). A file that lacks the head noted in the other file is
+    detected as an old copy. It is not detected that entries after the noted head are missing.
 
-    parties : names of the parties that keep a book.
+    parties : names of the parties that keep a party ledger.
     ledger : the run's ledger; None for a budget in memory, which has no chain and no notes.
     account : the ledger account to which the run is charged.
     """
@@ -205,9 +205,9 @@ class PartyBooks:
         self._closed: dict[str, Head] = {}
 
     def compare(self) -> None:
-        """Raise LedgerError if a party's release log (book) or the ledger lacks the last hash that the other file noted.
+        """Raise LedgerError if a party's party ledger or the ledger lacks the last hash that the other file noted.
 
-        Call this before any write to a book or to the ledger, since a write would overwrite the noted head.
+        Call this before any write to a party ledger or to the ledger, since a write would overwrite the noted head.
         """
         ledger = self._ledger if self._ledger is not None and self._ledger.path.exists() else None
         noted = {party: ledger.noted(self._name(party)) if ledger else None for party in self._parties}
@@ -216,35 +216,35 @@ class PartyBooks:
                 continue
             if ledger is None:
                 raise LedgerError(
-                    f"the ledger of {self._account!r} is missing, and the book of party {party!r} has a record of it: restore "
+                    f"the ledger of {self._account!r} is missing, and that of party {party!r} has a record of it: restore "
                     "the newest copy"
                 )
             try:
                 ledger.require(heads.noted)
             except LedgerError as error:
                 raise LedgerError(
-                    f"the ledger is not the one that the book of party {party!r} knows for {self._account!r}: {error}"
+                    f"the ledger is not the one that the party ledger of {party!r} knows for {self._account!r}: {error}"
                 ) from error
 
     def open(self) -> None:
-        """Make every party's release log (book) reserve the plan. Raises ConsentRefused if a log refuses the plan."""
+        """Make every party's party ledger reserve the plan. Raises ConsentRefused if a log refuses the plan."""
         self._exchange(Phase.OPEN)
 
     def reopen(self, party: str) -> None:
-        """Announce the run again to the release log (book) of a restarted party, if this party keeps one."""
+        """Announce the run again to the party ledger of a restarted party, if this party keeps one."""
         if party in self._parties:
-            again = PartyBooks(self._transport, [party], run=self._run, account=self._account, ledger=self._ledger)
+            again = PartyLedgers(self._transport, [party], run=self._run, account=self._account, ledger=self._ledger)
             again.compare()
             again.open()
 
     def abandon(self) -> None:
-        """Withdraw the run from every release log (book) that has no release of the run yet."""
+        """Withdraw the run from every party ledger that has no release of the run yet."""
         self._told(Phase.ABANDON)
 
     def close(self, without: Collection[str] = ()) -> dict[str, Head]:
-        """Close the run in every release log (book). Return {party: last hash of its log}. A repeated call skips closed logs.
+        """Close the run in every party ledger. Return {party: last hash of its log}. A repeated call skips closed logs.
 
-        without : parties that were given up. Their books keep the reservation.
+        without : parties that were given up. Their ledgers keep the reservation.
         """
         for party in self._parties:
             if party not in without and party not in self._closed:
@@ -265,7 +265,7 @@ class PartyBooks:
         noted: Mapping[str, Head | None] | None = None,
         *,
         parties: Collection[str] | None = None,
-    ) -> Mapping[str, BookHeads]:
+    ) -> Mapping[str, LedgerHeads]:
         asked = self._parties if parties is None else parties
         if not asked:
             return {}
@@ -275,5 +275,5 @@ class PartyBooks:
         )
 
     def _name(self, party: str) -> str:
-        # One party may keep a book for several data sets of a ledger.
-        return f"book of {party} for {self._account}"
+        # One party may keep a party ledger for several data sets of a ledger.
+        return f"party ledger of {party} for {self._account}"

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from parties.alignment.index import file_of
 from parties.allowed import name_of
-from parties.book import require_room
 from parties.consent import Policy, policy_of
 from parties.dealing import DealerService
 from parties.joined.work import AnsweredKeys, DealerWork, KeyExchange, PredictingWork, ServingWork, TrainingWork
+from parties.ledger import require_room
 from parties.loading import load
 from parties.prediction import ModelPart, NewRows, permitted
 from parties.services.aligning import AlignmentService
@@ -284,7 +284,11 @@ class Desk:
         )
         training = TrainingService(self.party, aligning, loaded)
         answered = functools.partial(
-            AnsweredKeys, policy.book.with_suffix(".answered"), self.party, offer.run, policy.allow_network_file_system
+            AnsweredKeys,
+            policy.ledger.with_suffix(".answered"),
+            self.party,
+            offer.run,
+            policy.allow_network_file_system,
         )
         return TrainingWork(offer, task, training, encryption, answered)
 

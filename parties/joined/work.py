@@ -48,7 +48,7 @@ MOST_PARCELS, MOST_TERMS = 16, 16
 OF_MARGINS = ("weights", "margins")
 """Names of the vectors in `Records` that have K entries per record under multinomial loss: residuals and margins."""
 MOST_NOTICES = 1000
-"""Largest number of notices per offer, since the owner's release log may record each one. A notice reports the start or end of
+"""Largest number of notices per offer, since the party ledger may record each one. A notice reports the start or end of
 a run: two per start of a party, three per start of the coordinator."""
 
 MOST_SCORED, MOST_ID_BYTES = 1 << 17, 1 << 24
@@ -185,12 +185,12 @@ class Work:
         return vectors
 
     def summary(self) -> dict[str, Any]:
-        """Return facts for the owner: seconds, number of releases, their ε, number of records, and the ε left in the book."""
+        """Return facts for the owner: seconds, number of releases, their ε, number of records, and the ε left."""
         seconds = time.monotonic() - self._began
         return {"seconds": seconds, "releases": self.releases, "epsilon": None, "records": None, "left": None}
 
     def reserved(self) -> float | None:
-        """Return the ε that the owner's release log (book) has reserved for this work; None without a log."""
+        """Return the ε that the owner's party ledger has reserved for this work; None without a log."""
         return None
 
     def close(self) -> None:
@@ -213,11 +213,11 @@ def _taken_by_alignment(message: Any, own: str) -> tuple[str, ...]:
 
 
 class AnsweredKeys:
-    """Keys of answered releases, in a file next to the party's release log (book).
+    """Keys of answered releases, in a file next to the party's party ledger.
 
     Guarantee. `take` returns only once for a key of a run, across all processes, and the key is then on disk. Noise is
     therefore drawn at most once under a key. To ask again, a coordinator needs a new attempt, which its ledger and the party's
-    book charge.
+    party ledger charge.
 
     path : path of the file. run : id of the run. allow_network_file_system : as in the owner's policy.
     """
@@ -258,7 +258,7 @@ class TrainingWork(Work):
     Guarantee. Each vector has one entry per record of this party. A query is answered only once per key (round, part and
     attempt), also after a restart, unless its noise is seeded and therefore identical.
 
-    answered : function that opens the file of keys already answered, next to the owner's release log (book).
+    answered : function that opens the file of keys already answered, next to the owner's party ledger.
     """
 
     _service: TrainingService
@@ -360,7 +360,7 @@ class TrainingWork(Work):
         }
 
     def reserved(self) -> float | None:
-        """Return the ε that the owner's release log (book) has reserved for the run; None without a log."""
+        """Return the ε that the owner's party ledger has reserved for the run; None without a log."""
         costs = None if self._party is None else self._party.costs()
         return None if costs is None else costs.reserved
 

@@ -502,7 +502,7 @@ class ServingService(Service):
         if self._log is None:
             if self._policy is None:
                 raise self._unread()
-            self._log = AnswerLog(self._policy.book.with_suffix(".answers"), self._party)
+            self._log = AnswerLog(self._policy.ledger.with_suffix(".answers"), self._party)
         self._log.write(
             (asked[k].caller, asked[k].purpose, asked[k].part, ids[k], outcome.code == ANSWERED)
             for k, outcome in enumerate(outcomes)
@@ -573,8 +573,8 @@ class ServingService(Service):
         wanted = self._wanted(asked, quotas, own=own)
         if not wanted:
             return ""
-        if self._counts is None or self._counts[0] != policy.book:
-            self._counts = (policy.book, CountedAhead(DailyCount.of(policy)))
+        if self._counts is None or self._counts[0] != policy.ledger:
+            self._counts = (policy.ledger, CountedAhead(DailyCount.of(policy)))
         return self._counts[1].take_all(self._party, wanted)
 
     def _unread(self) -> ConsentRefused:

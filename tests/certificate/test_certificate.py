@@ -108,7 +108,7 @@ def test_fields_describe_the_run() -> None:
     assert said.solver["passes"] is None  # None: the job gave rounds instead
     assert (said.solver["name"], said.solver["block_size"], said.solver["sampling"]) == ("SkGD", 1, "shuffled")
     assert said.geometry.startswith("Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j")
-    assert (said.dataset, said.ledger, said.books, said.signature) == ("", {}, {}, None)
+    assert (said.dataset, said.ledger, said.party_ledgers, said.signature) == ("", {}, {}, None)
 
 
 def test_delta_defaults_to_one_over_n_squared() -> None:
@@ -338,7 +338,9 @@ class TestSchema:
         schema.validate(json.loads(said.to_json()))
         books = {"bank": {"entries": 3, "head": "0" * 64}}
         place = {"run": "r", "account": "credit", "entries": 9, "head": "f" * 64}
-        said = dataclasses.replace(said, books=books, ledger=place).signed(SigningKey(Ed25519PrivateKey.generate()))
+        said = dataclasses.replace(said, party_ledgers=books, ledger=place).signed(
+            SigningKey(Ed25519PrivateKey.generate())
+        )
         schema.validate(json.loads(said.to_json()))
         assert Certificate.from_json(said.to_json()) == said
 

@@ -186,7 +186,7 @@ class TestDealer:
         assert "notary joins federation credit" in said
         assert "dealer of training on shares" in said
         assert "there is no policy" in said
-        assert "your book" not in said
+        assert "your ledger" not in said
 
 
 class TestSources:
@@ -237,7 +237,7 @@ class TestScreen:
             ASKED,
             "run 0123456789ab: the policy allows it",
             "run 0123456789ab: 12 noised sums, ε = 0.25 of ε = 1 set aside",
-            "run 0123456789ab: done after 3.2 s, 100 records, 40 noised sums, ε = 1, ε = 3 left in your book",
+            "run 0123456789ab: done after 3.2 s, 100 records, 40 noised sums, ε = 1, ε = 3 left in your ledger",
             "not connected: the coordinator has ended; reconnecting automatically",
             "stopped; nothing is in flight",
         ]

@@ -22,7 +22,7 @@ from vfl.launch.train import resume
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.gaussian_dp import mu_of
-from vfl.privacy.ledger import DatasetBook, SqliteLedger
+from vfl.privacy.ledger import DatasetBudget, SqliteLedger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
     """Make a ledger with a cap of ε = 2, a settled run of ε = 1, and an open run with half of it charged."""
     path = tmp_path / "book.db"
     ledger("cap", path, "credit", "--epsilon", 2, "--delta", DELTA)
-    book = DatasetBook(SqliteLedger(path), "credit")
+    book = DatasetBudget(SqliteLedger(path), "credit")
     whole = book.reserve([(EVENT, 10)], job="1" * 64, run="first")
     whole.charge([(ReleaseKey(k), EVENT) for k in range(10)])
     whole.settle()
@@ -75,7 +75,7 @@ class TestShow:
         """Rounding leaves ε = 1e-9 or so, which no plan can use."""
         path = tmp_path / "book.db"
         ledger("cap", path, "credit", "--epsilon", 1, "--delta", DELTA)
-        book = DatasetBook(SqliteLedger(path), "credit")
+        book = DatasetBudget(SqliteLedger(path), "credit")
         whole = book.reserve([(EVENT, 10)], job="1" * 64, run="first")
         whole.charge([(ReleaseKey(k), EVENT) for k in range(10)])
         whole.settle()
@@ -88,7 +88,7 @@ class TestShow:
     def test_an_id_is_whole_at_any_width(self, path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
         """Users copy ids into `vfl ledger settle`."""
         run = "0123456789abcdef" * 2
-        DatasetBook(SqliteLedger(path), "credit").reserve([(EVENT, 1)], job="3" * 64, run=run)
+        DatasetBudget(SqliteLedger(path), "credit").reserve([(EVENT, 1)], job="3" * 64, run=run)
         monkeypatch.setenv("COLUMNS", str(width))
         said = ledger("show", path)
         line = next(line for line in said.splitlines() if run in line)
@@ -111,13 +111,13 @@ class TestShow:
         assert "'credti' (did you mean 'credit'?)" in refused(SpecificationError, "show", path, "credti")
 
     def test_an_exhausted_ledger_stays_readable(self, path: Path) -> None:
-        DatasetBook(SqliteLedger(path), "credit").resume("second", job="2" * 64).charge([(ReleaseKey(9), EVENT)])
+        DatasetBudget(SqliteLedger(path), "credit").resume("second", job="2" * 64).charge([(ReleaseKey(9), EVENT)])
         path.chmod(0o400)
         assert "credit: cap" in ledger("show", path)
 
     def test_names_are_printed_as_text_not_markup(self, tmp_path: Path) -> None:
         ledger("cap", tmp_path / "b.db", "[red]x[/red]", "--epsilon", 1, "--delta", DELTA)
-        DatasetBook(SqliteLedger(tmp_path / "b.db"), "[red]x[/red]").reserve(
+        DatasetBudget(SqliteLedger(tmp_path / "b.db"), "[red]x[/red]").reserve(
             [(EVENT, 1)], job="j", run="[bold]r[/bold]"
         )
         said = ledger("show", tmp_path / "b.db")
@@ -197,7 +197,7 @@ class TestAudit:
         head = SqliteLedger(path).head()
         assert head.hash in ledger("verify", path)
         noted = f"{head.seq}:{head.hash}"
-        DatasetBook(SqliteLedger(path), "credit").resume("second", job="2" * 64)
+        DatasetBudget(SqliteLedger(path), "credit").resume("second", job="2" * 64)
         assert f"contains the head {noted}" in ledger("verify", path, "--head", noted)
         assert json.loads(ledger("verify", path, "--head", noted, "--json"))["ok"] is True
         other = f"{head.seq}:{'0' * 64}"
@@ -304,7 +304,7 @@ class TestSettle:
         assert "reserved nothing in the ledger" in refused(SpecificationError, "settle", "third", "--ledger", path)
 
     def test_uncharged_releases_are_refunded(self, path: Path) -> None:
-        DatasetBook(SqliteLedger(path), "credit").reserve([(EVENT, 1)], job="3" * 64, run="third")
+        DatasetBudget(SqliteLedger(path), "credit").reserve([(EVENT, 1)], job="3" * 64, run="third")
         assert "nothing was charged" in ledger("settle", "third", "--ledger", path)
         assert SqliteLedger(path).show()[0].runs[2].status == "refunded"
 
@@ -346,10 +346,10 @@ class TestSettle:
     def test_a_partys_book_counts_the_whole_run(self, tmp_path: Path) -> None:
         (tmp_path / "bank.toml").write_text(f'format = 1\njobs = ["*"]\n[total]\nepsilon = 4.0\ndelta = {DELTA}\n')
         self.cut_off(tmp_path / "run", None, dataset=None, policy={"bank": tmp_path / "bank.toml"})
-        (run,) = SqliteLedger(tmp_path / "bank.book").show()[0].runs
-        assert "party bank: cap ε = 4" in ledger("show", tmp_path / "bank.book")
+        (run,) = SqliteLedger(tmp_path / "bank.ledger").show()[0].runs
+        assert "party bank: cap ε = 4" in ledger("show", tmp_path / "bank.ledger")
         assert f"all of run {run.run!r} counts" in refused(
-            BudgetError, "settle", run.run, "--ledger", tmp_path / "bank.book"
+            BudgetError, "settle", run.run, "--ledger", tmp_path / "bank.ledger"
         )
 
     def test_a_missing_run(self, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
     assert f"'{organisation}' dealt" in str(there.certificate)
     assert here.certificate.federation == {}
     assert not any("one process" in flag or "one Ray" in flag for flag in there.certificate.flags)
-    assert there.certificate.books.keys() == {"q0", "q1"}
+    assert there.certificate.party_ledgers.keys() == {"q0", "q1"}
 
 
 def test_fresh_noise_is_booked_by_every_party(joined: Any) -> None:

@@ -588,7 +588,7 @@ class TestCharged:
         policy.write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 2.0\ndelta = 1e-5\n', encoding="utf-8")
         spec = job(seed=None)
         train(spec, vfl.Source(table(str(spec.loss)), policy={"telco": policy}))
-        (balance,) = SqliteLedger(tmp_path / "telco.book").show()
+        (balance,) = SqliteLedger(tmp_path / "telco.ledger").show()
         assert 1.99 < balance.spent <= 2.0
         public = job(seed=None, evaluation=vfl.Evaluation(public=True))
         with pytest.raises(ConsentRefused, match="allow_non_private"):

@@ -310,7 +310,7 @@ class TestCharged:
             policies[party] = tmp_path / party / "policy.toml"
             policies[party].write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 3\ndelta = 1e-4\n')
         result = train(job(seed=None), vfl.Source(table(), policy=policies))
-        assert set(result.certificate.books) == set(PARTITION.parties)
+        assert set(result.certificate.party_ledgers) == set(PARTITION.parties)
         assert result.findings["distance"].measures
 
     @pytest.mark.parametrize("kind", ["bound", "thresholds"])

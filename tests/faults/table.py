@@ -4,7 +4,7 @@
 
 Each row checks the following. All noise that was drawn is in the ledger and in the book of the party that drew it. The
 ε charged and the ε stated are at most the ε planned. The run finishes, or says how to continue it and then can be
-continued. Noise is true, every party keeps a book, and the run is evaluated on held-out records.
+continued. Noise is true, every party keeps a party ledger, and the run is evaluated on held-out records.
 
 Rows on several nodes have a Ray of their own, and so has the row on memory. --hosts adds the rows on three hosts in
 network namespaces, by running tests.faults.test_hosts.
@@ -150,7 +150,7 @@ def _faults() -> Iterator[Fault]:
     full = "has a full disk"
     yield Fault("disk full (ledger)", "while a charge is written", "wait", COORDINATOR, "mid-rounds", act=full)
     yield Fault("disk full (ledger)", "while it is settled", "wait", COORDINATOR, "", "settling", full)
-    yield Fault("disk full (a party's book)", "mid-rounds", "wait", number="mid-rounds", act=full)
+    yield Fault("disk full (a party ledger)", "mid-rounds", "wait", number="mid-rounds", act=full)
     raylet = "loses its raylet"
     for moment, number in parts.items():
         quick = moment == "mid-rounds"
@@ -274,7 +274,7 @@ class Site:
             # The joint release of the moments has one charge in the ledger and one draw per party.
             missing |= {key for key in drawn if (key not in ledger) and not (key.round == 0 and _first(key) in ledger)}
             if who != COORDINATOR:
-                missing |= set(drawn) - _charges(self.folder / f"{who}.book")
+                missing |= set(drawn) - _charges(self.folder / f"{who}.ledger")
         return len(missing)
 
 

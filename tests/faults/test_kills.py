@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
 DELTA = 1e-6
 OTHERS = -1
-"""Round number of the entry that stands for other parties' releases in a party's book."""
+"""Round number of the entry that stands for other parties' releases in a party ledger."""
 MOMENTS = [pytest.param(k, marks=[pytest.mark.slow] if k >= 5 else []) for k in range(50)]
 
 
@@ -84,7 +84,7 @@ class Site:
         self.folder, self.run = folder, folder / "run"
         # A data set's ledger refuses seeded noise, so such a run keeps its own ledger.
         self.ledger = self.run / "ledger.db" if seeded else folder / "ledger.db"
-        self.books = {party: folder / f"{party}.book" for party in PARTITION.parties}
+        self.party_ledgers = {party: folder / f"{party}.ledger" for party in PARTITION.parties}
         rng = np.random.default_rng(0)
         rows = np.column_stack([rng.uniform(-1, 1, (80, 5)), rng.integers(0, 2, 80)])
         np.savetxt(folder / "all.csv", rows, delimiter=",", header=",".join((*PARTITION.features, "y")), comments="")
@@ -157,7 +157,7 @@ def require_covered(site: Site) -> None:
     """Assert that all drawn noise is in the ledger and in the book of a party."""
     drawn = set(site.drawn())
     assert drawn <= paid(charges(site.ledger))
-    books = {key for path in site.books.values() for key in charges(path)}
+    books = {key for path in site.party_ledgers.values() for key in charges(path)}
     assert drawn <= books
 
 
@@ -202,7 +202,7 @@ def test_killed_and_resumed_runs_end_with_the_same_model(
     (run,) = credit.runs
     assert run.status in ("settled", "stopped early")  # a resumed run states its whole reservation
     assert run.spent <= run.reserved <= 1.0
-    for path in site.books.values():
+    for path in site.party_ledgers.values():
         assert [run.status for run in SqliteLedger(path).show()[0].runs] == ["settled"]
 
 
@@ -240,7 +240,7 @@ def cut_off(folder: Path, *, books: bool = True) -> Site:
         if getattr(event, "number", 0) == 40:
             raise Cut
 
-    site = Site(folder, seeded=True, books=books)
+    site = Site(folder, seeded=True, party_ledgers=books)
     job, environment = jobfile.read(site.folder / "job.toml")
     with pytest.raises(Cut):
         vfl.train(
@@ -283,7 +283,7 @@ def test_killed_while_ledger_and_books_were_created(
 ) -> None:
     """The kill leaves no ledger, or one without an entry. Nothing was charged or drawn, so the run starts again."""
     site = Site(tmp_path / "site", seeded=True)
-    for book in site.books.values():
+    for book in site.party_ledgers.values():
         SqliteStore(book, 1.0, readonly=False).create()
     site.begin(nursery)
     site.started()
@@ -291,7 +291,7 @@ def test_killed_while_ledger_and_books_were_created(
     first = (site.run / "rounds.log").read_bytes().splitlines(keepends=True)[0]
     for path in (site.run / "model.json", site.run / "certificate.json"):
         path.unlink()
-    for number, path in enumerate((site.ledger, *site.books.values())):
+    for number, path in enumerate((site.ledger, *site.party_ledgers.values())):
         _delete(path)
         if number % 2:
             SqliteStore(path, 1.0, readonly=False).create()
@@ -337,13 +337,13 @@ class TestRefused:
 
     def test_a_missing_ledger(self, cut: Site) -> None:
         _delete(cut.ledger)
-        self.refused(cut, LedgerError, "is missing, and the book of party 'bank' has a record of it")
+        self.refused(cut, LedgerError, "is missing, and that of party 'bank' has a record of it")
 
-    @pytest.mark.parametrize("books", [True, False], ids=["with books", "without"])
+    @pytest.mark.parametrize("party_ledgers", [True, False], ids=["with books", "without"])
     @pytest.mark.parametrize("taken", ["before the run", "in the middle", "before the last charges"])
     def test_an_older_copy_of_the_ledger(self, tmp_path: Path, books: bool, taken: str) -> None:
         """With or without books, since the log knows the releases. A backup is a prefix of the chain."""
-        site = cut_off(tmp_path / "site", books=books)
+        site = cut_off(tmp_path / "site", party_ledgers=books)
         last = len(json.loads(SqliteLedger(site.ledger).export())["entries"])
         kept = {"before the run": 1, "in the middle": 10, "before the last charges": last - 64}[taken]
         with closing(sqlite3.connect(site.ledger)) as connection:
@@ -355,12 +355,12 @@ class TestRefused:
     def test_another_ledger_of_the_same_name(self, cut: Site) -> None:
         _delete(cut.ledger)
         SqliteLedger(cut.ledger).set_cap("credit", epsilon=1.0, delta=DELTA)
-        self.refused(cut, LedgerError, "the ledger is not the one that the book of party 'bank' knows")
+        self.refused(cut, LedgerError, "the ledger is not the one that the party ledger of 'bank' knows")
 
     def test_an_older_copy_of_a_book(self, cut: Site) -> None:
-        _delete(cut.books["bank"])
-        shutil.copy(cut.books["telco"], cut.books["bank"])
-        self.refused(cut, LedgerError, "the book of party 'bank' is not the one")
+        _delete(cut.party_ledgers["bank"])
+        shutil.copy(cut.party_ledgers["telco"], cut.party_ledgers["bank"])
+        self.refused(cut, LedgerError, "the party ledger of 'bank' is not the one")
 
 
 def _delete(path: Path) -> None:

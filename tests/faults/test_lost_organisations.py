@@ -174,7 +174,7 @@ def test_true_noise_is_charged_again_after_a_loss(tmp_path) -> None:
         keys = answered(tmp_path / "bank.policy.answered")
         assert len(keys) == len(set(keys))
         assert any(attempt > 0 for _, attempt, _ in keys)
-        assert made.joined.folder.joinpath("bank.policy.book").exists()
+        assert made.joined.folder.joinpath("bank.policy.ledger").exists()
 
 
 @pytest.mark.parametrize("seeded", [True, False])

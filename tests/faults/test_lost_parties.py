@@ -264,7 +264,7 @@ class TestWait:
     ids=lambda solver: solver.name,
 )
 @pytest.mark.parametrize("noise", ["seeded", "true"])
-@pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
+@pytest.mark.parametrize("party_ledgers", [False, True], ids=["", "with books"])
 def test_lost_within_a_pass_over_disjoint_batches(tmp_path: Path, solver: Any, noise: str, books: bool) -> None:
     """A pass is paid for with its first fold. A repeated fold pays for itself, and the margins' state is restored.
 
@@ -286,7 +286,7 @@ def test_lost_within_a_pass_over_disjoint_batches(tmp_path: Path, solver: Any, n
         assert outcome.statement.releases == charged(events)
         assert outcome.statement.epsilon <= EPSILON
     for party in PARTITION.parties if books else ():
-        (kept,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        (kept,) = SqliteLedger(tmp_path / f"{party}.ledger").show()
         assert kept.spent <= EPSILON
         assert [run.status for run in kept.runs] == ["settled"]
 
@@ -298,18 +298,18 @@ def test_lost_while_the_run_is_closed(tmp_path: Path, noise: str, moment: str) -
     transport = Lossy(job(noise=noise), moment=moment, closing=True, policies=policies(tmp_path))
     _, outcome = drive(transport, WAIT)
     assert transport.times == 0
-    assert set(outcome.books) == set(PARTITION.parties)
+    assert set(outcome.party_ledgers) == set(PARTITION.parties)
     for party in PARTITION.parties:
-        (kept,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        (kept,) = SqliteLedger(tmp_path / f"{party}.ledger").show()
         assert [run.status for run in kept.runs] == ["settled"]
     with pytest.raises(PartyLost, match="'shop' died"):
         drive(Lossy(job(noise=noise), closing=True, policies=policies(tmp_path)), ABORT)
 
 
 def test_a_party_lost_for_good_while_the_run_is_closed_stays_in_the_model(tmp_path: Path) -> None:
-    """With 'skip' only the party's book stays open; all its releases are in the model."""
+    """With 'skip' only the party ledger stays open; all its releases are in the model."""
     _, outcome = drive(Lossy(job(noise="true"), closing=True, returns=False, policies=policies(tmp_path)), SKIP)
-    assert set(outcome.books) == {"bank", "telco"}
+    assert set(outcome.party_ledgers) == {"bank", "telco"}
     assert outcome.left == ()
     assert (outcome.w != 0).all()
 
@@ -358,8 +358,8 @@ def test_lost_during_the_releases_for_intervals(
     keys = {key for event in events if isinstance(event, Round | Lost) for key, _ in event.charges}
     assert outcome.statement.releases == len(keys)
     assert outcome.statement.epsilon <= EPSILON
-    for party in outcome.books:
-        (balance,) = SqliteLedger(tmp_path / f"{party}.book").show()
+    for party in outcome.party_ledgers:
+        (balance,) = SqliteLedger(tmp_path / f"{party}.ledger").show()
         assert balance.spent <= EPSILON
 
 
@@ -608,7 +608,7 @@ class TestLedger:
         outcome = self.go_on(tmp_path, Lossy(spec, times=0, policies=tmp_path), WAIT)
         assert outcome.statement.epsilon <= EPSILON
         assert {
-            run.status for p in PARTITION.parties for run in SqliteLedger(tmp_path / f"{p}.book").show()[0].runs
+            run.status for p in PARTITION.parties for run in SqliteLedger(tmp_path / f"{p}.ledger").show()[0].runs
         } == {"settled"}
         if noise == "seeded":
             assert outcome.w.tobytes() == whole.w.tobytes()

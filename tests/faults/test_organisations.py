@@ -119,7 +119,7 @@ def test_three_hosts_of_which_one_opens_a_port(hosts: Hosts) -> None:
         certificate = json.loads((course.folder / "certificate.json").read_text())
         assert certificate["epsilon"] <= 1.0
         assert certificate["flags"] == []
-        assert sorted(certificate["books"]) == ["bank", "telco"]
+        assert sorted(certificate["party_ledgers"]) == ["bank", "telco"]
         assert dict(walk.end()) == {"bank": 0, "telco": 0}
     finally:
         walk.close()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import vfl
 from coordinator.rounds import Round
-from parties.book import RunCount
+from parties.ledger import RunCount
 from parties.party import Party
 from parties.rows import Rows
 from parties.storage.dense import Columns
@@ -313,5 +313,5 @@ def test_a_party_with_a_book_makes_no_other_release_for_intervals(monkeypatch, t
     assert set(refused) == set(ATTACKS)
     assert set(refused.values()) == {6}  # of each matrix, two pieces at b and one at a
     for party in policies:
-        (balance,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        (balance,) = SqliteLedger(tmp_path / f"{party}.ledger").show()
         assert balance.spent == pytest.approx(1.0)

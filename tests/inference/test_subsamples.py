@@ -117,7 +117,7 @@ def test_ledger_and_books_count_the_subsamples_once(tmp_path):
     assert result.certificate.epsilon == pytest.approx(30.0)
     assert [balance.spent for balance in SqliteLedger(ledger).show()] == [pytest.approx(30.0)]
     for party in PARTITION.parties:
-        (balance,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        (balance,) = SqliteLedger(tmp_path / f"{party}.ledger").show()
         assert balance.spent == pytest.approx(30.0)
     with pytest.raises((BudgetError, ConsentRefused)):  # another run does not share the subsamples of the first
         vfl.train(spec, source, at="inprocess", ledger=ledger)

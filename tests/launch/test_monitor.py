@@ -222,7 +222,7 @@ def test_the_command_prints_drift_and_exits_with_7(result: Result, tmp_path: Pat
 
 
 def test_the_command_counts_across_organisations(result: Result, tmp_path: Path, call: Callable[..., Said]) -> None:
-    """Both parties join with three sources each; drift exits with 7, and each counting is in both parties' books."""
+    """Both parties join with three sources each; drift exits with 7, and each counting is in both party ledgers."""
     run, ledger = str(result.save(tmp_path / "run")), str(tmp_path / "ledger.db")
     frames = {"then": records(1), "same": records(2), "moved": records(3, 1.0)}
     assert call("ledger", "cap", ledger, "credit", "--epsilon", "7", "--delta", "1e-3").code == 0

@@ -27,7 +27,7 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.network.kinds import FORMAT, from_plain, register, to_plain
-from vfl.network.messages import BookHeads, Greeting, Notice, Phase
+from vfl.network.messages import Greeting, LedgerHeads, Notice, Phase
 from vfl.privacy.events import BoundedRange, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import Head
@@ -401,9 +401,9 @@ class TestScores:
 @pytest.mark.parametrize(
     "message",
     [
-        Greeting("1.0", 7, keeps_book=True, alignment="ab"),
+        Greeting("1.0", 7, keeps_ledger=True, alignment="ab"),
         Notice(Phase.OPEN, "run", "account", Head(3, "ff"), None),
-        BookHeads(None, Head(1, "00")),
+        LedgerHeads(None, Head(1, "00")),
         Reply((np.array([1.0, math.nan]),), None, NoisyScore(3, 1 << 70), 0.25),
         KEY,
     ],

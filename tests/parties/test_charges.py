@@ -10,7 +10,7 @@ import pytest
 import vfl
 from coordinator.charging.budget import Budget, Earlier
 from coordinator.rounds import Lost
-from parties.book import RunCount
+from parties.ledger import RunCount
 from tests.coordinator.shares import N, Watched, job, outcome, table
 from vfl.errors import ConsentRefused, PrivacyError
 from vfl.planning import plan
@@ -34,7 +34,7 @@ def run(request: Any) -> Watched:
     """Return the transport of a run whose parties keep no book and have made all planned releases."""
     transport = Watched(JOBS[request.param], DATA)
     outcome(transport)
-    assert not any(party.greet().keeps_book for party in transport.holders.values())
+    assert not any(party.greet().keeps_ledger for party in transport.holders.values())
     return transport
 
 

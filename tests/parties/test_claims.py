@@ -1,4 +1,4 @@
-"""Claims of a coordinator that a party's own plan refutes: what is released never costs more than the party's book says.
+"""Claims of a coordinator that a party's own plan refutes: what is released never costs more than the party ledger says.
 
 The coordinator here sends any message it likes. Two parties with neighbouring records receive the same messages. Gaussian
 noise of σ on sums that differ by d loses (d/σ)², and no sequence of messages may make these add up to more than the charges.

@@ -39,7 +39,7 @@ def job(**options: Any) -> vfl.Job:
 
 
 def policy(**options: Any) -> Policy:
-    return Policy(**{"book": Path("unused"), "total": Limit(4.0, 1e-6), "jobs": ("*",)} | options)
+    return Policy(**{"ledger": Path("unused"), "total": Limit(4.0, 1e-6), "jobs": ("*",)} | options)
 
 
 def refused(rule: str, chosen: Policy, spec: vfl.Job, party: str = "bank") -> str:
@@ -250,10 +250,10 @@ class TestFile:
     def test_a_policy_is_read_as_written(self, tmp_path: Path) -> None:
         (tmp_path / "bank.toml").write_text(
             'format = 1\njobs = ["credit"]\ncolumns = ["income"]\ntrust = ["trusted"]\ninteractive = true\n'
-            'allow_non_private = true\nbook = "sub/log.db"\n[job]\nepsilon = 1\ndelta = 1e-9\n' + TOTAL
+            'allow_non_private = true\nledger = "sub/log.db"\n[job]\nepsilon = 1\ndelta = 1e-9\n' + TOTAL
         )
         assert Policy.read(tmp_path / "bank.toml") == Policy(
-            book=tmp_path / "sub/log.db",
+            ledger=tmp_path / "sub/log.db",
             total=Limit(4.0, 1e-6),
             job=Limit(1.0, 1e-9),
             jobs=("credit",),
@@ -266,7 +266,7 @@ class TestFile:
     def test_an_empty_policy_allows_no_job(self, tmp_path: Path) -> None:
         (tmp_path / "bank.toml").write_text("format = 1\n" + TOTAL)
         read = Policy.read(tmp_path / "bank.toml")
-        assert read == Policy(book=tmp_path / "bank.book", total=Limit(4.0, 1e-6))
+        assert read == Policy(ledger=tmp_path / "bank.ledger", total=Limit(4.0, 1e-6))
         refused("jobs", read, job())
 
     @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ class TestFile:
             ('format = 1\njobs = "credit"\n' + TOTAL, "jobs must be a list of text, not 'credit'"),
             ("format = 1\njobs = [1]\n" + TOTAL, "jobs must be a list of text, not [1]"),
             ('format = 1\ninteractive = "no"\n' + TOTAL, "interactive must be true or false, not 'no'"),
-            ("format = 1\nbook = true\n" + TOTAL, "book must be text, not True"),
+            ("format = 1\nledger = true\n" + TOTAL, "ledger must be text, not True"),
             ("format = 1\n[total]\nepsilon = 1.0\n", "total.delta is missing"),
             ('format = 1\n[total]\nepsilon = "1"\ndelta = 1e-6\n', "total.epsilon must be a number"),
             ("format = 1\n[total]\nepsilon = inf\ndelta = 1e-6\n", "needs epsilon > 0 and 0 < delta < 1"),
@@ -338,7 +338,7 @@ class TestBeforeTheData:
     def test_refusals_precede_reading(self, tmp_path: Path) -> None:
         assert type(self.run(job(), tmp_path, "format = 1\n" + TOTAL)) is ConsentRefused
         assert type(self.run(job(), tmp_path, 'format = 1\njobs = ["*"]\n' + TOTAL)) is DataError
-        assert not (tmp_path / "bank.book").exists()
+        assert not (tmp_path / "bank.ledger").exists()
 
     def test_a_policy_for_an_unknown_party(self) -> None:
         with pytest.raises(SpecificationError, match=r"'bnak'.*did you mean 'bank'"):

@@ -870,7 +870,7 @@ def dear(query: Any) -> Any:
 
 @pytest.mark.parametrize("name", [PASS, BLOCKS, "subsamples"])
 def test_a_refused_charge_covers_no_block_of_its_pass(name: str, owner: Any) -> None:
-    """Under the owner's book, the same charge is refused again with the next block."""
+    """Under the party ledger, the same charge is refused again with the next block."""
     party = owner(name)
     query, records, key = party.query(Descend)
     for number in (0, 1):
@@ -956,7 +956,7 @@ def test_a_party_says_nothing_that_its_role_does_not_allow(owner: Any) -> None:
     with pytest.raises(PrivacyError, match="load it again"):
         bank.at.afresh()
     without = owner(VISIT, book=False)
-    with pytest.raises(PrivacyError, match="keeps no book"):
+    with pytest.raises(PrivacyError, match="keeps no party ledger"):
         without.at.hear(Notice(Phase.OPEN, "r", "run r"))
 
 

@@ -34,7 +34,7 @@ from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.geometry import GRID_BITS, Clip
-from vfl.privacy.ledger import FitBook
+from vfl.privacy.ledger import FitBudget
 from vfl.privacy.noise import SeededNoise
 from vfl.queries import Backward, Descend, Moments, Query, Records, Step
 from vfl.queries.moments import PAIR, moments_sensitivity
@@ -271,7 +271,7 @@ class Spy:
         self.plan = make_plan(spec, N_RUN)
         self.refuse_at, self.fail_at = refuse_at, fail_at
         problem = self.plan.problem
-        self.granted = problem.private and FitBook(problem.epsilon, problem.delta).reserve(
+        self.granted = problem.private and FitBudget(problem.epsilon, problem.delta).reserve(
             self.plan.releases, job="job", run="run"
         )
         rng = np.random.default_rng(0)
@@ -387,7 +387,7 @@ class TestCharges:
 
 
 class TestPartyRefuses:
-    """With or without a book, a party checks the event that it receives, and refuses a missing one."""
+    """With or without an account, a party checks the event that it receives, and refuses a missing one."""
 
     ASKED: ClassVar[dict[str, Query]] = {
         "moments": Moments({"a": 3}, {"a": np.ones(3)}, True, Gaussian(Adjacency.REPLACE_ONE, 1.9, 5.0, 6)),
@@ -460,7 +460,7 @@ class TestExecutorRefuses:
 
 
 def test_a_run_stops_at_its_reservation() -> None:
-    """The book stops a solver that asks for more than its plan, before the release."""
+    """The account stops a solver that asks for more than its plan, before the release."""
     spy = Spy(job())
     execute = spy.executor()
     for _ in rounds(spy.plan.solver.schedule(spy.plan.problem), execute):

@@ -328,7 +328,7 @@ class Owner:
         self.start()
 
     def start(self) -> None:
-        """Start a process of the party, which finds its book."""
+        """Start a process of the party, which finds its account."""
         spec = setting.job(vfl.SkGD(), privacy=vfl.Privacy(epsilon=1.0))
         self.charges, self.cap = Charges(spec, "a"), OwnCap("a", P, repeats=False)
         self.charges._reservation = self.ledger  # type: ignore[assignment]

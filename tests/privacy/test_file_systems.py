@@ -173,7 +173,7 @@ class TestRuns:
         with pytest.raises(LedgerError, match="network file system"):
             self.trained(folder / "run", **options)
         policy.write_text(text.format("allow_network_file_system = true\n"))
-        assert self.trained(folder / "again", **options).certificate.books
+        assert self.trained(folder / "again", **options).certificate.party_ledgers
 
 
 def test_the_job_file_may_allow_it(tmp_path):

@@ -12,7 +12,7 @@ from tests.privacy.test_ledger_damage import forge
 from vfl.base.types import Adjacency
 from vfl.errors import BudgetError, LedgerError
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.ledger import DatasetBook, SqliteLedger
+from vfl.privacy.ledger import DatasetBudget, SqliteLedger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,14 +24,14 @@ EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-3, 1.0, 1)
 @pytest.fixture
 def ledger(tmp_path: Path) -> SqliteLedger:
     """A cap of ε = 1; nothing is released yet."""
-    made = SqliteLedger(tmp_path / "book.db")
+    made = SqliteLedger(tmp_path / "account.db")
     made.set_cap("credit", epsilon=1.0, delta=DELTA)
     return made
 
 
 def run(ledger: SqliteLedger, name: str, releases: int):
     """Reserve and charge; returns the open reservation."""
-    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, max(releases, 1))], job="j", run=name)
+    reservation = DatasetBudget(ledger, "credit").reserve([(EVENT, max(releases, 1))], job="j", run=name)
     if releases:
         reservation.charge([(ReleaseKey(k), EVENT) for k in range(releases)])
     return reservation
@@ -61,7 +61,7 @@ def test_a_change_after_a_release_is_marked_and_told_in_every_later_statement(le
     assert "no longer limits" in sentence
     assert ongoing.settle().flags == run(ledger, "later", 1).settle().flags == (sentence,)
     # A run that ended before says what held then, also when it is asked again.
-    assert DatasetBook(ledger, "credit").resume("before", job="j").settle() == early
+    assert DatasetBudget(ledger, "credit").resume("before", job="j").settle() == early
     assert (early.flags, "ε = 1 at" in early.scope) == ((), True)
     # Nothing of it rests on what this process remembers.
     assert [str(r) for r in SqliteLedger(ledger.path, readonly=True).show()[0].revisions] == [sentence]

@@ -18,7 +18,7 @@ import pytest
 from vfl.base.types import Adjacency
 from vfl.errors import LedgerError
 from vfl.privacy.events import BoundedRange, Gaussian, ReleaseKey
-from vfl.privacy.ledger import DatasetBook, Head, SqliteLedger
+from vfl.privacy.ledger import DatasetBudget, Head, SqliteLedger
 from vfl.privacy.ledger.codec import Entry, genesis, link
 from vfl.privacy.ledger.sqlite import SqliteStore
 
@@ -28,15 +28,15 @@ EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-3, 1.0, 2)
 @pytest.fixture(scope="module")
 def original(tmp_path_factory) -> Path:
     """Two runs, one settled and one open; every kind of entry."""
-    ledger = SqliteLedger(tmp_path_factory.mktemp("original") / "book.sqlite")
+    ledger = SqliteLedger(tmp_path_factory.mktemp("original") / "account.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
     for run in ("done", "open"):
-        reservation = DatasetBook(ledger, "credit").reserve([(EVENT, 20)], job="j", run=run)
+        reservation = DatasetBudget(ledger, "credit").reserve([(EVENT, 20)], job="j", run=run)
         reservation.charge([(ReleaseKey(i), EVENT) for i in range(3)])
         if run == "done":
             reservation.settle()
-    DatasetBook(ledger, "credit").resume("open", job="j")
-    DatasetBook(ledger, "credit").reserve(
+    DatasetBudget(ledger, "credit").resume("open", job="j")
+    DatasetBudget(ledger, "credit").reserve(
         [(BoundedRange(Adjacency.REPLACE_ONE, 1e-3), 1)], job="j", run="never"
     ).refund()
     ledger.note("bank", Head(7, "ab" * 32))
@@ -45,7 +45,7 @@ def original(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def ledger(original, tmp_path) -> SqliteLedger:
-    return SqliteLedger(shutil.copy(original, tmp_path / "book.sqlite"))
+    return SqliteLedger(shutil.copy(original, tmp_path / "account.sqlite"))
 
 
 def alter(path: Path, *statements: str) -> None:
@@ -63,9 +63,9 @@ def refuses_everything(path: Path, match: str = "damaged at entry") -> None:
         lambda ledger: ledger.show(),
         lambda ledger: ledger.export(),
         lambda ledger: ledger.set_cap("credit", epsilon=2.0, delta=1e-9),
-        lambda ledger: DatasetBook(ledger, "credit").preview([(EVENT, 1)]),
-        lambda ledger: DatasetBook(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new"),
-        lambda ledger: DatasetBook(ledger, "credit").resume("open", job="j"),
+        lambda ledger: DatasetBudget(ledger, "credit").preview([(EVENT, 1)]),
+        lambda ledger: DatasetBudget(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new"),
+        lambda ledger: DatasetBudget(ledger, "credit").resume("open", job="j"),
     ):
         with pytest.raises(LedgerError, match=match):
             use(SqliteLedger(path))
@@ -119,14 +119,14 @@ def test_a_process_that_has_seen_the_end_notices_its_removal(ledger):
     last = ledger.head().seq
     alter(ledger.path, f"DELETE FROM entries WHERE seq = {last}")
     with pytest.raises(LedgerError, match="replaced by an older"):
-        DatasetBook(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new")
+        DatasetBudget(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new")
 
 
 def test_a_process_that_has_seen_the_end_notices_another_one(ledger):
     last = ledger.head().seq
     alter(ledger.path, f"UPDATE entries SET hash = zeroblob(32) WHERE seq = {last}")
     with pytest.raises(LedgerError, match="replaced by an older"):
-        DatasetBook(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new")
+        DatasetBudget(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new")
 
 
 def test_a_restored_backup_is_noticed_by_the_head_noted_elsewhere(ledger):
@@ -136,7 +136,7 @@ def test_a_restored_backup_is_noticed_by_the_head_noted_elsewhere(ledger):
         contextlib.closing(sqlite3.connect(backup)) as target,
     ):
         source.backup(target)
-    reservation = DatasetBook(ledger, "credit").resume("open", job="j")
+    reservation = DatasetBudget(ledger, "credit").resume("open", job="j")
     reservation.charge([(ReleaseKey(9), EVENT)])
     head = ledger.head()
     ledger.require(head)
@@ -145,7 +145,7 @@ def test_a_restored_backup_is_noticed_by_the_head_noted_elsewhere(ledger):
     with pytest.raises(LedgerError, match="older copy or another ledger"):
         restored.require(head)
     with pytest.raises(LedgerError, match="older copy or another ledger"):
-        DatasetBook(restored, "credit").resume("open", job="j", head=head)
+        DatasetBudget(restored, "credit").resume("open", job="j", head=head)
     assert ledger.noted("bank") == Head(7, "ab" * 32)
     assert ledger.noted("telco") is None
 
@@ -269,7 +269,7 @@ def test_opened_for_reading_it_refuses_writes(ledger):
     auditor.verify()
     assert len(auditor.show()[0].runs) == 3
     with pytest.raises(LedgerError, match=r"nothing was charged.*not writable"):
-        DatasetBook(auditor, "credit").reserve([(EVENT, 1)], job="j", run="new")
+        DatasetBudget(auditor, "credit").reserve([(EVENT, 1)], job="j", run="new")
     with pytest.raises(LedgerError, match="is not writable"):
         auditor.set_cap("credit", epsilon=9.0, delta=1e-9)
 
@@ -289,10 +289,10 @@ def in_child(action) -> None:
 def test_a_folder_that_may_not_be_written():
     folder = Path(tempfile.mkdtemp())
     try:
-        ledger = SqliteLedger(folder / "book.sqlite")
+        ledger = SqliteLedger(folder / "account.sqlite")
         ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
         folder.chmod(0o555)
-        (folder / "book.sqlite").chmod(0o444)
+        (folder / "account.sqlite").chmod(0o444)
 
         def action() -> None:
             if os.getuid() == 0:  # root may write anywhere
@@ -300,7 +300,7 @@ def test_a_folder_that_may_not_be_written():
                 os.setgid(65534)
                 os.setuid(65534)
             with pytest.raises(LedgerError, match="nothing was charged or released"):
-                DatasetBook(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new")
+                DatasetBudget(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new")
 
         in_child(action)
         folder.chmod(0o755)
@@ -321,7 +321,7 @@ def test_a_full_database_charges_nothing(ledger, monkeypatch):
         return connection
 
     monkeypatch.setattr(sqlite3, "connect", limited)
-    reservation = DatasetBook(ledger, "credit").resume("open", job="j")
+    reservation = DatasetBudget(ledger, "credit").resume("open", job="j")
     with pytest.raises(LedgerError, match=r"nothing was charged.*disk is full"):
         reservation.charge([(ReleaseKey(9, i), EVENT) for i in range(17)])
     done = 3
@@ -332,14 +332,14 @@ def test_a_full_database_charges_nothing(ledger, monkeypatch):
             done += 1
     monkeypatch.undo()
     again = SqliteLedger(ledger.path)
-    resumed = DatasetBook(again, "credit").resume("open", job="j")
+    resumed = DatasetBudget(again, "credit").resume("open", job="j")
     assert len(resumed.charged()) == done
     resumed.charge([(ReleaseKey(done), EVENT)])
     again.verify()
 
 
 def test_a_write_that_fails_below_charges_nothing(ledger):
-    reservation = DatasetBook(ledger, "credit").resume("open", job="j")
+    reservation = DatasetBudget(ledger, "credit").resume("open", job="j")
     read, write = os.pipe()
 
     def action() -> None:
@@ -359,12 +359,12 @@ def test_a_write_that_fails_below_charges_nothing(ledger):
     os.close(read)
     os.close(write)
     assert done > 4
-    assert len(DatasetBook(SqliteLedger(ledger.path), "credit").resume("open", job="j").charged()) == done
+    assert len(DatasetBudget(SqliteLedger(ledger.path), "credit").resume("open", job="j").charged()) == done
 
 
 def test_an_interrupted_write_leaves_nothing(ledger):
     head = ledger.head()
-    entry = Entry(head.seq + 1, "now", "", "note", "", None, None, None, '{"book":"b","hash":"","seq":0}')
+    entry = Entry(head.seq + 1, "now", "", "note", "", None, None, None, '{"account":"b","hash":"","seq":0}')
     with pytest.raises(KeyboardInterrupt), SqliteStore(ledger.path).writing() as rows:  # noqa: PT012
         rows.append([(entry, link(bytes.fromhex(head.hash), entry))])
         raise KeyboardInterrupt
@@ -372,7 +372,7 @@ def test_an_interrupted_write_leaves_nothing(ledger):
 
 
 def test_a_ledger_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "book.sqlite"
+    path = tmp_path / "account.sqlite"
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -394,7 +394,7 @@ def test_a_ledger_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["flips", "flips in the schema", "a cut", "a page of zeros", "appended bytes"])
 def test_damaged_bytes_end_in_a_ledger_error_or_in_the_same_sums(original, tmp_path, kind):
     content, random = original.read_bytes(), np.random.default_rng(len(kind))
-    spent, path = SqliteLedger(original, readonly=True).show()[0].spent, tmp_path / "book.sqlite"
+    spent, path = SqliteLedger(original, readonly=True).show()[0].spent, tmp_path / "account.sqlite"
     refused = 0
     for _ in range(60):
         damaged = bytearray(content)
@@ -417,7 +417,7 @@ def test_damaged_bytes_end_in_a_ledger_error_or_in_the_same_sums(original, tmp_p
             SqliteLedger(path, readonly=True).verify()
             assert SqliteLedger(path, readonly=True).show()[0].spent == spent
             charging = SqliteLedger(path)
-            DatasetBook(charging, "credit").resume("open", job="j").charge([(ReleaseKey(9), EVENT)])
+            DatasetBudget(charging, "credit").resume("open", job="j").charge([(ReleaseKey(9), EVENT)])
             assert charging.show()[0].spent > spent
         except LedgerError:
             refused += 1

@@ -1,4 +1,4 @@
-"""A ledger, book or count under two names: a charge under one is never lost under the other, in any order or process."""
+"""A ledger, account or count under two names: a charge under one is never lost under the other, in any order or process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parties.joined.work import AnsweredKeys
 from vfl.base.types import Adjacency
 from vfl.errors import ConsentRefused, LedgerError
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.ledger import DatasetBook, SqliteLedger
+from vfl.privacy.ledger import DatasetBudget, SqliteLedger
 
 EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-3, 1.0, 2)
 WHOLE = Gaussian(Adjacency.REPLACE_ONE, 1.0, 6.0, 1)
@@ -30,7 +30,7 @@ spend(sys.argv[1], sys.argv[2])
 def spend(path: str, run: str) -> None:
     """Reserve most of the cap, charge it, and wait with the ledger open; print the outcome."""
     try:
-        reservation = DatasetBook(SqliteLedger(path), "credit").reserve([(WHOLE, 1)], job="j", run=run)
+        reservation = DatasetBudget(SqliteLedger(path), "credit").reserve([(WHOLE, 1)], job="j", run=run)
         reservation.charge([(ReleaseKey(0), WHOLE)])
         print("spent", flush=True)
     except Exception as error:  # noqa: BLE001 - the parent reads it
@@ -82,7 +82,7 @@ def test_two_processes_do_not_spend_the_cap_under_two_hard_links(ledger: SqliteL
 def test_a_charge_under_a_name_is_seen_under_the_next_one(ledger: SqliteLedger, tmp_path: Path) -> None:
     """The file is moved while a process that charged it has it open, which is then killed."""
     other = tmp_path / "two" / "budget.db"
-    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, 9)], job="j", run="first")
+    reservation = DatasetBudget(ledger, "credit").reserve([(EVENT, 9)], job="j", run="first")
     first = process(ledger.path, "other")
     assert outcome(first) == "spent\n"
     ledger.path.rename(other)
@@ -97,7 +97,7 @@ def test_a_charge_under_a_name_is_seen_under_the_next_one(ledger: SqliteLedger, 
 
 
 def test_a_copy_of_the_file_alone_holds_every_charge(ledger: SqliteLedger, tmp_path: Path) -> None:
-    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, 9)], job="j", run="first")
+    reservation = DatasetBudget(ledger, "credit").reserve([(EVENT, 9)], job="j", run="first")
     reservation.charge([(ReleaseKey(i), EVENT) for i in range(5)])
     copy = SqliteLedger(shutil.copyfile(ledger.path, tmp_path / "copy.db"))
     assert copy.head() == ledger.head()
@@ -164,7 +164,7 @@ def test_a_damaged_count_is_never_started_anew(tmp_path: Path, content: bytes) -
 def test_a_link_to_a_file_that_is_away_is_never_replaced(ledger: SqliteLedger, tmp_path: Path) -> None:
     """A new ledger in place of the link would start at ε = 0, and stay in use once the disk is mounted again."""
     link, disk = tmp_path / "budget.db", ledger.path.parent
-    DatasetBook(ledger, "credit").reserve([(WHOLE, 1)], job="j", run="first").charge([(ReleaseKey(0), WHOLE)])
+    DatasetBudget(ledger, "credit").reserve([(WHOLE, 1)], job="j", run="first").charge([(ReleaseKey(0), WHOLE)])
     link.symlink_to(ledger.path)
     spent = SqliteLedger(link).show()[0].spent
     away = disk.rename(tmp_path / "away")

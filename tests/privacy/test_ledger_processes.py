@@ -17,7 +17,7 @@ from vfl.errors import BudgetError, BudgetExceeded, LedgerError
 from vfl.privacy import gaussian_dp
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.ledger import DatasetBook, SqliteLedger
+from vfl.privacy.ledger import DatasetBudget, SqliteLedger
 from vfl.privacy.ledger.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def wait(pids: list[int]) -> None:
 
 @pytest.mark.parametrize("repetition", range(4))
 def test_four_processes_together_get_exactly_the_cap(tmp_path, repetition):
-    ledger = SqliteLedger(tmp_path / "book.sqlite")
+    ledger = SqliteLedger(tmp_path / "account.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
     gate, release = os.pipe()
 
@@ -65,7 +65,7 @@ def test_four_processes_together_get_exactly_the_cap(tmp_path, repetition):
         refused = 0
         for i in range(SLOTS // 2):
             try:
-                reservation = DatasetBook(ledger, "credit").reserve([(EVENT, 1)], job="j", run=f"{worker}-{i}")
+                reservation = DatasetBudget(ledger, "credit").reserve([(EVENT, 1)], job="j", run=f"{worker}-{i}")
             except BudgetExceeded:
                 refused += 1
                 continue
@@ -86,10 +86,10 @@ def test_four_processes_together_get_exactly_the_cap(tmp_path, repetition):
 
 def test_processes_that_create_a_ledger_at_once_share_one(tmp_path):
     def make(worker: int) -> None:
-        SqliteLedger(tmp_path / "book.sqlite").set_cap(f"data-{worker}", epsilon=1.0, delta=1e-9)
+        SqliteLedger(tmp_path / "account.sqlite").set_cap(f"data-{worker}", epsilon=1.0, delta=1e-9)
 
     wait([fork(lambda worker=worker: make(worker)) for worker in range(4)])
-    assert {balance.dataset for balance in SqliteLedger(tmp_path / "book.sqlite").show()} == {
+    assert {balance.dataset for balance in SqliteLedger(tmp_path / "account.sqlite").show()} == {
         f"data-{i}" for i in range(4)
     }
 
@@ -97,9 +97,9 @@ def test_processes_that_create_a_ledger_at_once_share_one(tmp_path):
 @pytest.mark.parametrize("repetition", range(4))
 def test_a_kill_never_leaves_a_release_uncharged(tmp_path, repetition):
     event = Gaussian(Adjacency.REPLACE_ONE, 1e-6, 1.0, 1)
-    ledger = SqliteLedger(tmp_path / "book.sqlite")
+    ledger = SqliteLedger(tmp_path / "account.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
-    reservation = DatasetBook(ledger, "credit").reserve([(event, 100_000)], job="j", run="r")
+    reservation = DatasetBudget(ledger, "credit").reserve([(event, 100_000)], job="j", run="r")
     drawn, noise = os.pipe()
 
     def train() -> None:
@@ -118,15 +118,15 @@ def test_a_kill_never_leaves_a_release_uncharged(tmp_path, repetition):
     os.close(drawn)
     after = SqliteLedger(ledger.path)
     after.verify()
-    charged = DatasetBook(after, "credit").resume("r", job="j").charged()
+    charged = DatasetBudget(after, "credit").resume("r", job="j").charged()
     assert {ReleaseKey(i) for i in range(released)} <= charged
     assert len(charged) <= released + 1
 
 
 def test_a_ledger_in_use_survives_a_fork(tmp_path):
-    ledger = SqliteLedger(tmp_path / "book.sqlite")
+    ledger = SqliteLedger(tmp_path / "account.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
-    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    reservation = DatasetBudget(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
     reservation.charge([(ReleaseKey(0), EVENT)])
     with ledger.read():  # as another thread may, at the fork
         pid = fork(lambda: reservation.charge([(ReleaseKey(1), EVENT)]))
@@ -137,9 +137,9 @@ def test_a_ledger_in_use_survives_a_fork(tmp_path):
 
 
 def test_threads_share_an_instance(tmp_path):
-    ledger = SqliteLedger(tmp_path / "book.sqlite")
+    ledger = SqliteLedger(tmp_path / "account.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
-    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    reservation = DatasetBudget(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
     refused = []
 
     def charge(part: int) -> None:
@@ -159,19 +159,19 @@ def test_threads_share_an_instance(tmp_path):
 
 
 def test_two_concurrent_resumes_of_one_run_leave_one(tmp_path):
-    ledger = SqliteLedger(tmp_path / "book.sqlite")
+    ledger = SqliteLedger(tmp_path / "account.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
-    DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
-    holders = [DatasetBook(SqliteLedger(ledger.path), "credit").resume("r", job="j") for _ in range(2)]
+    DatasetBudget(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    holders = [DatasetBudget(SqliteLedger(ledger.path), "credit").resume("r", job="j") for _ in range(2)]
     with pytest.raises(BudgetError, match="resumed by another"):
         holders[0].charge([(ReleaseKey(0), EVENT)])
     holders[1].charge([(ReleaseKey(0), EVENT)])
 
 
 def test_a_ledger_held_for_too_long_is_an_error(tmp_path):
-    ledger = SqliteLedger(tmp_path / "book.sqlite", timeout=0.05)
+    ledger = SqliteLedger(tmp_path / "account.sqlite", timeout=0.05)
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
-    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    reservation = DatasetBudget(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
     with SqliteStore(ledger.path).writing(), pytest.raises(LedgerError, match="another process held it"):
         reservation.charge([(ReleaseKey(0), EVENT)])
     assert reservation.charged() == frozenset()

@@ -17,7 +17,7 @@ from vfl.errors import BudgetExceeded, LedgerError, PrivacyError
 from vfl.privacy import accountants
 from vfl.privacy.events import BoundedRange, Event, Gaussian, OnPart, PoissonSubsampledGaussian, ReleaseKey, on_part
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
-from vfl.privacy.ledger import Accounting, DatasetBook, FitBook, SqliteLedger
+from vfl.privacy.ledger import Accounting, DatasetBudget, FitBudget, SqliteLedger
 from vfl.privacy.ledger.codec import decode, encode
 from vfl.privacy.ledger.composition import plan_cost
 from vfl.privacy.spending import UNIT_BITS, views
@@ -150,7 +150,7 @@ class TestBooks:
 
     def test_a_fit(self) -> None:
         mu = mu_of(1.0, DELTA) * (1 - 1e-12)
-        reservation = FitBook(1.0, DELTA).reserve(self.plan(mu), job="j", run="r")
+        reservation = FitBudget(1.0, DELTA).reserve(self.plan(mu), job="j", run="r")
         self.charge_all(reservation, mu)
         with pytest.raises(BudgetExceeded):
             reservation.charge([(ReleaseKey(5), on("held out", 1e-3))])
@@ -167,11 +167,11 @@ class TestBooks:
         ledger.set_cap("d", epsilon=1.0, delta=DELTA)
         for run, dearer, cheaper in (("one", "a", "b"), ("two", "b", "a"), ("three", "a", "b"), ("four", "b", "a")):
             plan = [(on(dearer, mu), 1), (on(cheaper, mu / 2), 1)]
-            reservation = DatasetBook(ledger, "d").reserve(plan, job="j", run=run)
+            reservation = DatasetBudget(ledger, "d").reserve(plan, job="j", run=run)
             reservation.charge([(ReleaseKey(k), event) for k, (event, _) in enumerate(plan)])
             reservation.settle()
         with pytest.raises(BudgetExceeded):
-            DatasetBook(ledger, "d").reserve([(on("held out", mu), 1)], job="j", run="five")
+            DatasetBudget(ledger, "d").reserve([(on("held out", mu), 1)], job="j", run="five")
         (balance,) = ledger.show()
         assert balance.spent == pytest.approx(1.0, rel=1e-9)
         replayed = ledger.replay("d", accountants.GaussianAccountant())
@@ -181,7 +181,7 @@ class TestBooks:
     def test_a_part_cannot_use_the_budget_of_the_other(self, tmp_path: Path) -> None:
         ledger = SqliteLedger(tmp_path / "l.db")
         ledger.set_cap("d", epsilon=4.0, delta=DELTA)
-        reservation = DatasetBook(ledger, "d").reserve([(on("a", 0.5), 1), (on("b", 0.25), 1)], job="j", run="r")
+        reservation = DatasetBudget(ledger, "d").reserve([(on("a", 0.5), 1), (on("b", 0.25), 1)], job="j", run="r")
         reservation.charge(
             [(ReleaseKey(0), on("b", 0.25)), (ReleaseKey(1), on("b", 0.25)), (ReleaseKey(2), on("b", 0.25))]
         )

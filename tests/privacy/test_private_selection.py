@@ -21,7 +21,7 @@ from vfl.privacy.accountants import (
     choose_accountant,
 )
 from vfl.privacy.events import Gaussian, OnPart, Selection
-from vfl.privacy.ledger import Accounting, FitBook
+from vfl.privacy.ledger import Accounting, FitBudget
 from vfl.privacy.ledger.codec import decode, encode
 from vfl.privacy.ledger.composition import accounting_for, cost
 from vfl.privacy.private_selection import delta_of, dominating_mu, epsilon_of, mu_of
@@ -241,11 +241,11 @@ def test_a_selection_alone_is_counted_by_its_curve_and_with_others_by_its_gaussi
 
 def test_a_book_in_memory_grants_a_selection_that_fits():
     epsilon = epsilon_of(0.14, 1e-9, 8, 4)
-    preview = FitBook(epsilon * 1.0001, 1e-9).preview([(EVENT, 1)])
+    preview = FitBudget(epsilon * 1.0001, 1e-9).preview([(EVENT, 1)])
     assert preview.fits
     assert preview.accounting == "selection"
     assert preview.asked == epsilon
-    assert not FitBook(epsilon * 0.999, 1e-9).preview([(EVENT, 1)]).fits
+    assert not FitBudget(epsilon * 0.999, 1e-9).preview([(EVENT, 1)]).fits
 
 
 def test_the_codec_restores_a_selection():

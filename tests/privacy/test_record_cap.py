@@ -380,9 +380,9 @@ def test_a_refused_charge_pays_for_nothing() -> None:
             self.asked += 1
             raise BudgetExceeded("nothing is left")
 
-    book, cap = Empty(), replace(cap_of(1.0), paid=None)
+    account, cap = Empty(), replace(cap_of(1.0), paid=None)
     executor = Executor(
-        None, Margins(np.zeros(2)), Charger(book, noise=CryptographicNoise())
+        None, Margins(np.zeros(2)), Charger(account, noise=CryptographicNoise())
     )  # no party may be reached
     still = ProxStep(np.zeros(1), np.zeros(1), vfl.penalties.NoPenalty())
     for blocks in ([0, 1], [2, 3]):
@@ -390,21 +390,21 @@ def test_a_refused_charge_pays_for_nothing() -> None:
         steps = {"a": tuple(replace(step, rule=still) for step in query.steps["a"])}
         with pytest.raises(BudgetExceeded):
             executor(replace(query, steps=steps, capped=cap))
-    assert book.asked == 2
+    assert account.asked == 2
 
 
 def test_a_coordinator_sends_no_noise_under_a_cap_that_it_does_not_charge() -> None:
     """A query of a pass is charged at its prices or paid for already, and a sum is charged as the step of a visit."""
 
-    class Book:
+    class Account:
         charged: tuple[Any, ...] = ()
 
         def charge(self, charges: Any) -> None:
             self.charged += charges
 
-    book, paid = Book(), cap_of(1.0)
+    account, paid = Account(), cap_of(1.0)
     executor = Executor(
-        None, Margins(np.zeros(2)), Charger(book, noise=CryptographicNoise())
+        None, Margins(np.zeros(2)), Charger(account, noise=CryptographicNoise())
     )  # no party may be reached
     clip, event = Clip(C, P), paid.paid.event
     sampled = PoissonSubsampledGaussian(event.adjacency, event.sensitivity, event.sigma, 1.0)
@@ -419,7 +419,7 @@ def test_a_coordinator_sends_no_noise_under_a_cap_that_it_does_not_charge() -> N
         for changed in ({"capped": replace(paid, paid=None, prices=())}, {"steps": steps}):
             with pytest.raises(PrivacyError):
                 executor(replace(visit(paid, [0, 1]), **changed))
-    assert book.charged == ()
+    assert account.charged == ()
 
 
 # ---- the audit ----
@@ -513,7 +513,7 @@ def test_a_lost_answer_charges_the_next_pass() -> None:
 
 
 @pytest.mark.parametrize("noise", ["seeded", "true"])
-@pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
+@pytest.mark.parametrize("party_ledgers", [False, True], ids=["", "with books"])
 def test_lost_and_back(tmp_path: Any, noise: str, books: bool) -> None:
     spec = job(
         vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(early_share=0.15)), noise=noise
@@ -524,7 +524,7 @@ def test_lost_and_back(tmp_path: Any, noise: str, books: bool) -> None:
         assert outcome.w.tobytes() == whole.w.tobytes()
     assert outcome.statement.epsilon <= 1.0
     for party in spec.partition.parties if books else ():
-        (kept,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        (kept,) = SqliteLedger(tmp_path / f"{party}.ledger").show()
         assert [run.status for run in kept.runs] == ["settled"]
 
 
@@ -626,7 +626,7 @@ def test_a_book_charges_a_pass_whole_and_once(tmp_path: Any) -> None:
     spec = job(vfl.SkGD(clip="record", passes=6))
     drive(Lossy(spec, times=0, policies=policies(tmp_path)), WAIT)
     for party in spec.partition.parties:
-        (kept,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        (kept,) = SqliteLedger(tmp_path / f"{party}.ledger").show()
         assert [run.releases for run in kept.runs] == [1 + 6 + 1]  # moments, passes, and what the coordinator released
 
 

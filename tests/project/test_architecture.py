@@ -238,7 +238,7 @@ def third_parties(modules: dict[str, Module]) -> list[str]:
 def bookkeeping_in_parties(modules: dict[str, Module]) -> list[str]:
     """Parties cannot import ledger, accountants or calibration; they draw noise from an event that they are given.
 
-    Only parties.book may import the ledger. An owner's log of releases is a ledger of the same implementation, so that
+    Only parties.ledger may import the ledger. An owner's log of releases is a ledger of the same implementation, so that
     there is one chain, one exact sum and one durable store to trust. It decides nothing about noise.
     """
     barred = [f"vfl.privacy.{name}" for name in ("ledger", "accountants", "calibration", "gaussian_dp")]
@@ -248,7 +248,7 @@ def bookkeeping_in_parties(modules: dict[str, Module]) -> list[str]:
         for i in module.imports
         if _under(module.name, "parties")
         and any(_under(i.target, name) for name in barred)
-        and not (module.name == "parties.book" and _under(i.target, "vfl.privacy.ledger"))
+        and not (module.name == "parties.ledger" and _under(i.target, "vfl.privacy.ledger"))
     ]
 
 
@@ -398,7 +398,7 @@ BREACHES = [
     (
         bookkeeping_in_parties,
         {"parties/book.py": "from vfl.privacy import accountants", "vfl/privacy/accountants.py": ""},
-        "parties.book:1",
+        "parties.ledger:1",
     ),
     (
         halves_of_privacy,

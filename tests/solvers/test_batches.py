@@ -146,7 +146,7 @@ def folded(number: int, of: int = 3, seed: int = 0, sigma: float = 2.0) -> Any:
     )
 
 
-class Book:
+class Account:
     """A reservation that refuses nothing, and a charger that charges to it."""
 
     def __init__(self, *, private: bool = True) -> None:
@@ -162,7 +162,7 @@ class Book:
 
 
 def test_a_pass_is_charged_once() -> None:
-    book = Book()
+    book = Account()
     assert [book.charged(folded(k)) for k in range(3)] == [1, 0, 0]
 
 
@@ -172,16 +172,16 @@ def test_a_pass_is_charged_once() -> None:
     ids=["skips", "pass", "of", "σ"],
 )
 def test_an_unpaid_fold_is_refused(second: Any) -> None:
-    book = Book()
+    book = Account()
     book.charged(folded(0))
     with pytest.raises(PrivacyError, match="not charged"):
         book.charged(second)
     with pytest.raises(PrivacyError, match="not charged"):
-        Book().charged(folded(1))
+        Account().charged(folded(1))
 
 
 def test_a_fold_is_not_released_twice_for_one_charge() -> None:
-    book = Book()
+    book = Account()
     book.charged(folded(0))
     book.charged(folded(1))
     with pytest.raises(PrivacyError, match="not charged"):
@@ -190,7 +190,7 @@ def test_a_fold_is_not_released_twice_for_one_charge() -> None:
 
 def test_a_resumed_pass_is_charged_again_unless_noise_repeats_itself() -> None:
     for private, charges in ((True, 1), (False, 0)):
-        book = Book(private=private)
+        book = Account(private=private)
         book.charger.replayed(folded(0), 0)
         assert book.charged(folded(1)) == charges
         assert book.charged(folded(2)) == 0

@@ -20,7 +20,7 @@ from vfl.errors import PrivacyError, SpecificationError
 from vfl.launch.train import resume
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
-from vfl.privacy.ledger import FitBook
+from vfl.privacy.ledger import FitBudget
 from vfl.privacy.spending import rho
 from vfl.privacy.zcdp import rho_of
 from vfl.queries import Descend, Select
@@ -233,7 +233,7 @@ class TestBudget:
         spent = sum(rho(event) * count for event, count in plan.releases)
         cap = Fraction(rho_of(epsilon, 1e-6))
         assert 1 - 1e-12 < spent / cap <= 1
-        FitBook(epsilon, 1e-6).reserve(plan.releases, job="digest", run="run")
+        FitBudget(epsilon, 1e-6).reserve(plan.releases, job="digest", run="run")
 
     def test_selections_and_steps_share_the_budget_as_requested(self) -> None:
         plan = make_plan(job(rounds=10, selection_share=0.3, privacy=private(smoothness="bounds")), 1000)

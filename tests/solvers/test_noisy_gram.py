@@ -313,7 +313,7 @@ def test_label_bounds_are_needed_for_the_defaults() -> None:
 
 
 def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
-    """Every party sees its pieces in an unbroken order, so its own book counts one release too."""
+    """Every party sees its pieces in an unbroken order, so its own ledger counts one release too."""
     policies = {}
     for party in PARTITION.parties:
         path = tmp_path / f"{party}.toml"  # type: ignore[operator]

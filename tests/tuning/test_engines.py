@@ -79,10 +79,10 @@ def test_a_partys_own_book_counts_every_trial(tmp_path):
         watch=quiet,
         output=tmp_path / "run",
     )
-    (balance,) = SqliteLedger(tmp_path / "bank.book").show()
+    (balance,) = SqliteLedger(tmp_path / "bank.ledger").show()
     assert len(balance.runs) == 3
     assert balance.spent > found.tuning.trial_epsilon
-    assert found.certificate.books == {}  # its length would tell whether a loser's training failed
+    assert found.certificate.party_ledgers == {}  # its length would tell whether a loser's training failed
     assert verify_run(tmp_path / "run").ok
 
 

@@ -298,7 +298,7 @@ def test_everything_but_the_winner_is_alike_under_opposite_coins(tmp_path, monke
 
 def test_sealed_files_are_for_their_owner_alone_and_zeroed_before_they_go(tmp_path, monkeypatch):
     seen = {}
-    settle = tuning_run.Book.settle
+    settle = tuning_run.Account.settle
 
     def spied(self):
         folder = tmp_path / "run" / "sealed"
@@ -307,7 +307,7 @@ def test_sealed_files_are_for_their_owner_alone_and_zeroed_before_they_go(tmp_pa
         seen["open"] = [path.open("rb") for path in folder.iterdir()]
         return settle(self)
 
-    monkeypatch.setattr(tuning_run.Book, "settle", spied)
+    monkeypatch.setattr(tuning_run.Account, "settle", spied)
     tuned(output=tmp_path / "run")
     assert seen["folder"] == 0o700
     assert seen["files"] == {f"trial-{k}": 0o600 for k in range(3)}
@@ -419,7 +419,7 @@ def test_a_certificate_does_not_tell_whether_a_losers_training_failed(tmp_path, 
         with monkeypatch.context() as context:
             failing(context, failed, DataError("a cell"))
             found.append(tuned(data=vfl.Source(table(), policy={"bank": tmp_path / name / "bank.toml"})))
-    assert found[0].certificate.books == found[1].certificate.books
+    assert found[0].certificate.party_ledgers == found[1].certificate.party_ledgers
 
 
 def test_an_interrupted_tune_names_the_command_that_continues_it(tmp_path, monkeypatch):
@@ -498,8 +498,8 @@ def test_a_tune_finds_n_as_a_run_does_where_delta_stands_for_it(tmp_path):
     found = tuned(spec, opened, at=vfl.InProcess(), output=tmp_path / "out")
     assert found.certificate.n_records == 380
     assert found.certificate.delta == pytest.approx(1 / 380**2)
-    (book,) = vfl.Ledger(tmp_path / "bank.book").open().show()
-    assert [run.status for run in book.runs] == ["settled"] * 3  # finding n has reserved nothing
+    (account,) = vfl.Ledger(tmp_path / "bank.account").open().show()
+    assert [run.status for run in account.runs] == ["settled"] * 3  # finding n has reserved nothing
 
 
 def test_owners_that_hold_no_budget_for_all_trials_refuse_before_the_charge(tmp_path):

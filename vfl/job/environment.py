@@ -20,7 +20,7 @@ class Source:
 
     data : path, address or table, in any form that the commands take.
     policy : path of the owner's policy file, read where the party runs (parties.consent). The policy may refuse the job before
-        the data are opened. It also names the party's own ledger (book), in which the party records its releases.
+        the data are opened. It also names the party's own ledger, in which the party records its releases.
     index : folder in which the party keeps the index of its aligned rows. None takes this user's folder
         (parties.alignment.index).
 

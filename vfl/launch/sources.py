@@ -102,7 +102,7 @@ def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *others: Job, h
     here : True if all parties compute in this process. Then every policy is checked here, for any kind of data.
     others : further jobs on the same data; the owners' budgets must be enough for all jobs together.
     """
-    from parties.book import require_room
+    from parties.ledger import require_room
     from parties.loading import consented
 
     if here or not (isinstance(data, Mapping) or in_memory(data)):

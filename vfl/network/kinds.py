@@ -227,7 +227,7 @@ declare(Backward=Parameter("backward kind", lambda query: encode("message", quer
 _ranges = mapping(sequence(row(WHOLE, WHOLE)))
 register("message", "begin_session", requests.Begin)
 register("message", "set_up", requests.SetUp, blocks=_ranges)
-_register("message", joining, "greeting book_heads")
+_register("message", joining, "greeting ledger_heads")
 _register("message", events, "release_key")
 _register(
     "message",

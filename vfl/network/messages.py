@@ -23,20 +23,20 @@ class Greeting:
 
     version : version of the vfl code at the party.
     n_records : number of the party's records. The privacy guarantee is among data sets with this number of records.
-    keeps_book : True if the party's owner keeps a release log (a book), which the coordinator tells of the run's phases.
+    keeps_ledger : True if the party's owner keeps a party ledger, which the coordinator tells of the run's phases.
     alignment : hash of the records' ids in their order, equal for all parties; '' without an alignment.
     """
 
     version: str
     n_records: int
-    keeps_book: bool = False
+    keeps_ledger: bool = False
     alignment: str = ""
 
 
 class Phase(enum.Enum):
-    """Phase of a run that the coordinator reports to the parties' release logs (books)."""
+    """Phase of a run that the coordinator reports to the party ledgers."""
 
-    COMPARE = "before anything is reserved: is a book, or the ledger, older than what the other has noted"
+    COMPARE = "before anything is reserved: is a party ledger, or the ledger, older than what the other has noted"
     OPEN = "the ledger has set the plan aside"
     CLOSE = "the run has ended and its ledger is settled"
     ABANDON = "the run does not begin after all"
@@ -44,11 +44,11 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Report of a run's phase to a party that keeps a release log (book). The report is public.
+    """Report of a run's phase to a party that keeps a party ledger. The report is public.
 
     run : id of the run. account : name of the account in the coordinator's ledger.
     ledger : head (last hash) of the ledger's chain; None for a budget in memory.
-    noted : last hash of the party's release log that the ledger recorded; None if it recorded none.
+    noted : last hash of the party ledger that the ledger recorded; None if it recorded none.
     """
 
     phase: Phase
@@ -59,11 +59,11 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class BookHeads:
-    """Answer of a party's release log (book): the last hashes, called heads, of two hash chains.
+class LedgerHeads:
+    """Answer of a party's party ledger: the last hashes, called heads, of two hash chains.
 
-    own : last hash of the release log; None before the first run in the log.
-    noted : last hash of the coordinator's ledger that the release log recorded; None if it recorded none.
+    own : last hash of the party ledger; None before the first run in the log.
+    noted : last hash of the coordinator's ledger that the party ledger recorded; None if it recorded none.
     """
 
     own: Head | None

@@ -8,7 +8,7 @@
 | PldAccountant | Gaussian, Laplace, BoundedRange, PoissonSubsampledGaussian | up to discretisation |
 
 An accountant states the cost of a list of events that was fixed beforehand. If earlier releases decide about later
-events, a budget book (the privacy account of a run) keeps the sum of μ² or ρ below a cap fixed beforehand. *The cap* is then
+events, a the privacy account of a run keeps the sum of μ² or ρ below a cap fixed beforehand. *The cap* is then
 the guarantee (vfl.privacy.ledger.composition). If released values decide when a run stops, the ε spent until then is not a
 guarantee.
 

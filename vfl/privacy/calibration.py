@@ -24,7 +24,7 @@ _SIGMA = 1 - Fraction(1, 1 << 53)  # σ = zΔ is rounded once and may be low by 
 def noise_multiplier(mu: float, releases: int) -> float:
     """Return z = √releases/μ, rounded up, so that `releases` Gaussian events of σ = z·Δ together are μ-GDP.
 
-    The releases fit under a cap of `mu` in `GaussianAccountant` and in every budget book, although σ = z·Δ is rounded once
+    The releases fit under a cap of `mu` in `GaussianAccountant` and in every privacy account, although σ = z·Δ is rounded once
     more. This holds for every Δ for which z·Δ is a normal double. mu : μ > 0. releases : at least 1. Raises PrivacyError
     otherwise.
     """

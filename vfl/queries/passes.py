@@ -83,7 +83,7 @@ class Piece(Fold):
 class Paid:
     """The single charge of a pass. It covers all releases of the pass.
 
-    key : key of the charge in the coordinator's ledger, and in the release log (book) of every participating party.
+    key : key of the charge in the coordinator's ledger, and in the party ledger of every participating party.
     event : the charged event.
     """
 

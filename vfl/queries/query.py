@@ -9,7 +9,7 @@
 | a selection | the best of noisy scores | Select |
 
 A module defines one query: its fields, its exact statistic, its sensitivity with the proof, what an owner refuses, and the size
-of its answer. Party, coordinator, release log (book), shards and codec handle shapes, and never ask which query it is.
+of its answer. Party, coordinator, party ledger, shards and codec handle shapes, and never ask which query it is.
 """
 
 from __future__ import annotations

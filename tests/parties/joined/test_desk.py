@@ -355,7 +355,7 @@ class TestQueries:
             assert "made the release of round 1" in said
 
     def test_the_number_of_notices_is_limited(self, counter, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Each may add an entry to the owner's book."""
+        """Each may add an entry to the party ledger."""
         monkeypatch.setattr("parties.joined.work.MOST_NOTICES", 4)
         counter.begin(job())
         for _ in range(2):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vfl.base.problem import Problem
     from vfl.planning import Plan
 
-PARTIES = "a party that keeps its own book counts all trials by composition: {mu:.3g} times the μ of one"
+PARTIES = "a party that keeps its own ledger counts all trials by composition: {mu:.3g} times the μ of one"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

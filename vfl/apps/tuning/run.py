@@ -177,21 +177,21 @@ def tune(
     signer = None if key is None and output is None else signing_key(key)
     watch = watch or _warn
     if output is None:
-        book = Book(tuning, budget)
-        book.reserve()
-        return _Tune(tuning, settings, book, TrialOutcomes(None), watch).run(signer, None)
+        account = TuningBudget(tuning, budget)
+        account.reserve()
+        return _Tune(tuning, settings, account, TrialOutcomes(None), watch).run(signer, None)
     folder = fresh_folder(output)
     if budget.ledger is None:
         budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
-    book = Book(tuning, budget)
+    account = TuningBudget(tuning, budget)
     kept = kept_of(replace(settings, budget=budget), at)
     state = {"run": budget.run, "ledger": budget.ledger, "environment": kept, **tuning.to_dict()}
     write_whole(folder / NAME, json.dumps({"format": FORMAT, **state}, indent=1, ensure_ascii=False))
     try:
-        book.reserve()
-        return _Tune(tuning, settings, book, TrialOutcomes(folder), watch).run(signer, folder)
+        account.reserve()
+        return _Tune(tuning, settings, account, TrialOutcomes(folder), watch).run(signer, folder)
     except VflError as error:
-        _name_remedy(error, folder, book)
+        _name_remedy(error, folder, account)
         raise
 
 
@@ -216,12 +216,12 @@ def resume(
     budget = Budget(run, ledger, allow_network_file_system=bool(kept.get("allow_network_file_system")))
     place, data, arrangement = of_log(kept, tuning.jobs[0].partition.parties, data, at)
     settings = _settings_of(tuning.trials[0], place, data, arrangement)
-    book = Book(tuning, budget)
+    account = TuningBudget(tuning, budget)
     try:
-        book.resume()
-        return _Tune(tuning, settings, book, TrialOutcomes(folder), watch or _warn).run(signer, folder)
+        account.resume()
+        return _Tune(tuning, settings, account, TrialOutcomes(folder), watch or _warn).run(signer, folder)
     except VflError as error:
-        _name_remedy(error, folder, book, resumed=True)
+        _name_remedy(error, folder, account, resumed=True)
         raise
 
 
@@ -244,7 +244,7 @@ def read_state(folder: Path) -> tuple[Tuning, str, str | None, dict[str, Any]]:
         raise OutputError(f"{str(folder / NAME)!r} is damaged: {error}") from error
 
 
-class Book:
+class TuningBudget:
     """Privacy account of one tuning run, which is charged in full, once, before the first query.
 
     charged : True as soon as the charge may have been made.
@@ -272,14 +272,14 @@ class Book:
         events, delta = self._tuning.events, float(self._tuning.delta or 0.0)
         ledger = self.budget.open()
         if ledger is None:
-            book: Any = FitBook(self._tuning.epsilon, delta)
+            account: Any = FitBook(self._tuning.epsilon, delta)
         else:
             if self._tuning.jobs[0].dataset is None:
                 # A ledger adds up μ². By that measure a selection costs more than by its exact privacy curve.
                 cost = ledger_epsilon_of(Accounting.GDP, plan_cost(events, Accounting.GDP), delta)
                 ledger.set_cap(self.account, epsilon=cost * (1.0 + 1e-9), delta=delta)
-            book = DatasetBook(ledger, self.account)
-        self._reservation = book.reserve(events, job=self._tuning.digest, run=self.budget.run)
+            account = DatasetBook(ledger, self.account)
+        self._reservation = account.reserve(events, job=self._tuning.digest, run=self.budget.run)
 
     def resume(self) -> None:
         """Continue the reservation that an earlier process made; if there is none, make a reservation."""
@@ -314,7 +314,7 @@ class Book:
 class _Tune:
     _tuning: Tuning
     _settings: Settings
-    _book: Book
+    _account: TuningBudget
     _sealed: TrialOutcomes
     _watch: Watch
     _plans: tuple[Plan, ...] = ()
@@ -335,9 +335,9 @@ class _Tune:
                     trial = self._trial(number, sources, again=number != left[0], last=number == left[-1])
                     self._sealed.keep(number, trial)
         except BaseException:
-            self._book.refund()
+            self._account.refund()
             raise
-        statement = self._book.settle()
+        statement = self._account.settle()
         trials = [self._sealed.read(number) for number in range(len(tuning.jobs))]
         sign = 1.0 if lower_is_better(tuning.score) else -1.0
         winner = chosen([sign * trial.score for trial in trials], tuning.inclusion)
@@ -378,7 +378,7 @@ class _Tune:
                     elif isinstance(event, Outcome):
                         return self._outcome(event, tuple(flags))
         except (BudgetError, FederationError, OutputError, LedgerError):
-            raise  # a participant, a file or a book failed: this does not depend on the data
+            raise  # a participant, a file or an account failed: this does not depend on the data
         except (VflError, ArithmeticError, ValueError):
             if begun is None:
                 raise
@@ -396,9 +396,9 @@ class _Tune:
         if self._plans:
             return
         plans = self._tuning.plans(n_records)
-        if not self._book.charged:  # count first, since a filter may turn the warning into an error
+        if not self._account.charged:  # count first, since a filter may turn the warning into an error
             count_releases(self._tuning.jobs[0], self._tuning.events, float(self._tuning.delta or 0.0))
-        self._book.charge()
+        self._account.charge()
         self._plans = plans
 
     def _outcome(self, outcome: Outcome, flags: tuple[str, ...]) -> Trial:
@@ -434,8 +434,8 @@ class _Tune:
             inclusion=tuning.inclusion,
             model=numbers(w, coordinates),
             findings=told(findings),
-            run=self._book.budget.run,
-            account=self._book.account,
+            run=self._account.budget.run,
+            account=self._account.account,
             flags=tuple(dict.fromkeys((*tuning.flags, *(flag for each in trials for flag in each.flags)))),
             knots=trial.knots,
         )
@@ -498,9 +498,9 @@ def _warn(event: object) -> None:
         warn_of_plan(event.plan)
 
 
-def _name_remedy(error: Exception, folder: Path, book: Book, *, resumed: bool = False) -> None:
-    if book.charged or resumed:  # an earlier process may have charged and finished trials
-        charged = "the whole tune is charged; " if book.charged else ""
+def _name_remedy(error: Exception, folder: Path, account: TuningBudget, *, resumed: bool = False) -> None:
+    if account.charged or resumed:  # an earlier process may have charged and finished trials
+        charged = "the whole tune is charged; " if account.charged else ""
         error.add_note(f"{charged}once the cause is fixed, continue with: vfl resume {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)  # nothing was started: leave no folder that looks like a tuning run

@@ -113,7 +113,7 @@ class Witness:
             findings=told(outcome.findings),
             charged={} if statement is None else self._charges(statement),
             released=first,
-            books=outcome.books,
+            party_ledgers=outcome.party_ledgers,
             run=self._budget.run,
             account=self._budget.account(plan.job),
             flags=(*self._flags, *(GIVEN_UP.format(party=party) for party in outcome.left)),

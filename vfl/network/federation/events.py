@@ -72,7 +72,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A request was refused: by the owner's policy, by the owner's book of budgets, or because it was malformed.
+    """A request was refused: by the owner's policy, by the party ledger, or because it was malformed.
 
     why : the sentence that the coordinator receives.
     """
@@ -86,8 +86,8 @@ class Released:
     """Cost of a run so far. Emitted at most once per second.
 
     releases : number of sums to which this party added noise. A pass over disjoint blocks has several sums and one charge.
-    epsilon : ε of the releases at the job's δ; None without privacy. reserved : ε that the owner's book has reserved for the
-        run; None without a book.
+    epsilon : ε of the releases at the job's δ; None without privacy. reserved : ε that the party ledger has reserved for the
+        run; None without a party ledger.
     """
 
     run: str
@@ -114,7 +114,7 @@ class Ended:
     """A request has ended.
 
     why : '' if it was completed, else the reason, a sentence. releases, epsilon : as in `Released`. records : number of used
-        records; None if unknown. left : ε left in the owner's book; None without a book.
+        records; None if unknown. left : ε left in the party ledger; None without a party ledger.
     """
 
     run: str

@@ -85,7 +85,7 @@ class Certificate:
     model_digest, findings_digest : SHA-256 of the model, and of the other released values ('' if there are none).
     ledger : position in the ledger's hash chain when the run was settled, {run, account, entries, head}; {} for a budget in
         memory.
-    books : {party: {entries, head}} of the parties that keep a ledger of their own (a book).
+    party_ledgers : {party: {entries, head}} of the parties that keep a ledger of their own.
     selection : facts of a private choice among candidate jobs, {candidates, winner, score, inclusion, withheld}; {} for a run.
         `candidates` and `winner` are SHA-256 digests of jobs, and `withheld` is a sentence.
     knots : {column: released knots} of the curves whose knots the run found; {} if there are none.
@@ -124,7 +124,7 @@ class Certificate:
     model_digest: str
     findings_digest: str
     ledger: Mapping[str, Any] = field(default_factory=dict)
-    books: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    party_ledgers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     selection: Mapping[str, Any] = field(default_factory=dict)
     trust: Mapping[str, Any] = field(default_factory=dict)
     knots: Mapping[str, list[float]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Certificate of a run, made from the plan of the job, the charges in the run's book (privacy account), and the model.
+"""Certificate of a run, made from the plan of the job, the charges in the run's account, and the model.
 
 A tune is a private choice among candidate jobs (`vfl.tune`). Its certificate also states the choice, which can be checked.
 """
@@ -67,12 +67,12 @@ def certify_selection(
     flags: Sequence[str] = (),
     knots: Mapping[str, Sequence[float]],
 ) -> Certificate:
-    """Return the unsigned certificate of a tuning run, whose charges its book (privacy account) has settled.
+    """Return the unsigned certificate of a tuning run, whose charges its account has settled.
 
     ε is that of the whole choice at the job's δ (vfl.privacy.private_selection), whatever accounting the ledger uses.
 
-    plan : plan of the winner's run. statement : statement of the book. releases : charges of the whole tuning run. epsilon : ε
-        of the whole tuning run.
+    plan : plan of the winner's run. statement : statement of the account. releases : charges of the whole tuning run. epsilon :
+        ε of the whole tuning run.
     candidates : digest of each candidate's job, in order. model, findings : contents of model.json and findings.json.
     flags : flags of all candidates. The choice compares all candidates, so one candidate without a guarantee voids the
         winner's.
@@ -93,7 +93,7 @@ def certify_selection(
         model_digest=model_digest(model),
         findings_digest=findings_digest(findings),
         knots={column: list(own) for column, own in knots.items()},
-        books={},
+        party_ledgers={},
         epsilon=epsilon,
         delta=float(plan.problem.delta or 0.0),
         adjacency=str(statement.adjacency),
@@ -307,23 +307,23 @@ def certify(
     findings: Mapping[str, Any],
     charged: Mapping[Event, int],
     released: Sequence[Released] = (),
-    books: Mapping[str, Head] | None = None,
+    party_ledgers: Mapping[str, Head] | None = None,
     run: str = "",
     account: str = "",
     flags: Sequence[str] = (),
     federation: Mapping[str, str] | None = None,
     knots: Mapping[str, Sequence[float]] | None = None,
 ) -> Certificate:
-    """Return the unsigned certificate of a run, whose charges the run's book (privacy account) has settled.
+    """Return the unsigned certificate of a run, whose charges the run's account has settled.
 
     If all planned releases are Gaussian, the certificate states the exact ε at the job's δ, whatever accounting and δ the
-    ledger uses. Otherwise the certificate states the ε of the book.
+    ledger uses. Otherwise the certificate states the ε of the account.
 
-    statement : statement of the book; None without privacy.
+    statement : statement of the account; None without privacy.
     model, findings : contents of model.json and findings.json.
     charged : {event: count} of the run's charges.
     released : values released by the first queries.
-    books : heads of the hash chains of the parties' own ledgers.
+    party_ledgers : heads of the hash chains of the parties' own ledgers.
     run, account : names, in the ledger, of the run and of the charged account.
     flags : one sentence for each deviation of the run from its job.
     federation : `vfl.network.federation.file.Federation.stated` of the federation of organisations; None for a run of one
@@ -337,7 +337,9 @@ def certify(
         "moments_digest": moments_digest(plan, moments_among(plan, released)),
         "model_digest": model_digest(model),
         "findings_digest": findings_digest(findings),
-        "books": {party: {"entries": head.seq, "head": head.hash} for party, head in (books or {}).items()},
+        "party_ledgers": {
+            party: {"entries": head.seq, "head": head.hash} for party, head in (party_ledgers or {}).items()
+        },
         "federation": dict(federation or {}),
         "knots": {column: list(own) for column, own in (knots or {}).items()},
     }

@@ -1,4 +1,4 @@
-"""Costs that a budget book (privacy account) adds up: one integer per event, rounded up.
+"""Costs that a privacy account adds up: one integer per event, rounded up.
 
 Sums of such integers are never too small and do not depend on the order of the events.
 
@@ -32,7 +32,7 @@ Plan: TypeAlias = "Sequence[tuple[Event, int]]"
 
 
 class Accounting(enum.StrEnum):
-    """Cost of a release that a ledger or book adds up: μ² or ρ."""
+    """Cost of a release that a ledger or privacy account adds up: μ² or ρ."""
 
     GDP = "gdp"
     ZCDP = "zcdp"
@@ -72,7 +72,7 @@ def _rho(event: Event) -> Fraction:
 
 def _unamplified(event: PoissonSubsampledGaussian) -> Gaussian:
     # The sampled pair is a mixture of the plain pair and of two equal distributions, so the plain pair dominates it.
-    # Amplification holds for a plan fixed beforehand (FitBook), not inside a privacy filter.
+    # Amplification holds for a plan fixed beforehand (FitBudget), not inside a privacy filter.
     return Gaussian(event.adjacency, event.sensitivity, event.sigma, 1)
 
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger.state import LedgerState, Run, Scope
 
 
-class DatasetBook:
+class DatasetBudget:
     """Budget of one data set. A plan is granted if it fits the cap on ε together with all other charges and reservations.
 
-    Implements `Book`. Picklable.
+    Implements `Account`. Picklable.
     """
 
     def __init__(self, ledger: SqliteLedger, dataset: str) -> None:
@@ -114,8 +114,8 @@ class DatasetBook:
 class DatasetReservation:
     """Reservation of one run. Implements `Reservation`. Picklable, but only the process that resumed last may charge."""
 
-    def __init__(self, book: DatasetBook, run: str, epoch: int) -> None:
-        self.book = book
+    def __init__(self, account: DatasetBudget, run: str, epoch: int) -> None:
+        self.account = account
         self._run = run
         self._epoch = epoch
 
@@ -126,7 +126,7 @@ class DatasetReservation:
 
     def charge(self, items: Sequence[tuple[ReleaseKey, Event]]) -> None:
         """Record all charges or none of them, on disk before the call returns; see `Reservation.charge`."""
-        dataset, name, ledger = self.book.dataset, self._run, self.book.ledger
+        dataset, name, ledger = self.account.dataset, self._run, self.account.ledger
 
         def decide(state: LedgerState) -> list[Draft]:
             scope = state.scope(dataset)
@@ -140,14 +140,14 @@ class DatasetReservation:
 
     def charged(self) -> frozenset[ReleaseKey]:
         """Return the keys of the releases charged so far; an empty set after settling."""
-        with self.book.ledger.read() as state:
-            return frozenset(state.run(self.book.dataset, self._run).account.charged)
+        with self.account.ledger.read() as state:
+            return frozenset(state.run(self.account.dataset, self._run).account.charged)
 
     def settle(self, *, stopped_early: bool = False) -> Statement:
         """Close the reservation and free its uncharged part for other runs. Repeated calls return the same statement."""
 
         def decide(state: LedgerState) -> list[Draft]:
-            found = state.run(self.book.dataset, self._run)
+            found = state.run(self.account.dataset, self._run)
             if found.ended in ("settled", "stopped early"):
                 return []
             found.account.require_open(self._epoch)
@@ -156,23 +156,23 @@ class DatasetReservation:
                 "releases": found.account.count,
                 "stopped_early": bool(stopped_early),
             }
-            return [Draft(self.book.dataset, Kind.SETTLE, self._run, canonical(body))]
+            return [Draft(self.account.dataset, Kind.SETTLE, self._run, canonical(body))]
 
-        self.book.ledger.write(decide)
-        with self.book.ledger.read() as state:
-            return _statement(state.scope(self.book.dataset), state.run(self.book.dataset, self._run))
+        self.account.ledger.write(decide)
+        with self.account.ledger.read() as state:
+            return _statement(state.scope(self.account.dataset), state.run(self.account.dataset, self._run))
 
     def refund(self) -> None:
         """Cancel a reservation without charges, for which no noise was drawn. Raises BudgetError if there are charges."""
 
         def decide(state: LedgerState) -> list[Draft]:
-            account = state.run(self.book.dataset, self._run).account
+            account = state.run(self.account.dataset, self._run).account
             account.require_open(self._epoch)
             if account.count:
                 raise BudgetError(f"run {self._run!r} was charged, so it may have drawn noise: settle it instead")
-            return [Draft(self.book.dataset, Kind.REFUND, self._run, "{}")]
+            return [Draft(self.account.dataset, Kind.REFUND, self._run, "{}")]
 
-        self.book.ledger.write(decide)
+        self.account.ledger.write(decide)
 
 
 def _refusal(dataset: str, preview: Preview, bound: str = "") -> str:

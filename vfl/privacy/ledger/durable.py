@@ -1,4 +1,4 @@
-"""Durable ledger of all releases on an owner's data sets. Jobs use the ledger through `DatasetBook`, one per data set."""
+"""Durable ledger of all releases on an owner's data sets. Jobs use the ledger through `DatasetBudget`, one per data set."""
 
 from __future__ import annotations
 
@@ -231,15 +231,15 @@ class SqliteLedger:
         with self.read() as state:
             return state.head
 
-    def note(self, book: str, head: Head) -> None:
+    def note(self, chain: str, head: Head) -> None:
         """Record the head of another ledger in this chain, to detect later that an older backup of that ledger was restored."""
-        body = canonical({"book": book, "seq": head.seq, "hash": head.hash})
+        body = canonical({"chain": chain, "seq": head.seq, "hash": head.hash})
         self.write(lambda _: [Draft("", Kind.NOTE, "", body)])
 
-    def noted(self, book: str) -> Head | None:
+    def noted(self, chain: str) -> Head | None:
         """Return the newest head of another ledger that `note` recorded; None if no head was recorded."""
         with self.read() as state:
-            return state.notes.get(book)
+            return state.notes.get(chain)
 
     def require(self, head: Head) -> None:
         """Raise LedgerError unless the chain contains this head."""

@@ -25,7 +25,7 @@ FIXED: Mapping[str, type[Event]] = {"pld": PoissonSubsampledGaussian, "selection
 """Accountings that need a plan fixed beforehand, each with the type of event that requires the accounting."""
 
 
-class FitBook:
+class FitBudget:
     """Budget of one fit, in memory. All its releases together are (ε, δ)-DP; other fits on the same data are not counted.
 
     Only one reservation is granted. A plan with secret samples of records, or with a private selection, is fixed by the
@@ -57,8 +57,7 @@ class FitBook:
         adjacency = adjacency_of(plan)
         if self._reservation is not None:
             raise BudgetError(
-                "this book is for one fit, and its budget is reserved already: use a new book, or name a ledger that all fits "
-                "share"
+                "this account is for one fit, and its budget is reserved already: use another, or name a ledger for all fits"
             )
         accounting, asked, fits = self._asked(plan)
         if not fits:
@@ -125,7 +124,7 @@ class _FitReservation:
             reserved=self.reserved,
             releases=self._account.count,
             stopped_early=stopped_early,
-            scope=FitBook.scope,
+            scope=FitBudget.scope,
         )
         return self._statement
 

@@ -1,6 +1,6 @@
-"""Protocols of a budget book (privacy account) and its reservations. Before each release, the executor charges a reservation.
+"""Protocols of a privacy account and its reservations. Before each release, the executor charges a reservation.
 
-A book's total is never too small: a release that `charge` could not record must not be made.
+A account's total is never too small: a release that `charge` could not record must not be made.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Cost of a plan that is not reserved yet. Every ε is at the book's δ, rounded up.
+    """Cost of a plan that is not reserved yet. Every ε is at the account's δ, rounded up.
 
-    cap, delta : the book's (ε, δ).
+    cap, delta : the account's (ε, δ).
     spent : ε of all charges so far and of all open reservations together.
     asked : ε of the plan alone.
-    left : ε of the largest plan that would still fit. Values of ε do not add up; the book adds μ² or ρ.
+    left : ε of the largest plan that would still fit. Values of ε do not add up; the account adds μ² or ρ.
     fits : True if `reserve` would grant the plan now.
     accounting : "gdp" (exact for Gaussian releases), "zcdp" (mixed releases), or "pld" or "selection" (plans fixed beforehand).
     scope : extent of the guarantee, in words.
@@ -49,7 +49,7 @@ class Statement:
     releases : number of charges.
     stopped_early : True if the data decided when to stop.
     scope : extent of the guarantee, in words.
-    entries, head : number of ledger entries, and chain head, after settling; 0 and '' for a book in memory.
+    entries, head : number of ledger entries, and chain head, after settling; 0 and '' for an account in memory.
     flags : one sentence for each change of the cap after releases.
     """
 
@@ -85,7 +85,7 @@ class Reservation(Protocol):
 
         A key that was charged before with the same event is ignored: to repeat a *release*, use a new attempt. Raises
         BudgetExceeded, with nothing recorded, if the sum would exceed the reservation. Raises LedgerError if a key was
-        charged with another event, or if the book cannot be written.
+        charged with another event, or if the account cannot be written.
         """
         ...
 
@@ -106,7 +106,7 @@ class Reservation(Protocol):
 
 
 @runtime_checkable
-class Book(Protocol):
+class PrivacyBudget(Protocol):
     """Privacy account that reserves plans under an (ε, δ) cap."""
 
     def preview(self, plan: Plan) -> Preview:
@@ -116,7 +116,7 @@ class Book(Protocol):
     def reserve(self, plan: Plan, *, job: str, run: str) -> Reservation:
         """Reserve the whole plan, before any data are read.
 
-        plan : events with counts. job : digest of the job. run : id of the run, which is unique in the book. Raises
+        plan : events with counts. job : digest of the job. run : id of the run, which is unique in the account. Raises
             BudgetExceeded if the plan does not fit. The message has the ε spent, asked and left.
         """
         ...

@@ -266,7 +266,7 @@ class LedgerState:
 
     def _note(self, entry: Entry) -> None:
         body = parse_json(entry.body)
-        self.notes[body["book"]] = Head(body["seq"], body["hash"])
+        self.notes[body["chain"]] = Head(body["seq"], body["hash"])
 
 
 def charged(entry: Entry) -> tuple[ReleaseKey, Event]:

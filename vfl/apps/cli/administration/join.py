@@ -150,13 +150,13 @@ def _served(address: str | None, screen: Screen) -> Iterator[None]:
 
 COUNTERS = {
     "vfl_party_requests": "requests of the coordinator",
-    "vfl_party_refusals": "requests refused by the policy or the book",
+    "vfl_party_refusals": "requests refused by the policy or the party ledger",
     "vfl_party_releases": "noised sums of requests that ended",
     "vfl_party_disconnections": "times that the stream to the coordinator broke or could not be opened",
 }
 GAUGES = {
     "vfl_party_connected": "1 while the stream to the coordinator is open",
-    "vfl_party_epsilon_left": "epsilon that the owner's book has left",
+    "vfl_party_epsilon_left": "epsilon that the party ledger has left",
     "vfl_party_stale": "1 while a service cannot read its data, and scores records read earlier, if any",
 }
 
@@ -234,7 +234,7 @@ class Screen:
                 self._print({"event": "left", "in_flight": [request.run for request in left]})
                 return
             click.echo(f"{time.strftime('%H:%M:%S')}  stopped; {'nothing is in flight' if not left else 'in flight:'}")
-            kept = "" if self._joining.policy is None else "; charges stay in your book"
+            kept = "" if self._joining.policy is None else "; charges stay in your ledger"
             for request in left:
                 charged = self._released.get(request.run)
                 cost = f", {_cost(charged.releases, charged.epsilon)} so far" if charged is not None else ""
@@ -294,7 +294,7 @@ def _outcome(event: Ended) -> str:
     if event.releases:
         said.append(_cost(event.releases, event.epsilon))
     if event.left is not None:
-        said.append(f"ε = {event.left:.4g} left in your book")
+        said.append(f"ε = {event.left:.4g} left in your ledger")
     return ", ".join(said) + (f": {event.why}" if event.why else "")
 
 

@@ -45,7 +45,7 @@ _CAP = "vfl ledger cap LEDGER {} --epsilon E --delta D"
 
 @click.group("ledger", no_args_is_help=True)
 def command() -> None:
-    """Set, show and check the budgets in a ledger. A party's book is a ledger too.
+    """Set, show and check the budgets in a ledger. A party ledger is a ledger too.
 
     LEDGER is the ledger's file. DATASET is the name that jobs give as their dataset.
     """
@@ -261,18 +261,18 @@ def _settled_folder(folder: Path, *, allow_network_file_system: bool) -> Stateme
 
 def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
     """Take a run over, so that its process can no longer charge, and settle the run. Return None if nothing was charged."""
-    from parties.book import account_of
-    from vfl.privacy.ledger import DatasetBook
+    from parties.ledger import account_of
+    from vfl.privacy.ledger import DatasetBudget
 
     found = next((r for r in _named(ledger.show(), dataset).runs if r.run == run), None)
     if found is not None and found.status != "open":
         raise SpecificationError(f"run {run!r} is {found.status}: there is nothing left to settle")
     if dataset.startswith(account_of("")):
         raise BudgetError(
-            f"{dataset!r} is the account of a party's book, where all of run {run!r} counts, since the releases of other "
+            f"{dataset!r} is the account of a party ledger, where all of run {run!r} counts, since the releases of other "
             "parties depend on this party's records too: settle it in the coordinator's ledger"
         )
-    reservation = DatasetBook(ledger, dataset).resume(run, job=job, head=head)
+    reservation = DatasetBudget(ledger, dataset).resume(run, job=job, head=head)
     if reservation.charged():
         return reservation.settle()
     reservation.refund()

@@ -1,4 +1,4 @@
-"""A party's book: entries precede noise, whole jobs count under the owner's cap, chain heads reveal old copies."""
+"""A party ledger: entries precede noise, whole jobs count under the owner's cap, chain heads reveal old copies."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import vfl
 from coordinator.charging.budget import Budget, Reserved
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Round
-from parties.book import OTHERS, PartyBook, account_of
 from parties.consent import Policy
+from parties.ledger import OTHERS, PartyLedger, account_of
 from parties.loading import load
 from vfl.base.problem import Block
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
@@ -73,7 +73,7 @@ class Place:
 
     def __init__(self, folder: Path, *, total: float = 4.0) -> None:
         self.ledger = folder / "ledger.db"
-        self.books = {party: folder / f"{party}.book" for party in PARTITION.parties}
+        self.party_ledgers = {party: folder / f"{party}.ledger" for party in PARTITION.parties}
         self.policies = {party: folder / f"{party}.toml" for party in PARTITION.parties}
         for party in PARTITION.parties:
             self.allow(party, total)
@@ -98,7 +98,7 @@ class Place:
         return outcome
 
     def balance(self, party: str) -> Any:
-        (balance,) = SqliteLedger(self.books[party]).show()
+        (balance,) = SqliteLedger(self.party_ledgers[party]).show()
         return balance
 
 
@@ -122,7 +122,7 @@ class TestRecording:
         stream = CryptographicNoise.stream
 
         def look(source: CryptographicNoise, key: ReleaseKey) -> Any:
-            owners = [q for q in PARTITION.parties if key in {k for k, _ in recorded(place.books[q])}]
+            owners = [q for q in PARTITION.parties if key in {k for k, _ in recorded(place.party_ledgers[q])}]
             assert owners
             for party in owners:
                 drawn[party].append(key)
@@ -131,17 +131,17 @@ class TestRecording:
         monkeypatch.setattr(CryptographicNoise, "stream", look)
         place.run(job())
         for party in PARTITION.parties:
-            *own, last = (key for key, _ in recorded(place.books[party]))
+            *own, last = (key for key, _ in recorded(place.party_ledgers[party]))
             assert last == OTHERS
             assert set(drawn[party]) == set(own)
             assert len(own) == 10  # moments, and three passes over three coordinates (telco has the intercept)
 
     def test_a_visit_is_one_transaction(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         writes: list[Any] = []
-        monkeypatch.setattr(SqliteLedger, "write", _counted(SqliteLedger.write, writes, place.books["bank"]))
+        monkeypatch.setattr(SqliteLedger, "write", _counted(SqliteLedger.write, writes, place.party_ledgers["bank"]))
         events = list(place.events(job()))
         visits = [r for r in events if isinstance(r, Round) and "bank" in r.parties and r.events]
-        assert 2 <= len(visits) < len(recorded(place.books["bank"])) - 1
+        assert 2 <= len(visits) < len(recorded(place.party_ledgers["bank"])) - 1
         # cap, reserve, note; the visits; the others' releases, settle, note
         assert len(writes) == 3 + len(visits) + 3
 
@@ -154,9 +154,9 @@ class TestRecording:
             assert run.job == job().digest
             assert run.spent == pytest.approx(run.reserved, rel=1e-12)
             assert run.spent == pytest.approx(outcome.plan.epsilon, rel=1e-9)
-            whole = SqliteLedger(place.books[party]).replay(account_of(party), GaussianAccountant())
+            whole = SqliteLedger(place.party_ledgers[party]).replay(account_of(party), GaussianAccountant())
             assert whole.epsilon(DELTA) == pytest.approx(outcome.plan.epsilon, rel=1e-9)
-            SqliteLedger(place.books[party]).verify()
+            SqliteLedger(place.party_ledgers[party]).verify()
 
     def test_selections_are_added_up_as_in_the_ledger(self, place: Place) -> None:
         """A mix of Gaussian and bounded-range events is counted in ρ, and so is the rest of the reservation."""
@@ -167,20 +167,20 @@ class TestRecording:
             (run,) = place.balance(party).runs
             assert run.status == "settled"
             assert run.spent == pytest.approx(run.reserved, rel=1e-12)
-            assert {"bounded-range", "gaussian"} <= {kind for _, kind in recorded(place.books[party])}
+            assert {"bounded-range", "gaussian"} <= {kind for _, kind in recorded(place.party_ledgers[party])}
 
     def test_the_runs_certificate_and_files_name_the_books(self, place: Place) -> None:
         place.policies.pop("telco")
         outcome = place.run(job())
-        assert outcome.books == {"bank": SqliteLedger(place.books["bank"]).head()}
-        assert not place.books["telco"].exists()
+        assert outcome.party_ledgers == {"bank": SqliteLedger(place.party_ledgers["bank"]).head()}
+        assert not place.party_ledgers["telco"].exists()
 
     def test_books_do_not_change_the_model(self, place: Place) -> None:
         spec = job(noise=vfl.SeededNoise(5), dataset=None)
         there = place.run(spec, "with")
         place.policies.clear()
         here = place.run(spec, "without")
-        assert here.books == {}
+        assert here.party_ledgers == {}
         assert here.w.tobytes() == there.w.tobytes()
 
     def test_on_ray(self, place: Place, parties_on_ray: SharedParties) -> None:
@@ -202,7 +202,9 @@ class TestCap:
         with pytest.raises(ConsentRefused) as raised:
             place.run(late, "r2")
         said = str(raised.value)
-        assert said.startswith("party 'telco' refuses job 'job' by its policy's [total]: its book has ε = 1.5 of ε = 2")
+        assert said.startswith(
+            "party 'telco' refuses job 'job' by its policy's [total]: its ledger has ε = 1.5 of ε = 2"
+        )
         assert "the job asks for ε = " in said
         # Its reservation is free again, in the ledger and in the book that had agreed.
         (ledger,) = SqliteLedger(place.ledger).show()
@@ -245,7 +247,9 @@ class TestCap:
         place.run(job(1.5), "r3")
         assert place.balance("bank").epsilon == 5.0
         kinds = [
-            line.split('"')[3] for line in SqliteLedger(place.books["bank"]).export().splitlines() if '"kind"' in line
+            line.split('"')[3]
+            for line in SqliteLedger(place.party_ledgers["bank"]).export().splitlines()
+            if '"kind"' in line
         ]
         assert kinds.count("cap") == 2
 
@@ -266,23 +270,23 @@ def test_a_book_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         for _ in place.events(job()):
-            files = [path for path in tmp_path.iterdir() if ".book" in path.name]
+            files = [path for path in tmp_path.iterdir() if ".ledger" in path.name]
             assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files)
     finally:
         os.umask(before)
-    assert {path.name for path in files} >= {"bank.book", "telco.book"}
+    assert {path.name for path in files} >= {"bank.ledger", "telco.ledger"}
 
 
 def test_the_same_head_is_noted_once(tmp_path: Path) -> None:
     """A coordinator that repeats a notice does not lengthen the book."""
     place = Place(tmp_path)
     list(place.events(job()))
-    book = PartyBook(Policy.read(place.policies["bank"]), job(), "bank")
+    book = PartyLedger(Policy.read(place.policies["bank"]), job(), "bank")
     head = Head(1, "0" * 64)
     lengths = []
     for _ in range(3):
         book.hear(Notice(Phase.OPEN, "r2", "credit", head), N)
-        lengths.append(SqliteLedger(place.books["bank"]).head().seq)
+        lengths.append(SqliteLedger(place.party_ledgers["bank"]).head().seq)
     assert lengths[1] == lengths[2] - 1  # the entry of the resume
 
 
@@ -366,10 +370,10 @@ class TestReleases:
             party.answer(*self.visit(), ReleaseKey(1))
 
     def test_queries_without_releases_need_no_entry(self, party: Any, place: Place) -> None:
-        before = SqliteLedger(place.books["bank"]).head()
+        before = SqliteLedger(place.party_ledgers["bank"]).head()
         block = self.visit()[0].steps["bank"][0].block
         party.answer(Forward({"bank": (block, np.ones(block.size))}), Records(), ReleaseKey(1))
-        assert SqliteLedger(place.books["bank"]).head() == before
+        assert SqliteLedger(place.party_ledgers["bank"]).head() == before
 
     def test_a_pass_over_disjoint_batches_is_one_entry(self, party: Any, place: Place) -> None:
         """A batch that is not the next of its pass pays for itself."""
@@ -378,7 +382,7 @@ class TestReleases:
         def ask(number: int, fold: Fold) -> int:
             parts = (self.visit()[0].weighting, (step.block,), (step.centre,), (step.scale,), step.clip, step.event)
             party.answer(Backward(*parts, fold=fold), Records(weights=np.ones(N)), ReleaseKey(number))
-            return len(recorded(place.books["bank"]))
+            return len(recorded(place.party_ledgers["bank"]))
 
         counts = [ask(k, Fold(fold, 3, (seed,))) for k, (fold, seed) in enumerate(FOLDS, 1)]
         assert counts == [1, 1, 1, 2, 3, 4, 4]
@@ -391,7 +395,7 @@ class TestReleases:
             parts = (self.visit()[0].weighting, (step.block,), (step.centre,), (step.scale,), step.clip, dear)
             with pytest.raises(ConsentRefused, match="beyond the plan"):
                 party.answer(Backward(*parts, fold=fold), Records(weights=np.ones(N)), ReleaseKey(number))
-        assert recorded(place.books["bank"]) == []
+        assert recorded(place.party_ledgers["bank"]) == []
 
     @pytest.mark.parametrize("fold", [None, Fold(0, 3, (1,))])
     @pytest.mark.parametrize("sampled", [True, False])
@@ -427,16 +431,16 @@ class TestReleases:
             if sampled:
                 with pytest.raises(PrivacyError):
                     party.answer(Backward(*parts, noise, fold=fold, capped=paid), r, ReleaseKey(1))
-        assert recorded(place.books["bank"]) == []
+        assert recorded(place.party_ledgers["bank"]) == []
 
     def test_no_release_takes_the_place_of_the_rest_of_the_plan(self, party: Any, place: Place) -> None:
         with pytest.raises(ConsentRefused, match="round -1"):
             party.answer(*self.visit(), OTHERS)
-        assert recorded(place.books["bank"]) == []
+        assert recorded(place.party_ledgers["bank"]) == []
 
     def test_exact_smoothness_is_allowed_when_the_job_declares_it(self, place: Place) -> None:
         place.run(job(smoothness="data", dataset=None))
-        assert next(key.round for key, _ in recorded(place.books["bank"])) > 0  # the moments carried no noise
+        assert next(key.round for key, _ in recorded(place.party_ledgers["bank"])) > 0  # the moments carried no noise
 
 
 class TestBackups:
@@ -444,7 +448,7 @@ class TestBackups:
 
     def test_of_a_partys_book(self, place: Place) -> None:
         place.run(job(0.2), "r1")
-        backup = _copy(place.books["bank"])
+        backup = _copy(place.party_ledgers["bank"])
         place.run(job(0.2), "r2")
         backup()
         for run in ("r3", "r4"):
@@ -463,10 +467,10 @@ class TestBackups:
 
     def test_a_missing_book(self, place: Place) -> None:
         place.run(job(0.2), "r1")
-        _delete(place.books["bank"])
+        _delete(place.party_ledgers["bank"])
         with pytest.raises(LedgerError, match="'bank' is gone"):
             place.run(job(0.2), "r2")
-        assert not place.books["bank"].exists()
+        assert not place.party_ledgers["bank"].exists()
 
     def test_a_missing_or_new_ledger(self, place: Place) -> None:
         place.run(job(0.2), "r1")
@@ -503,7 +507,7 @@ def test_a_resumed_run_uses_the_same_books(place: Place, tmp_path: Path) -> None
     for party in PARTITION.parties:
         first, second = place.balance(party).runs
         assert (first.status, first.releases) == (second.status, second.releases)
-        SqliteLedger(place.books[party]).verify()
+        SqliteLedger(place.party_ledgers[party]).verify()
 
 
 def _counted(write: Callable[..., None], writes: list[Any], path: Path) -> Callable[..., None]:

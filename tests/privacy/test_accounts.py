@@ -1,4 +1,4 @@
-"""Guarantees of every book, tested on both kinds; then those of the durable book."""
+"""Guarantees of every account, tested on both kinds; then those of the durable account."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vfl.privacy import gaussian_dp, zcdp
 from vfl.privacy.accountants import GaussianAccountant, ZCdpAccountant
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian, ReleaseKey
-from vfl.privacy.ledger import Accounting, Book, DatasetBook, FitBook, Reservation, SqliteLedger
+from vfl.privacy.ledger import Account, Accounting, DatasetBudget, FitBudget, Reservation, SqliteLedger
 from vfl.privacy.ledger.codec import decode, encode
 from vfl.privacy.ledger.composition import cost, epsilon_of
 
@@ -41,29 +41,29 @@ def calibrated(releases: int, sensitivity: float = 3.7) -> Gaussian:
 
 @pytest.fixture
 def ledger(tmp_path) -> SqliteLedger:
-    book = SqliteLedger(tmp_path / "book.sqlite")
-    book.set_cap("credit", epsilon=EPSILON, delta=DELTA)
-    return book
+    account = SqliteLedger(tmp_path / "account.sqlite")
+    account.set_cap("credit", epsilon=EPSILON, delta=DELTA)
+    return account
 
 
 @pytest.fixture(params=["fit", "ledger"])
-def make(request, tmp_path) -> Callable[[], Book]:
+def make(request, tmp_path) -> Callable[[], Account]:
     made = iter(range(1000))
 
-    def build() -> Book:
+    def build() -> Account:
         if request.param == "fit":
-            return FitBook(EPSILON, DELTA)
+            return FitBudget(EPSILON, DELTA)
         ledger = SqliteLedger(tmp_path / f"{next(made)}.sqlite")
         ledger.set_cap("credit", epsilon=EPSILON, delta=DELTA)
-        return DatasetBook(ledger, "credit")
+        return DatasetBudget(ledger, "credit")
 
     return build
 
 
 def test_both_satisfy_the_protocol(make):
-    book = make()
-    assert isinstance(book, Book)
-    assert isinstance(book.reserve([(calibrated(5), 5)], job="j", run="r"), Reservation)
+    account = make()
+    assert isinstance(account, Account)
+    assert isinstance(account.reserve([(calibrated(5), 5)], job="j", run="r"), Reservation)
 
 
 @pytest.mark.parametrize("releases", [1, 7, 400, 8000])
@@ -159,21 +159,21 @@ def test_mixes_are_added_up_as_zcdp(make):
 
 
 def test_the_book_of_a_fit_covers_this_fit_only_and_says_so():
-    book = FitBook(EPSILON, DELTA)
-    reservation = book.reserve([(calibrated(2), 2)], job="j", run="r")
-    with pytest.raises(BudgetError, match="use a new book"):
-        book.reserve([(gaussian(1e-6), 1)], job="j", run="s")
-    assert not book.preview([(gaussian(1e-6), 1)]).fits
+    account = FitBudget(EPSILON, DELTA)
+    reservation = account.reserve([(calibrated(2), 2)], job="j", run="r")
+    with pytest.raises(BudgetError, match="use a new account"):
+        account.reserve([(gaussian(1e-6), 1)], job="j", run="s")
+    assert not account.preview([(gaussian(1e-6), 1)]).fits
     assert "this one fit only" in reservation.settle().scope
     with pytest.raises(PrivacyError):
-        FitBook(-1.0, DELTA)
+        FitBudget(-1.0, DELTA)
 
 
 def test_the_book_of_a_fit_accepts_plans_with_secret_sampling():
     pytest.importorskip("dp_accounting")
     sampled = PoissonSubsampledGaussian(R1, 2.0, 4.0, 0.01)
-    book = FitBook(EPSILON, DELTA)
-    reservation = book.reserve([(sampled, 3)], job="j", run="r")
+    account = FitBudget(EPSILON, DELTA)
+    reservation = account.reserve([(sampled, 3)], job="j", run="r")
     reservation.charge([(ReleaseKey(i), sampled) for i in range(3)])
     with pytest.raises(BudgetExceeded, match="committed plan"):
         reservation.charge([(ReleaseKey(3), sampled)])
@@ -253,16 +253,16 @@ def test_an_object_that_is_not_an_event_raises(text):
 
 
 def test_jobs_share_the_cap_and_settling_frees_the_rest(ledger):
-    book = DatasetBook(ledger, "credit")
+    account = DatasetBudget(ledger, "credit")
     half = calibrated(2)
-    first = book.reserve([(half, 1)], job="a", run="1")
-    second = book.reserve([(half, 1)], job="b", run="2")
+    first = account.reserve([(half, 1)], job="a", run="1")
+    second = account.reserve([(half, 1)], job="b", run="2")
     with pytest.raises(BudgetExceeded, match=r"ε = 1 of its ε = 1 .*vfl ledger cap"):
-        book.reserve([(gaussian(1e-6), 1)], job="c", run="3")
+        account.reserve([(gaussian(1e-6), 1)], job="c", run="3")
     first.charge([(ReleaseKey(0), half)])
     first.settle()
     second.refund()
-    third = book.reserve([(half, 1)], job="c", run="3")
+    third = account.reserve([(half, 1)], job="c", run="3")
     third.charge([(ReleaseKey(0), half)])
     statement = third.settle()
     assert (statement.entries, statement.head) == (ledger.head().seq, ledger.head().hash)
@@ -274,17 +274,17 @@ def test_jobs_share_the_cap_and_settling_frees_the_rest(ledger):
 
 def test_charges_after_restart_and_resume(ledger):
     event = calibrated(10)
-    old = DatasetBook(ledger, "credit").reserve([(event, 10)], job="a", run="1")
+    old = DatasetBudget(ledger, "credit").reserve([(event, 10)], job="a", run="1")
     old.charge([(ReleaseKey(i), event) for i in range(4)])
     head = ledger.head()
-    book = DatasetBook(SqliteLedger(ledger.path), "credit")
+    account = DatasetBudget(SqliteLedger(ledger.path), "credit")
     with pytest.raises(BudgetError, match="another job"):
-        book.resume("1", job="b")
+        account.resume("1", job="b")
     with pytest.raises(BudgetError, match="resume"):
-        book.reserve([(event, 10)], job="a", run="1")
+        account.reserve([(event, 10)], job="a", run="1")
     with pytest.raises(BudgetError, match="began with"):
-        book.resume("2", job="a")
-    new = book.resume("1", job="a", head=head)
+        account.resume("2", job="a")
+    new = account.resume("1", job="a", head=head)
     assert new.charged() == {ReleaseKey(i) for i in range(4)}
     with pytest.raises(BudgetError, match="resumed by another"):
         old.charge([(ReleaseKey(5), event)])
@@ -294,26 +294,26 @@ def test_charges_after_restart_and_resume(ledger):
     with pytest.raises(BudgetExceeded):
         new.charge([(ReleaseKey(9), event)])
     statement = new.settle()
-    again = book.resume("1", job="a")
+    again = account.resume("1", job="a")
     assert again.settle() == statement
     with pytest.raises(BudgetError, match="closed"):
         again.charge([(ReleaseKey(9), event)])
 
 
 def test_an_open_reservation_counts_in_full_in_every_process(ledger):
-    DatasetBook(ledger, "credit").reserve([(calibrated(1), 1)], job="a", run="1")
+    DatasetBudget(ledger, "credit").reserve([(calibrated(1), 1)], job="a", run="1")
     (balance,) = SqliteLedger(ledger.path).show()
     assert balance.spent == 0
     assert balance.committed > 0.999
-    assert not DatasetBook(SqliteLedger(ledger.path), "credit").preview([(gaussian(1e-6), 1)]).fits
+    assert not DatasetBudget(SqliteLedger(ledger.path), "credit").preview([(gaussian(1e-6), 1)]).fits
 
 
 def test_caps_are_changed_by_entries_and_never_below_the_spent_budget(ledger):
-    DatasetBook(ledger, "credit").reserve([(calibrated(1), 1)], job="a", run="1")
+    DatasetBudget(ledger, "credit").reserve([(calibrated(1), 1)], job="a", run="1")
     with pytest.raises(BudgetError, match=r"cannot be ε = 0\.5"):
         ledger.set_cap("credit", epsilon=0.5, delta=DELTA)
     ledger.set_cap("credit", epsilon=2.0, delta=DELTA)
-    assert DatasetBook(ledger, "credit").preview([(calibrated(1), 1)]).fits
+    assert DatasetBudget(ledger, "credit").preview([(calibrated(1), 1)]).fits
     assert [e["kind"] for e in json.loads(ledger.export())["entries"]] == ["cap", "reserve", "cap"]
 
 
@@ -321,27 +321,27 @@ def test_one_name_has_one_adjacency_and_one_accounting(ledger):
     with pytest.raises(BudgetError, match="a data set has only one"):
         ledger.set_cap("credit", epsilon=1.0, delta=DELTA, adjacency="add-or-remove-one")
     ledger.set_cap("credit", epsilon=1.0, delta=DELTA, accounting=Accounting.ZCDP)
-    book = DatasetBook(ledger, "credit")
+    account = DatasetBudget(ledger, "credit")
     with pytest.raises(PrivacyError, match="adjacency"):
-        book.reserve([(Gaussian("add-or-remove-one", 0.001, 1.0, 1), 1)], job="a", run="1")
-    book.reserve([(gaussian(0.001), 1)], job="a", run="1")
+        account.reserve([(Gaussian("add-or-remove-one", 0.001, 1.0, 1), 1)], job="a", run="1")
+    account.reserve([(gaussian(0.001), 1)], job="a", run="1")
     with pytest.raises(BudgetError, match="void the guarantee"):
         ledger.set_cap("credit", epsilon=1.0, delta=DELTA, accounting=Accounting.GDP)
     assert ledger.show()[0].accounting == "zcdp"
-    assert book.preview([(gaussian(1e-6), 1)]).left < zcdp.epsilon_of_rho(zcdp.rho_of(1.0, DELTA), DELTA)
+    assert account.preview([(gaussian(1e-6), 1)]).left < zcdp.epsilon_of_rho(zcdp.rho_of(1.0, DELTA), DELTA)
 
 
 def test_a_gaussian_scope_admits_selections_through_their_gaussian_pair(ledger):
-    book = DatasetBook(ledger, "credit")
-    book.reserve([(gaussian(MU / 2), 1)], job="a", run="1")
-    selection = book.reserve([(BoundedRange(R1, 0.01), 10)], job="b", run="2")
+    account = DatasetBudget(ledger, "credit")
+    account.reserve([(gaussian(MU / 2), 1)], job="a", run="1")
+    selection = account.reserve([(BoundedRange(R1, 0.01), 10)], job="b", run="2")
     selection.charge([(ReleaseKey(0), BoundedRange(R1, 0.01))])
     assert selection.settle().accounting == "gdp"
 
 
 def test_a_data_set_without_a_cap_may_not_be_spent_on(ledger):
     with pytest.raises(BudgetError, match="vfl ledger cap"):
-        DatasetBook(ledger, "credti").reserve([(gaussian(1e-3), 1)], job="a", run="1")
+        DatasetBudget(ledger, "credti").reserve([(gaussian(1e-3), 1)], job="a", run="1")
     for name in ("", "a\nb"):
         with pytest.raises(SpecificationError, match="printable"):
             ledger.set_cap(name, epsilon=1.0, delta=DELTA)
@@ -350,9 +350,9 @@ def test_a_data_set_without_a_cap_may_not_be_spent_on(ledger):
 
 
 def test_replay_under_another_accountant(ledger):
-    book = DatasetBook(ledger, "credit")
+    account = DatasetBudget(ledger, "credit")
     for run in "12":
-        reservation = book.reserve([(calibrated(10), 5)], job="a", run=run)
+        reservation = account.reserve([(calibrated(10), 5)], job="a", run=run)
         reservation.charge([(ReleaseKey(i), calibrated(10)) for i in range(5)])
     exact = ledger.replay("credit", GaussianAccountant())
     assert exact.epsilon(DELTA) == ledger.show()[0].spent
@@ -361,9 +361,9 @@ def test_replay_under_another_accountant(ledger):
 
 def test_reservations_are_pickled_as_a_path(ledger):
     event = calibrated(3)
-    reservation = pickle.loads(pickle.dumps(DatasetBook(ledger, "credit").reserve([(event, 3)], job="a", run="1")))  # noqa: S301
+    reservation = pickle.loads(pickle.dumps(DatasetBudget(ledger, "credit").reserve([(event, 3)], job="a", run="1")))  # noqa: S301
     reservation.charge([(ReleaseKey(0), event)])
-    assert DatasetBook(ledger, "credit").resume("1", job="a").charged() == {ReleaseKey(0)}
+    assert DatasetBudget(ledger, "credit").resume("1", job="a").charged() == {ReleaseKey(0)}
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -376,17 +376,17 @@ def test_reservations_are_pickled_as_a_path(ledger):
     )
 )
 def test_the_spent_budget_never_decreases_and_stays_under_the_cap(tmp_path_factory, steps):
-    ledger = SqliteLedger(tmp_path_factory.mktemp("book") / "b.sqlite")
+    ledger = SqliteLedger(tmp_path_factory.mktemp("account") / "b.sqlite")
     ledger.set_cap("credit", epsilon=EPSILON, delta=DELTA)
     event, held, spent, keys = calibrated(7), {}, 0, iter(range(1000))
     for step, which in steps:
         run = str(which)
         try:
             if step == "reserve":
-                held[run] = DatasetBook(ledger, "credit").reserve([(event, which + 1)], job="a", run=run)
+                held[run] = DatasetBudget(ledger, "credit").reserve([(event, which + 1)], job="a", run=run)
             elif step == "reopen":
                 ledger = SqliteLedger(ledger.path)
-                held = {name: DatasetBook(ledger, "credit").resume(name, job="a") for name in held}
+                held = {name: DatasetBudget(ledger, "credit").resume(name, job="a") for name in held}
             elif run in held:
                 calls = {
                     "charge": lambda r: r.charge([(ReleaseKey(next(keys)), event)]),

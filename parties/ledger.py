@@ -1,8 +1,8 @@
-"""A party's book: an append-only, hash-chained log of the releases from the party's records, under the owner's cap.
+"""A party ledger: an append-only, hash-chained log of the releases from the party's records, under the owner's cap.
 
-A book is a ledger like the coordinator's, in a file that only the owner can read. Before and after a run, the ledger records
-the head (last hash) of the book's chain, and the book records the head of the ledger's chain. If either file was restored from
-a backup in between, the next run detects this. A party without a book counts the releases of a run on secret shares in memory
+A party ledger is a ledger like the coordinator's, in a file that only the owner can read. Before and after a run, each of the
+two ledgers records the head (last hash) of the other one's chain. If either file was restored from a backup in between, the
+next run detects this. A party without one counts the releases of a run on secret shares in memory
 (`RunCount`).
 """
 
@@ -18,11 +18,11 @@ from parties.charges import Charges
 from parties.consent import refuse_job
 from vfl.base.types import Adjacency
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
-from vfl.network.messages import BookHeads, Phase
+from vfl.network.messages import LedgerHeads, Phase
 from vfl.planning import cheapest
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.ledger import Accounting, DatasetBook, FitBook, SqliteLedger
+from vfl.privacy.ledger import Accounting, DatasetBudget, FitBudget, SqliteLedger
 from vfl.privacy.ledger.composition import accounting_for, capacity, cost, epsilon_of, plan_cost
 from vfl.privacy.ledger.reservation import Preview
 from vfl.privacy.spending import UNIT_BITS
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger.dataset import DatasetReservation
 
 OTHERS = ReleaseKey(-1)
-"""Key under which a party's release log (book) charges other participants' releases in a run. No own release has this key."""
+"""Key under which a party's party ledger charges other participants' releases in a run. No own release has this key."""
 
 
 _OVER = "more than that was released before, or is reserved"
 
 
 def account_of(party: str) -> str:
-    """Return the name of the account, in a party's release log (book), to which the party's releases are charged."""
+    """Return the name of the account, in a party's party ledger, to which the party's releases are charged."""
     return f"party {party}"
 
 
 def require_room(policy: Policy, party: str, *jobs: Job) -> None:
     """Raise ConsentRefused if the owner's budget cannot cover all these jobs, for any number of records. No data is read.
 
-    Call it before records are aligned. The owner's release log (book) reserves the plan of a run only later, once the number of
+    Call it before records are aligned. The owner's party ledger reserves the plan of a run only later, once the number of
     records n is known. If a run of one of these jobs has already reserved budget, nothing is checked.
     """
     plans = [cheapest(job) for job in jobs if job.privacy is not None]
@@ -59,7 +59,7 @@ def require_room(policy: Policy, party: str, *jobs: Job) -> None:
     if not releases:
         return
     total, scope = policy.total, None
-    if policy.book.exists():
+    if policy.ledger.exists():
         with _ledger_of(policy).read() as state:
             scope = state.scopes.get(account_of(party))
     digests = {job.digest for job in jobs}
@@ -79,21 +79,21 @@ def require_room(policy: Policy, party: str, *jobs: Job) -> None:
 
 
 def _ledger_of(policy: Policy) -> SqliteLedger:
-    return SqliteLedger(policy.book, allow_network_file_system=policy.allow_network_file_system, owner_only=True)
+    return SqliteLedger(policy.ledger, allow_network_file_system=policy.allow_network_file_system, owner_only=True)
 
 
 def _full(asked: Preview, bound: str = "") -> str:
     return (
-        f"its book has ε = {asked.spent:.4g} of ε = {asked.cap:.4g} at δ = {asked.delta:.3g} spent or reserved, the job asks "
+        f"its ledger has ε = {asked.spent:.4g} of ε = {asked.cap:.4g} at δ = {asked.delta:.3g} spent or reserved, the job asks "
         f"for {bound}ε = {asked.asked:.4g} and ε = {asked.left:.4g} is left"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Cost of a run in a release log (book). epsilon, reserved : ε charged for the run, and ε of its reservation, at its δ.
+    """Cost of a run in a party ledger. epsilon, reserved : ε charged for the run, and ε of its reservation, at its δ.
 
-    left : ε that remains in the book, at the δ of the book's cap.
+    left : ε that remains, at the δ of the party ledger's cap.
     """
 
     epsilon: float
@@ -101,11 +101,11 @@ class Costs:
     left: float
 
 
-class PartyBook(Charges):
+class PartyLedger(Charges):
     """Release log of one party. All jobs that it admits are together (ε, δ)-DP for this party's records (policy's [total]).
 
     A job counts in full, with the releases of other parties, because these depend on this party's records through the
-    margins. The book therefore works as follows:
+    margins. The party ledger therefore works as follows:
 
     - Opening a run reserves its whole plan.
     - Every noised release of this party is on disk before its noise is drawn.
@@ -115,8 +115,7 @@ class PartyBook(Charges):
 
     Secret sampling does not lower a charge, because the parties see which records are in a batch.
 
-    The book checks that the key of every release is new. The party, not the book, checks that a release carries enough noise
-    for its sum.
+    The party ledger checks that the key of every release is new. The party checks that a release carries enough noise.
     """
 
     def __init__(self, policy: Policy, job: Job, party: str) -> None:
@@ -129,11 +128,11 @@ class PartyBook(Charges):
         self._fresh = False
         self._run = ""
 
-    def hear(self, notice: Notice, n_records: int) -> BookHeads:
-        """Record a phase of the run, and return the heads (last hashes) of this book and of the coordinator's ledger.
+    def hear(self, notice: Notice, n_records: int) -> LedgerHeads:
+        """Record a phase of the run, and return the heads (last hashes) of this ledger and of the coordinator's ledger.
 
         Raises ConsentRefused if the job exceeds the owner's caps or has another account. Raises LedgerError if the
-        coordinator's ledger has noted a different book.
+        coordinator's ledger has noted a different party ledger.
         """
         if notice.account not in (self._job.dataset, f"run {notice.run}"):
             raise ConsentRefused(f"party {self._party!r} was sent a report about an account that its job does not name")
@@ -149,10 +148,10 @@ class PartyBook(Charges):
                 if self._reservation is not None and self._fresh and not self._made:
                     self._reservation.refund()
                 self._reservation = None
-                return BookHeads(self._head(), None)
+                return LedgerHeads(self._head(), None)
         if notice.ledger is not None and self._ledger.noted(other) != notice.ledger:
             self._ledger.note(other, notice.ledger)
-        return BookHeads(self._ledger.head(), notice.ledger)
+        return LedgerHeads(self._ledger.head(), notice.ledger)
 
     def costs(self) -> Costs | None:
         """Return the cost of the run that was opened last; None if no run was opened."""
@@ -167,41 +166,41 @@ class PartyBook(Charges):
                 min(scope.epsilon, epsilon_of(found.accounting, scope.free(found.accounting), scope.delta)),
             )
 
-    def _compare(self, notice: Notice, other: str) -> BookHeads:
-        """Compare the last hashes that book and ledger noted. Nothing is written: an old copy must not replace a newer hash."""
-        if not self._policy.book.exists():
+    def _compare(self, notice: Notice, other: str) -> LedgerHeads:
+        """Compare the last hashes that the two ledgers noted. Nothing is written: an old copy must not replace a newer hash."""
+        if not self._policy.ledger.exists():
             if notice.noted is not None:
                 raise LedgerError(
-                    f"the book of party {self._party!r} is gone, and the coordinator's ledger has noted its head: restore "
+                    f"the party ledger of {self._party!r} is gone, and the coordinator's ledger has noted its head: restore "
                     "the newest copy"
                 )
-            return BookHeads(None, None)
+            return LedgerHeads(None, None)
         if notice.noted is not None:
             try:
                 self._ledger.require(notice.noted)
             except LedgerError as error:
                 raise LedgerError(
-                    f"the book of party {self._party!r} is not the one that the coordinator's ledger knows: {error}"
+                    f"the party ledger of {self._party!r} is not the one that the coordinator's ledger knows: {error}"
                 ) from error
-        return BookHeads(self._ledger.head(), self._ledger.noted(other))
+        return LedgerHeads(self._ledger.head(), self._ledger.noted(other))
 
     def _open(self, run: str, plan: Plan) -> None:
         self._plan, problem = plan, plan.problem
         privacy = self._job.privacy
         if privacy is None or problem.delta is None:
-            raise PrivacyError("a book has nothing to reserve for a job without privacy")
+            raise PrivacyError("a party ledger has nothing to reserve for a job without privacy")
         self._policy.check_demand(self._job, self._party, privacy.epsilon, problem.delta)
         self._keep_cap()
-        book = DatasetBook(self._ledger, self._account)
+        account = DatasetBudget(self._ledger, self._account)
         with self._ledger.read() as state:
             known = run in state.dataset_of
         if known:
             self._fresh = False
-            self._reservation = book.resume(run, job=self._job.digest)
+            self._reservation = account.resume(run, job=self._job.digest)
         else:
-            asked = book.preview(plan.releases)
+            asked = account.preview(plan.releases)
             try:
-                self._reservation = book.reserve(plan.releases, job=self._job.digest, run=run)
+                self._reservation = account.reserve(plan.releases, job=self._job.digest, run=run)
             except BudgetExceeded:
                 self._refuse("[total]", _full(asked))
             self._fresh = True
@@ -209,9 +208,9 @@ class PartyBook(Charges):
         self._made = set(self._reservation.charged())
 
     def _keep_cap(self) -> None:
-        """Set the cap of the release log (book) to the policy's [total]. A change of the cap is an entry in the log."""
+        """Set the cap of the party ledger to the policy's [total]. A change of the cap is an entry in the log."""
         total = self._policy.total
-        if self._policy.book.exists():
+        if self._policy.ledger.exists():
             with self._ledger.read() as state:
                 scope = state.scopes.get(self._account)
                 if scope is not None and (scope.epsilon, scope.delta) == (total.epsilon, total.delta):
@@ -225,7 +224,7 @@ class PartyBook(Charges):
 
     def _close(self, run: str) -> None:
         if self._reservation is None or self._reservation.run != run:
-            raise ConsentRefused(f"party {self._party!r} cannot close a run that its book did not open")
+            raise ConsentRefused(f"party {self._party!r} cannot close a run that its ledger did not open")
         # A process that was killed before `settle` may have charged the rest already, up to rounding.
         rest = self._rest(run) if OTHERS not in self._reservation.charged() else None
         if rest is not None:
@@ -250,14 +249,14 @@ class PartyBook(Charges):
         return event
 
     def _head(self) -> Head | None:
-        return self._ledger.head() if self._policy.book.exists() else None
+        return self._ledger.head() if self._policy.ledger.exists() else None
 
 
 class RunCount(Charges):
-    """Count, in memory, of a party's releases in one run, for a party without a release log on disk (book).
+    """Count, in memory, of a party's releases in one run, for a party without a party ledger on disk.
 
     Guarantee. During the life of the party's process, the party's releases in the run together cost at most the job's (ε, δ),
-    for any requests of the coordinator. A new process counts from zero: only a book covers restarts and several runs.
+    for any requests of the coordinator. A new process counts from zero: only a party ledger covers restarts and several runs.
 
     n_records : n, the number of records, from which the plan follows.
     """
@@ -268,5 +267,5 @@ class RunCount(Charges):
         if job.privacy is None or plan.problem.delta is None:
             raise PrivacyError("releases of a job without privacy have no cost to count")
         self._plan = plan
-        whole = FitBook(job.privacy.epsilon, plan.problem.delta)
+        whole = FitBudget(job.privacy.epsilon, plan.problem.delta)
         self._reservation = whole.reserve(plan.releases, job=job.digest, run="")
