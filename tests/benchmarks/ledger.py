@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from vfl.base.types import Adjacency
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.ledger import DatasetBook, SqliteLedger
+from vfl.privacy.ledger import DatasetBudget, SqliteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def ledger(folder: Path, charges: int) -> Callable[[int], None]:
     """Charge releases one by one."""
     book = SqliteLedger(folder / "ledger.sqlite")
     book.set_cap("data", epsilon=1.0, delta=1e-9)
-    reservation = DatasetBook(book, "data").reserve([(EVENT, charges * ROUNDS)], job="job", run="run")
+    reservation = DatasetBudget(book, "data").reserve([(EVENT, charges * ROUNDS)], job="job", run="run")
 
     def work(start: int) -> None:
         for i in range(start, start + charges):

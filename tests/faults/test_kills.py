@@ -240,7 +240,7 @@ def cut_off(folder: Path, *, books: bool = True) -> Site:
         if getattr(event, "number", 0) == 40:
             raise Cut
 
-    site = Site(folder, seeded=True, party_ledgers=books)
+    site = Site(folder, seeded=True, books=books)
     job, environment = jobfile.read(site.folder / "job.toml")
     with pytest.raises(Cut):
         vfl.train(
@@ -339,11 +339,11 @@ class TestRefused:
         _delete(cut.ledger)
         self.refused(cut, LedgerError, "is missing, and that of party 'bank' has a record of it")
 
-    @pytest.mark.parametrize("party_ledgers", [True, False], ids=["with books", "without"])
+    @pytest.mark.parametrize("books", [True, False], ids=["with books", "without"])
     @pytest.mark.parametrize("taken", ["before the run", "in the middle", "before the last charges"])
     def test_an_older_copy_of_the_ledger(self, tmp_path: Path, books: bool, taken: str) -> None:
         """With or without books, since the log knows the releases. A backup is a prefix of the chain."""
-        site = cut_off(tmp_path / "site", party_ledgers=books)
+        site = cut_off(tmp_path / "site", books=books)
         last = len(json.loads(SqliteLedger(site.ledger).export())["entries"])
         kept = {"before the run": 1, "in the middle": 10, "before the last charges": last - 64}[taken]
         with closing(sqlite3.connect(site.ledger)) as connection:

@@ -264,7 +264,7 @@ class TestWait:
     ids=lambda solver: solver.name,
 )
 @pytest.mark.parametrize("noise", ["seeded", "true"])
-@pytest.mark.parametrize("party_ledgers", [False, True], ids=["", "with books"])
+@pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
 def test_lost_within_a_pass_over_disjoint_batches(tmp_path: Path, solver: Any, noise: str, books: bool) -> None:
     """A pass is paid for with its first fold. A repeated fold pays for itself, and the margins' state is restored.
 

@@ -452,7 +452,7 @@ class TestBackups:
         place.run(job(0.2), "r2")
         backup()
         for run in ("r3", "r4"):
-            with pytest.raises(LedgerError, match="book of party 'bank' is not"):
+            with pytest.raises(LedgerError, match="party ledger of 'bank' is not"):
                 place.run(job(0.2), run)
 
     def test_of_the_ledger(self, place: Place) -> None:

@@ -19,7 +19,7 @@ from vfl.privacy import gaussian_dp, zcdp
 from vfl.privacy.accountants import GaussianAccountant, ZCdpAccountant
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian, ReleaseKey
-from vfl.privacy.ledger import Account, Accounting, DatasetBudget, FitBudget, Reservation, SqliteLedger
+from vfl.privacy.ledger import Accounting, DatasetBudget, FitBudget, PrivacyBudget, Reservation, SqliteLedger
 from vfl.privacy.ledger.codec import decode, encode
 from vfl.privacy.ledger.composition import cost, epsilon_of
 
@@ -47,10 +47,10 @@ def ledger(tmp_path) -> SqliteLedger:
 
 
 @pytest.fixture(params=["fit", "ledger"])
-def make(request, tmp_path) -> Callable[[], Account]:
+def make(request, tmp_path) -> Callable[[], PrivacyBudget]:
     made = iter(range(1000))
 
-    def build() -> Account:
+    def build() -> PrivacyBudget:
         if request.param == "fit":
             return FitBudget(EPSILON, DELTA)
         ledger = SqliteLedger(tmp_path / f"{next(made)}.sqlite")
@@ -62,7 +62,7 @@ def make(request, tmp_path) -> Callable[[], Account]:
 
 def test_both_satisfy_the_protocol(make):
     account = make()
-    assert isinstance(account, Account)
+    assert isinstance(account, PrivacyBudget)
     assert isinstance(account.reserve([(calibrated(5), 5)], job="j", run="r"), Reservation)
 
 
@@ -161,7 +161,7 @@ def test_mixes_are_added_up_as_zcdp(make):
 def test_the_book_of_a_fit_covers_this_fit_only_and_says_so():
     account = FitBudget(EPSILON, DELTA)
     reservation = account.reserve([(calibrated(2), 2)], job="j", run="r")
-    with pytest.raises(BudgetError, match="use a new account"):
+    with pytest.raises(BudgetError, match="use another"):
         account.reserve([(gaussian(1e-6), 1)], job="j", run="s")
     assert not account.preview([(gaussian(1e-6), 1)]).fits
     assert "this one fit only" in reservation.settle().scope

@@ -103,7 +103,7 @@ def test_the_commands_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     assert "fairness: by sex (2 groups)" in said("plan", "job.toml", "-n", str(N))
     assert "\n  opportunity of sex=f " in said("run", "job.toml", "--at", "inprocess", "--output", "out")
-    assert "without noise: between" in said("evaluate", "out")
+    assert "without noise: between" in said("show", "out")
     assert "ok    findings" in said("verify", "out")
     refused = run(cli.vfl, ["plan", "job.toml", "-n", str(N), "--set", "fairness.thresholds=true"])
     assert "set bound to false" in str(refused.exception)

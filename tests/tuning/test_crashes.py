@@ -29,8 +29,8 @@ def tune(folder=None):
 
 def killed_tune(folder, step, when, times):
     owner, name = {
-        "reserve": (run.Account, "reserve"), "charge": (run.Account, "charge"), "query": (Executor, "__call__"),
-        "keep": (run.TrialOutcomes, "keep"), "settle": (run.Account, "settle"), "draw": (run, "chosen"),
+        "reserve": (run.TuningBudget, "reserve"), "charge": (run.TuningBudget, "charge"), "query": (Executor, "__call__"),
+        "keep": (run.TrialOutcomes, "keep"), "settle": (run.TuningBudget, "settle"), "draw": (run, "chosen"),
         "stage": (run, "write_whole"), "unpack": (run, "_unpack"), "write": (run, "write_whole"),
         "remove": (run.TrialOutcomes, "remove"),
     }[step]

@@ -298,7 +298,7 @@ def test_everything_but_the_winner_is_alike_under_opposite_coins(tmp_path, monke
 
 def test_sealed_files_are_for_their_owner_alone_and_zeroed_before_they_go(tmp_path, monkeypatch):
     seen = {}
-    settle = tuning_run.Account.settle
+    settle = tuning_run.TuningBudget.settle
 
     def spied(self):
         folder = tmp_path / "run" / "sealed"
@@ -307,7 +307,7 @@ def test_sealed_files_are_for_their_owner_alone_and_zeroed_before_they_go(tmp_pa
         seen["open"] = [path.open("rb") for path in folder.iterdir()]
         return settle(self)
 
-    monkeypatch.setattr(tuning_run.Account, "settle", spied)
+    monkeypatch.setattr(tuning_run.TuningBudget, "settle", spied)
     tuned(output=tmp_path / "run")
     assert seen["folder"] == 0o700
     assert seen["files"] == {f"trial-{k}": 0o600 for k in range(3)}
@@ -498,7 +498,7 @@ def test_a_tune_finds_n_as_a_run_does_where_delta_stands_for_it(tmp_path):
     found = tuned(spec, opened, at=vfl.InProcess(), output=tmp_path / "out")
     assert found.certificate.n_records == 380
     assert found.certificate.delta == pytest.approx(1 / 380**2)
-    (account,) = vfl.Ledger(tmp_path / "bank.account").open().show()
+    (account,) = vfl.Ledger(tmp_path / "bank.ledger").open().show()
     assert [run.status for run in account.runs] == ["settled"] * 3  # finding n has reserved nothing
 
 

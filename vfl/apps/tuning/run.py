@@ -56,7 +56,7 @@ from vfl.planning import check as check_job
 from vfl.planning import plan as make_plan
 from vfl.planning.certificate.issue import certify_selection
 from vfl.privacy.events import ReleaseKey
-from vfl.privacy.ledger import Accounting, DatasetBook, FitBook
+from vfl.privacy.ledger import Accounting, DatasetBudget, FitBudget
 from vfl.privacy.ledger.composition import epsilon_of as ledger_epsilon_of
 from vfl.privacy.ledger.composition import plan_cost
 
@@ -272,13 +272,13 @@ class TuningBudget:
         events, delta = self._tuning.events, float(self._tuning.delta or 0.0)
         ledger = self.budget.open()
         if ledger is None:
-            account: Any = FitBook(self._tuning.epsilon, delta)
+            account: Any = FitBudget(self._tuning.epsilon, delta)
         else:
             if self._tuning.jobs[0].dataset is None:
                 # A ledger adds up μ². By that measure a selection costs more than by its exact privacy curve.
                 cost = ledger_epsilon_of(Accounting.GDP, plan_cost(events, Accounting.GDP), delta)
                 ledger.set_cap(self.account, epsilon=cost * (1.0 + 1e-9), delta=delta)
-            account = DatasetBook(ledger, self.account)
+            account = DatasetBudget(ledger, self.account)
         self._reservation = account.reserve(events, job=self._tuning.digest, run=self.budget.run)
 
     def resume(self) -> None:
@@ -292,7 +292,7 @@ class TuningBudget:
             self.reserve()
             return
         self.charged = known.releases > 0
-        self._reservation = DatasetBook(ledger, self.account).resume(self.budget.run, job=self._tuning.digest)
+        self._reservation = DatasetBudget(ledger, self.account).resume(self.budget.run, job=self._tuning.digest)
 
     def charge(self) -> None:
         """Charge the whole tuning run. A repeated call changes nothing."""
