@@ -513,7 +513,7 @@ def test_a_lost_answer_charges_the_next_pass() -> None:
 
 
 @pytest.mark.parametrize("noise", ["seeded", "true"])
-@pytest.mark.parametrize("party_ledgers", [False, True], ids=["", "with books"])
+@pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
 def test_lost_and_back(tmp_path: Any, noise: str, books: bool) -> None:
     spec = job(
         vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(early_share=0.15)), noise=noise
