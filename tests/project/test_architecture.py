@@ -397,7 +397,7 @@ BREACHES = [
     ),
     (
         bookkeeping_in_parties,
-        {"parties/book.py": "from vfl.privacy import accountants", "vfl/privacy/accountants.py": ""},
+        {"parties/ledger.py": "from vfl.privacy import accountants", "vfl/privacy/accountants.py": ""},
         "parties.ledger:1",
     ),
     (
