@@ -109,6 +109,7 @@ classes contained 0.89 of the true rates of small classes instead of 0.95.
 SURE = 4.0
 """Number of standard deviations of the noise by which a count of errors of one size must exceed 0 to be relied on."""
 RARE = 0.01
+"""Share of the records that the noise of a count may hide without a change of the caps (`sizes_of`)."""
 KNOWN = 10.0
 """A mean error of the constant prediction is shown if it is at least this many standard deviations of its noise. If it had to
 stand out from the noise only, those that are shown would be too large: 1.4 to 8 times in runs with heavy noise.
@@ -125,8 +126,6 @@ FEW, NEAR, FAR = 16.0, 1.5, 10.0
 1/NEAR of the model's mean error, which does not depend on the constant, or 1/FAR of the constant's. If the constant's mean
 alone decided, they would be shown in runs whose constant is far off, with 0 to 0.6 of the intervals right.
 """
-TINY = 1e-12
-"""Least constant at which the excess of deviances is evaluated: a constant that noise makes large has a small excess."""
 COARSE = 0.05
 """Largest standard deviation of the noise of a share of labels that is told."""
 
@@ -323,13 +322,11 @@ def _plain(measures: Mapping[str, Estimate]) -> dict[str, Any]:
     return {name: {key: value for key, value in plain.items() if value is not None} for name, plain in found.items()}
 
 
-NUMBERS = ("value", "error", "baseline", "best", "cap")
-
-
 def _estimates(plain: Mapping[str, Any]) -> dict[str, Estimate]:
     found = {}
     for name, given in plain.items():
-        own: dict[str, Any] = {key: float(given[key]) for key in NUMBERS if key in given}
+        numbers = ("value", "error", "baseline", "best", "cap")
+        own: dict[str, Any] = {key: float(given[key]) for key in numbers if key in given}
         for key in ("noiseless", "shift", "interval"):
             if key in given:
                 low, high = given[key]
@@ -367,10 +364,7 @@ def share_interval(
     sigma : standard deviation of the noise of each of `cells` counts, all shifted by one amount to have their public sum.
     bins : k and K − k.
     """
-    hits, misses = (
-        max(hits, 0.0),
-        max(misses, 0.0),
-    )  # this brings (1 − r)·hits − r·misses closer to 0 for every r in [0, 1]
+    hits, misses = max(hits, 0.0), max(misses, 0.0)  # (1 − r)·hits − r·misses is then closer to 0 for every r in [0, 1]
     count, z = hits + misses, width * width
     square, k, K = z * sigma * sigma, float(bins[0]), float(sum(bins))
     sampled = z * max(count, 0.0)
@@ -530,7 +524,9 @@ def residuals(
         withheld = True if known is not None and rough[k] < TOLD * noise[k] else None
         found[name] = replace(found[name], baseline=base, best=0.0, withheld=withheld)
         excess = _excess(statistic, apart, exposures, name, max(float(shares[at]), 0.0))
-        lower = replace(statistic, constant=max(statistic.constant - apart, TINY))
+        lower = replace(
+            statistic, constant=max(statistic.constant - apart, 1e-12)
+        )  # a large constant has a small excess
         most = max(excess, _excess(lower, apart, exposures, name, float(rough[at])))
         close = rough[k] >= NEAR * most or rough[at] >= FAR * most
         if name == "mae" or base is None or not (close and rough[at] >= FEW / n_records and shares[at] > 0.0):
@@ -542,25 +538,13 @@ def residuals(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Sizes of the errors by a release of `ErrorSizes`.
-
-    caps : shares of the caps of errors and deviances that hold all errors which the noise does not hide.
-    means : rough means of the errors, in the order of `Residuals` and in units of its caps times these shares; 0 if the noise
-        hides most records.
-    at_bounds : share of the labels at an end of their bounds.
-    """
-
-    caps: tuple[float, ...]
-    means: tuple[float, ...]
-    at_bounds: Estimate
-
-
 def sizes_of(
     released: Vector, statistic: ErrorSizes, n_records: int, sigma: float, kept: tuple[bool, bool], *, low_end: bool
-) -> Sizes:
-    """Return the sizes of the errors, from released counts.
+) -> tuple[tuple[float, ...], tuple[float, ...], Estimate]:
+    """Return caps, means and the share of the labels at an end of their bounds, from released counts of errors by their size.
+
+    The caps of errors and deviances, as shares of those that were counted, hold all that the noise does not hide. The means are
+    rough, in the order of `Residuals` and in units of these caps; 0 if the noise hides most records.
 
     kept : True for a cap that the job declares, of errors and of deviances. low_end : False if no label is cut at the low end.
 
@@ -579,7 +563,7 @@ def sizes_of(
     ends = released[-2 if low_end else -1 :]
     noise = sigma * math.sqrt(ends.size) / n_records
     at_bounds = replace(bounded_mean(float(ends.sum()) / n_records, noise, n_records), withheld=noise > COARSE or None)
-    return Sizes(tuple(caps.tolist()), tuple(mean / n_records for mean in means), at_bounds)
+    return tuple(caps.tolist()), tuple(mean / n_records for mean in means), at_bounds
 
 
 def _excess(statistic: Residuals, apart: float, exposures: float, name: str, base: float) -> float:

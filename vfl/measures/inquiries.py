@@ -20,7 +20,7 @@ from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.measures import estimates
 from vfl.measures.confusion import Confusion, cheapest, loss_of_outcomes, of_outcomes, width_of
-from vfl.measures.estimates import ALL, Estimate, Findings, Histogram, Sizes, margin_of
+from vfl.measures.estimates import ALL, Estimate, Findings, Histogram, margin_of
 from vfl.measures.exact import Unclamped, finer, measures
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
@@ -423,11 +423,10 @@ class HeldOut(Inquiry):
             if event is None:
                 found |= yield from self._exact(constant)
                 return
-            sizes = yield from self._sized(constant)
-            errors = self._errors(constant, sizes.caps)
+            caps, known, found["at_bounds"] = yield from self._sized(constant)
+            errors = self._errors(constant, caps)
             (released,) = yield tally(errors, event, Side.HELD_OUT)
-            found |= estimates.residuals(released, errors, self.n_records, event.sigma, apart, exposures, sizes.means)
-            found["at_bounds"] = sizes.at_bounds
+            found |= estimates.residuals(released, errors, self.n_records, event.sigma, apart, exposures, known)
             return
         confusion = of_outcomes(released, first, self.n_records, sigma)
         found |= self._decided(confusion)
@@ -464,7 +463,7 @@ class HeldOut(Inquiry):
                 "selected": len(cuts),
             }
 
-    def _sized(self, constant: float) -> Exchange[Sizes]:
+    def _sized(self, constant: float) -> Exchange[tuple[tuple[float, ...], tuple[float, ...], Estimate]]:
         statistic, (event,) = self._sizes(constant), self._sizes_event
         (released,) = yield tally(statistic, event, Side.HELD_OUT)
         kept = self.spec.error_cap is not None, self.spec.deviance_cap is not None

@@ -89,18 +89,14 @@ class Score(Inquiry):
         return Findings({self._measure: measured}, self.n_records, NOISED)
 
     @property
-    def clamped(self) -> str:
-        """The cap of the measure, in words."""
-        return "" if self._measure == "accuracy" else f"; clamped at {self._lost.unit:.4g}"
-
-    @property
     def _noise(self) -> float:
         return self._event.sigma / (self._lost.steps * self._lost.grid) / self.n_records
 
     def explain(self) -> str:
         """Return a sentence for the plan: the measure, the number of records, and the expected noise."""
         lost = self._lost
-        return f"{self.n_records} records held out; noise of the {self._measure} {self._noise * lost.unit:.2g}{self.clamped}"
+        cap = "" if self._measure == "accuracy" else f"; clamped at {lost.unit:.4g}"
+        return f"{self.n_records} records held out; noise of the {self._measure} {self._noise * lost.unit:.2g}{cap}"
 
 
 def lower_is_better(measure: str) -> bool:

@@ -273,19 +273,14 @@ class ErrorSizes(Statistic):
     bins: ClassVar[int] = 14
 
     @property
-    def histograms(self) -> int:
-        """Return k."""
-        return 2 * (self.errors.each - 1)
-
-    @property
     def dimension(self) -> int:
         """Return the number of bins and ends."""
-        return self.bins * self.histograms + 2
+        return self.bins * 2 * (self.errors.each - 1) + 2
 
     @property
     def sensitivity(self) -> float:
         """Return Δ."""
-        return root((2 * self.histograms + 2) * round(1.0 / GRID) ** 2)
+        return root((4 * (self.errors.each - 1) + 2) * round(1.0 / GRID) ** 2)
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -33,9 +33,9 @@ AT_END = 0.05
 
 Then most values lie at that end. The unit is half the bounds' width.
 """
-FAR = 50.0
-"""A label's bounds count as wide from this width on, in mean distances of the labels from their median. Uniform labels need 4,
-normal labels about 10, and labels that are 0 in 19 of 20 records about 20 to 40.
+FAR = 16.0
+"""A label's bounds count as wide from this width on, in distances from the mean that hold most labels (a power of 2 below the
+width). Normal labels end at 2 to 4 standard deviations, so the bounds are then at least 32 standard deviations wide.
 """
 
 
@@ -45,7 +45,7 @@ def wide_bounds(result: Result) -> tuple[str, ...]:
     Only values that the run released are used. A sentence appears only if noise alone does not explain these values.
     """
     plan = make_plan(result.job, result.certificate.n_records)
-    return (*_of_columns(result, plan), *_of_label(result, plan))
+    return (*_of_columns(result, plan), *_of_label(result, plan), *filter(None, (_at_ends(result),)))
 
 
 def _deviations(result: Result, plan: Plan) -> Vector | None:
@@ -130,24 +130,32 @@ def _by_counts(result: Result, plan: Plan) -> str:
 
 
 def _by_errors(result: Result, plan: Plan) -> str:
-    """Return a sentence if the bounds are wide compared with the errors on a hold-out and the margins' spread; else ''.
+    """Return a sentence if released counts of held-out errors by size end far below the width of the bounds; else ''.
 
-    A label's distance from a constant is at most the label's error plus the margin's distance from that constant. So the
-    labels' mean distance from their median is at most the mean absolute error plus Σ_j abs(w_j)·d_j, where d_j is the
-    standard deviation of column j, or the column's declared reach. The upper ends of 95 % intervals are used.
+    The counts give the cap of errors of the model and of the labels' mean, unless the job declares a cap.
     """
-    held_out = result.findings.get("held out")
+    held_out, spec = result.findings.get("held out"), result.job.evaluation
     mae = None if held_out is None else held_out.measures.get("mae")
-    if mae is None:
-        return ""
-    spread = np.where(plan.problem.intercept > 0.0, 0.0, plan.problem.reach)
-    deviations = _deviations(result, plan)
-    if deviations is not None:
-        spread = np.minimum(spread, deviations)
-    most = mae.interval[1] + float(abs(result.w) @ spread)
-    if not 0.0 < most <= plan.problem.label_range / FAR:
+    if (
+        mae is None
+        or mae.cap is None
+        or (spec is not None and spec.error_cap)
+        or mae.cap * FAR > plan.problem.label_range
+    ):
         return ""
     return (
-        f"at least {plan.problem.label_range / most:.3g} times as wide as the mean distance of the labels from their median, "
-        f"which is at most {most:.3g} by the released errors, each cut at {mae.cap or math.inf:.3g}, and the model"
+        f"{plan.problem.label_range / mae.cap:.3g} times as wide as the distances of most labels from their mean, which end at "
+        f"{mae.cap:.3g} by released counts"
+    )
+
+
+def _at_ends(result: Result) -> str:
+    """Return a sentence if many held-out labels lie at an end of their bounds; else ''."""
+    held_out = result.findings.get("held out")
+    share = None if held_out is None else held_out.measures.get("at_bounds")
+    if share is None or share.interval[0] < AT_END:
+        return ""
+    return (
+        f"at least {share.interval[0]:.0%} of the labels lie at an end of their bounds. If they are clamped there, model, measures "
+        "and intervals are those of clamped labels: declare bounds that hold the labels"
     )
