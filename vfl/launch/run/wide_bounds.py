@@ -156,6 +156,6 @@ def _at_ends(result: Result) -> str:
     if share is None or share.interval[0] < AT_END:
         return ""
     return (
-        f"at least {share.interval[0]:.0%} of the labels lie at an end of their bounds. If they are clamped there, model, measures "
-        "and intervals are those of clamped labels: declare bounds that hold the labels"
+        f"at least {share.interval[0]:.0%} of the labels lie at an end of their bounds. If they are clamped there, model, "
+        "measures and intervals are those of clamped labels: declare bounds that hold the labels"
     )
