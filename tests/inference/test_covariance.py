@@ -101,6 +101,15 @@ class TestDraws:
         M = spd(5, np.random.default_rng(0))
         np.testing.assert_allclose(Noisy(M, 1e-9).drawn(3, np.random.default_rng(1)), np.stack([M] * 3), atol=1e-7)
 
+    def test_directions_that_no_record_determines_change_no_other(self):
+        """Two columns add up to a constant: noise in that direction would spread to the columns' difference."""
+        rng, rows = np.random.default_rng(0), np.array([[1.0, -1.0, 0.0], [0.0, 0.0, 1.0]])
+        X = rng.normal(size=(1000, 2)) @ np.array([[1.0, -1.0, 0.5], [0.0, 0.0, 1.0]])
+        noise = np.diag([3.0, -3.0, 0.0]) + np.outer([1.0, 1.0, 0.0], [1.0, 1.0, 0.0])
+        drawn = Noisy(X.T @ X + 5.0 * noise, np.full((3, 3), 1e-3), rows).drawn(4, rng)
+        found, known = (rows @ np.linalg.inv(drawn) @ rows.T), rows @ np.linalg.pinv(X.T @ X) @ rows.T
+        np.testing.assert_allclose(found, np.stack([known] * 4), rtol=0.02)
+
     def test_draws_are_positive_definite_and_on_average_near_the_truth(self):
         rng, p, sigma = np.random.default_rng(0), 8, 40.0
         true = 100.0 * np.eye(p)
@@ -112,6 +121,28 @@ class TestDraws:
             assert np.linalg.eigvalsh(draws).min() > 0.0
             found.append(np.trace(draws.mean(axis=0)) / p)
         assert np.mean(found) == pytest.approx(100.0, rel=0.15)
+
+
+@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_standard_errors_of_rare_levels_are_not_too_wide(loss, flag):
+    """At 2 % prevalence and little noise: a level of a category, and a number that is 0 or 1."""
+    data, n = table(loss, 20_000), 20_000
+    code = np.random.default_rng(1).choice(3, n, p=[0.6, 0.38, 0.02])
+    more = {"bounds": dict.fromkeys(NAMES, (-4.0, 4.0)) | ({"y": (-8.0, 8.0)} if loss == "squared" else {})}
+    if flag:
+        data["g"], more["bounds"]["g"] = (code == 2).astype(float), (0.0, 1.0)
+    else:
+        data["g"], more["columns"] = np.array(["a", "b", "c"])[code], {"g": vfl.Categorical(("a", "b", "c"))}
+    parts = vfl.FeaturePartition({"a": [*NAMES[:2], "g"], "b": NAMES[2:]}, label=("b", "y"))
+    privacy = {"noise": vfl.SeededNoise(1), "epsilon": 8.0}
+    frame = vfl.train(job(loss, partition=parts, privacy=privacy, **more), data, at="inprocess").summary().to_frame()
+    columns = [data[name] for name in NAMES] + [code == k for k in ((2,) if flag else (1, 2))] + [np.ones(n)]
+    _, known = fitted(np.column_stack(columns).astype(float), data["y"].astype(float), loss)
+    rows = [*NAMES, "g"] if flag else [*NAMES, "g=b - g=a", "g=c - g=a"]
+    ratios = frame.loc[rows, "standard_error"].to_numpy() / np.sqrt(np.diag(known)[:-1])
+    assert (ratios > 0.85).all()
+    assert (ratios < 1.5).all()
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic", "huber"])

@@ -31,29 +31,35 @@ from vfl.privacy.ledger import SqliteLedger
 from vfl.queries import Backward, Paid, RecordCap, RecordNorms, Records, gram
 from vfl.solvers import noisy_gram
 from vfl.solvers.releases import products
+from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.releases.products import ProductClip, Products
 
 LOSSES = ("logistic", "squared", "huber", "poisson")
 CELLS = [0.0, 1e-200, 1e-8, -1.0, 3.0, 1e9, -1e150, math.inf, math.nan]
 
 
-def contribution(x, centre, scale, margin, label, weighting, split=0, most=1 << 26):
+def contribution(x, centre, scale, margin, label, weighting, split=0, most=1 << 26, damping=1.0):
     """Return the entries that one record adds to all pieces, through the margins' weighting and the parties' rows.
 
     split : number of columns of a first party; a second one owns the others. most : bytes of columns that margins hold at once.
+    damping : factors of the scales in the release. The record cap is one on rows without these factors.
     """
     p, geometry = len(x), ProductClip(1.0, len(x) * (len(x) + 1) // 2)
     parts = {"q": slice(0, split), "r": slice(split, p)} if 0 < split < p else {"q": slice(0, p)}
-    rows = {
-        party: (Block(k, party, 0, own.stop - own.start, own.start), centre[own], scale[own])
-        for k, (party, own) in enumerate(parts.items())
-    }
+    undamped, rows = (
+        {
+            party: (Block(k, party, 0, own.stop - own.start, own.start), centre[own], scales[own])
+            for k, (party, own) in enumerate(parts.items())
+        }
+        for scales in (scale, scale * damping)
+    )
     held = {
         party: Rows(party, Columns(np.asfortranarray([x[own], [0.0] * (own.stop - own.start)]), NAMES[own]))
         for party, own in parts.items()
     }
-    norms = sum(held[party].vector(RecordNorms({party: row}), Records()) for party, row in rows.items())
-    kept, found = {"norms": norms}, []
+    queries_of = (RecordNorms(undamped), RecordNorms(rows, into=products.LENGTHS))
+    kept = {query.target: sum(held[q].vector(query, Records()) for q in rows) for query in queries_of}
+    found = []
     with mock.patch.object(gram, "MOST_HELD_BYTES", most):
         pieces = noisy_gram.pieces(rows, 2, lambda _: weighting, geometry, None)
     for query in noisy_gram.asked(pieces, rows):
@@ -98,17 +104,18 @@ def test_the_pieces_hold_every_product_once(split, most):
     cap=st.sampled_from([1e-6, 1.0, 1e6]),
     bound=st.sampled_from([1e-9, 1.0, 1e9]),
     of_curvature=st.booleans(),
+    damping=st.lists(st.sampled_from([1.0, 0.5, 1e-3]), min_size=3, max_size=3),
     split=st.integers(0, 2),
     most=st.sampled_from([1, 1 << 26]),
 )
 def test_no_pair_of_records_exceeds_the_sensitivity(
-    rows, centre, scale, margins, labels, loss, cap, bound, of_curvature, split, most
+    rows, centre, scale, margins, labels, loss, cap, bound, of_curvature, damping, split, most
 ):
-    """Whatever cells, margins, labels, caps and bounds are, at one party or two."""
-    weighting = Products(loss_of(loss), cap, bound, 1e-4, of_curvature)
+    """Whatever cells, margins, labels, caps, bounds and factors of columns are, at one party or two."""
+    weighting = Products(loss_of(loss), cap, bound, 1e-4, of_curvature, damped=min(damping) < 1.0)
     with np.errstate(all="ignore"):
         (a, geometry), (b, _) = (
-            contribution(x, np.array(centre), np.array(scale), v, y, weighting, split, most)
+            contribution(x, np.array(centre), np.array(scale), v, y, weighting, split, most, np.array(damping))
             for x, v, y in zip(rows, margins, labels, strict=True)
         )
     assert np.linalg.norm(a) <= geometry.sensitivity / math.sqrt(2.0)
@@ -169,6 +176,43 @@ def test_both_matrices_are_charged_as_planned(loss):
     assert without.epsilon == pytest.approx(planned.epsilon)
 
 
+def known_of(problem, means):
+    """Return moments of columns in [−1, 1] with these means, of which the first is 1 or −1 and the others uniform."""
+    c, M = np.zeros(problem.layout.n_coordinates), np.full(problem.layout.n_coordinates, problem.loss.curvature)
+    c[: len(means)] = means
+    M[problem.intercept == 0.0] *= 1.0 / 3.0
+    M[0] = problem.loss.curvature * (1.0 - c[0] ** 2)
+    return Curvature(c, M)
+
+
+class TestDamping:
+    @pytest.mark.parametrize("loss", ["squared", "logistic"])
+    def test_rare_values_fit_under_the_bound_and_no_other_column_changes(self, loss):
+        problem = plan(job(loss, privacy={"epsilon": 8.0}), 100_000).problem
+        event = products.events_of(problem, 0.5)[0]
+        known, p = known_of(problem, (2 * 0.001 - 1.0, 0.3)), problem.layout.n_coordinates
+        d = products.damping(problem, known, event)
+        record = (d[0] ** 2) * 0.999 / 0.001 + p - 1
+        assert record == pytest.approx(products.longer(problem, event) * p, rel=1e-6)
+        assert d[1:].tolist() == [1.0] * (p - 1)
+
+    @given(means=st.lists(st.floats(-1.0, 1.0), min_size=2, max_size=2), mu=st.sampled_from([1e-3, 0.1, 10.0]))
+    def test_noise_stays_a_tenth_of_a_typical_curvature_at_most_or_is_not_raised(self, means, mu):
+        problem = plan(job("squared"), N).problem
+        event = products.events_of(problem, mu)[0]
+        d = products.damping(problem, known_of(problem, means), event)
+        relative = event.sigma * products.bounds_of(problem, 9.0, event)[0] / N / d**2
+        assert ((d > 0.0) & (d <= 1.0)).all()
+        assert ((relative <= 0.1 * (1 + 1e-9)) | (d == 1.0)).all()
+
+
+def test_bounds_grow_with_what_the_budget_allows():
+    """Longer records then count in full, and noise stays a small part of the curvature."""
+    problem = plan(job("squared"), N).problem
+    bounds = [products.longer(problem, products.events_of(problem, mu)[0]) for mu in (0.01, 0.1, 10.0)]
+    assert bounds[0] == bounds[1] == products.LONGER < bounds[2]
+
+
 def piece_of(spec, number, scale=1.0):
     problem = plan(spec, N).problem
     rows = {
@@ -176,7 +220,9 @@ def piece_of(spec, number, scale=1.0):
         for party, block in problem.layout.whole().items()
     }
     event = products.events_of(problem, 0.01)[0]
-    return products.pieces_of(problem, rows, products.weightings_of(problem, problem.loss, 5.0)[0], event)[number]
+    return products.pieces_of(problem, rows, products.weightings_of(problem, problem.loss, 5.0, event)[0], event)[
+        number
+    ]
 
 
 @pytest.fixture

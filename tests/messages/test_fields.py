@@ -30,7 +30,7 @@ ASKED = {
     "gram": "weighting blocks centres scales clip event part fold capped held own knots subsample",
     "moments": "widths reach means event part uncentred knots subsample",
     "ranges": "columns cells event part of_curves knots subsample",
-    "record_norms": "rows side knots subsample",
+    "record_norms": "rows side into knots subsample",
     "select": "weighting coordinates centres scales clip rules event part knots subsample",
 }
 """Queries that the lying coordinator of tests/parties/test_claims.py sends, with every value changed in turn."""

@@ -92,7 +92,7 @@ def width_of(solver: Any, problem: Problem, signal: float, share: float | None) 
     if problem.inference is not None:
         cap = clip / math.sqrt(L)
         events = products.events_of(problem, Budget(solver, problem).spent(Phase.END))
-        bounds = (products.bounds_of(problem, cap)[0], cap**2)
+        bounds = products.bounds_of(problem, cap, events[0])
         sigmas = (events[0].sigma * bounds[0] * L / n / curvature, events[1].sigma * bounds[1] * L / n / variance)
 
     def half(correlation: float) -> float:

@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordNorms(PerRecord):
-    """Σ_j (scale_j (x_ij − c_j))² for each record i. Only `Margins` at the coordinator receives the sums, as 'norms'.
+    """Σ_j (scale_j (x_ij − c_j))² for each record i. Only `Margins` at the coordinator receives the sums.
 
-    rows : {party: (block, centres, scales)}.
+    rows : {party: (block, centres, scales)}. into : name of the sums; only the sums 'norms' limit residuals under a record cap.
     side : the part of the records. Norms of held-out records are kept separately: only a `Tally` of the held-out part uses
         them.
     """
 
     rows: Mapping[str, Scaled]
     side: Side = Side.TRAINING
+    into: str = "norms"
 
     @property
     def target(self) -> str:
-        """Return the name under which `Margins` keeps the sum: 'norms' for training records, else HELD_NORMS."""
-        return "norms" if self.side is Side.TRAINING else HELD_NORMS
+        """Return the name under which `Margins` keeps the sum: `into` for training records, else HELD_NORMS."""
+        return self.into if self.side is Side.TRAINING else HELD_NORMS
 
     of_model: ClassVar[bool] = True  # on secret shares, parties cap their own rows instead
 

@@ -229,22 +229,15 @@ def inference_from(plan: Plan, released: Sequence[Released | None], original: di
     problem = plan.problem
     if problem.inference is None or (seen := observed(plan, released)) is None:
         return None
-    matrices = (seen.matrix(of_curvature=kind) for kind in (True, False))
-    H, J = (None if one is None else Noisy(*one) for one in matrices)
+    first, second = (seen.matrix(of_curvature=kind) for kind in (True, False))
     solver: Any = plan.solver
-    if H is None or J is None:
+    if first is None or second is None:
         return None
-    noise, both = covariances(problem, seen, solver.skipped(problem), H, J)
-    to_original = _to_original(plan, seen)
-    conservative = H.clearness < CLEAR or clearness(solver, problem) < CLEAR
-    found = Inference(
-        tuple(original),
-        np.array(list(original.values())),
-        to_original @ both @ to_original.T,
-        to_original @ noise @ to_original.T,
-        conservative,
-    )
+    to_original, none = _to_original(plan, seen), np.zeros((len(original), len(original)))
+    found = Inference(tuple(original), np.array(list(original.values())), none, none)
     determined = Estimates.of(found, full_sets(plan.job.schema, plan.job.partition.features)).weights @ to_original
+    H, J = Noisy(*first, determined), Noisy(*second, determined)
+    noise, both = covariances(problem, seen, solver.skipped(problem), H, J)
     condition, hidden = H.condition(determined)
     mean = H.drawn(DRAWS, np.random.default_rng(0)).mean(axis=0)
     left = remaining(seen.updates, solver.skipped(problem), mean, determined)
@@ -253,7 +246,13 @@ def inference_from(plan: Plan, released: Sequence[Released | None], original: di
         "condition": f"{'at least ' * hidden}{condition:.3g}, of the released curvature of scaled columns",
         "converged": f"{len(seen.updates):,} steps, planned and not tested; at most {left:.1%} of the start's error is left",
     }
-    return replace(found, facts=facts)
+    return replace(
+        found,
+        covariance=to_original @ both @ to_original.T,
+        noise_covariance=to_original @ noise @ to_original.T,
+        conservative=H.clearness < CLEAR or clearness(solver, problem) < CLEAR,
+        facts=facts,
+    )
 
 
 def _to_original(plan: Plan, seen: Observed) -> Vector:

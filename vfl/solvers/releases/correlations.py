@@ -21,7 +21,6 @@ ignores the factor of at most √1.5, so steps may be longer. The floor changes 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,8 +52,9 @@ def event_of(problem: Problem, mu: float) -> Gaussian:
 
 def weighting_of(problem: Problem, loss: Loss, cap: float) -> products.Products:
     """Return the weighting t_i of the rows. cap : record cap C, which affects only the step of a difference quotient."""
-    of_curvature, _ = products.weightings_of(problem, loss, cap)
-    return replace(of_curvature, cap=math.inf, bound=LONGER * problem.layout.n_coordinates)
+    return products.Products(
+        loss, math.inf, LONGER * problem.layout.n_coordinates, products.half_of(problem, loss, cap), True
+    )
 
 
 def radius(p: int, ratio: float) -> float:

@@ -10,6 +10,9 @@ curvature and s_i² for the residuals' variance, so both facts still hold. Sums 
 release. The events of the releases therefore depend on no released value, and a cap that was widened during the run changes
 no charge.
 
+The curvature is released for rows whose rare columns are scaled down further (`damping`), with ‖z_i‖ of these rows. The proof
+holds for any scales, so scales that follow from released moments cost nothing.
+
 Who sees what: the coordinator holds the scaled columns z_ij of every party but the last. The parties after the owner of a
 column receive t_i z_ij as weights. Participants therefore see other parties' columns *before* noise, as with NoisyGram.
 """
@@ -25,7 +28,7 @@ import numpy as np
 from vfl.errors import PrivacyError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.privacy.calibration import noise_multiplier, split
-from vfl.queries import OFF_DIAGONAL, Descend, Gram, Weighting
+from vfl.queries import OFF_DIAGONAL, Descend, Gram, RecordNorms, Weighting
 from vfl.queries.rules import ProxStep
 from vfl.solvers.joint import unscaled
 from vfl.solvers.noisy_gram import GramClip, along_columns, asked, order, pieces, within_triangle
@@ -38,17 +41,26 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Gaussian
     from vfl.queries.protocol import Exchange, Released
     from vfl.solvers.noisy_gram import Rows
+    from vfl.solvers.releases.curvature import Curvature
     from vfl.solvers.releases.once import Run
 
 OF_CURVATURE = 0.6
 """Share of the release's μ² for the curvature. The residuals' variance gets the rest."""
 LONGER, LONGER_OF_COUNTS = 1.69, 4.0
-"""Bounds of h_i‖z_i‖², with h_i a record's curvature, in units of the typical value: in general, and for a log link.
+"""Least bounds of h_i‖z_i‖², with h_i a record's curvature, in units of the typical value: in general, and for a log link.
 
 97 % of the curvature of correlated normal columns lies below the first bound. With a log link h_i depends on the mean, on the
 exposure and, for amounts, on the label. Between 84 and 99.7 % of the curvature of such columns lies below the second bound,
 for margins of standard deviation 0.3 to 0.7. Underestimated curvature makes intervals wider.
 """
+AMPLE = 15.0
+"""Ratio of the curvature to its noise above which the bounds grow, so that longer records count in full, too."""
+TYPICAL = 0.8
+"""Assumed curvature of logistic loss in units of ¼, for shares of positive labels between a quarter and three quarters."""
+FAINTEST = 0.1
+"""Largest relative noise, at a typical curvature, of the diagonal entry of a column that `damping` scales down."""
+LENGTHS = "lengths"
+"""Name under which `Margins` (in the coordinator) keeps the squared norms of the rows that `damping` scales down."""
 FARTHEST = 2.0**26
 """Largest |scale·centre| of a column. It bounds the rounding error that occurs when the coordinator centres the column."""
 SHOWN = (
@@ -107,6 +119,7 @@ class Products(Weighting):
 
     cap : C; inf for no cap. bound : R > 0. half : half the step of the difference quotient.
     of_curvature : True for the derivative, False for ρ_i².
+    damped : True if the z_i are damped rows, whose squared norms are the vector LENGTHS. The cap is one on undamped rows.
     """
 
     loss: Loss
@@ -114,6 +127,7 @@ class Products(Weighting):
     bound: float
     half: float
     of_curvature: bool
+    damped: bool = False
 
     @property
     def squares_weights(self) -> bool:
@@ -131,15 +145,16 @@ class Products(Weighting):
                 m = np.maximum(m / (2.0 * self.half), 0.0)
             else:
                 m = self._residuals(margins, labels, norms) ** 2
-            t = np.minimum(m / self.bound, 1.0 / np.maximum(norms, 1.0))  # 0 where the norm overflows
+            lengths = kept[LENGTHS] if self.damped else norms
+            t = np.minimum(m / self.bound, 1.0 / np.maximum(lengths, 1.0))  # 0 where the norm overflows
             return along_columns(np.where(np.isfinite(t), t, 0.0), [], kept)
 
     def _residuals(self, margins: Vector, labels: Vector, norms: Vector) -> Vector:
         return capped(self.loss.derivative(margins, labels), record_limits(norms, self.cap), self.loss.kernel)
 
 
-def bounds_of(problem: Problem, cap: float) -> tuple[float, float]:
-    """Return the bounds R of the curvature and of the residuals' variance, given the record cap C.
+def bounds_of(problem: Problem, cap: float, event: Gaussian) -> tuple[float, float]:
+    """Return the bounds R of the curvature and of the residuals' variance, given the record cap C. event : the curvature's.
 
     Rows have a typical ‖z_i‖² of p/L, and curvature is at most L. For logistic loss a cap below a typical residual lowers the
     curvature to C/‖z_i‖·½. Runs with a log link scale columns by the curvature at their start (vfl.solvers.releases.counts),
@@ -148,12 +163,43 @@ def bounds_of(problem: Problem, cap: float) -> tuple[float, float]:
     """
     p = problem.layout.n_coordinates
     narrow = min(1.0, cap / math.sqrt(p)) if problem.loss.log_odds else 1.0
-    return longer(problem) * p * narrow, cap**2
+    return longer(problem, event) * p * narrow, cap**2
 
 
-def longer(problem: Problem) -> float:
+def longer(problem: Problem, event: Gaussian) -> float:
     """Return the bound of h_i‖z_i‖², with h_i a record's curvature, in units of the typical h_i‖z_i‖²."""
-    return LONGER if problem.loss.power is None else LONGER_OF_COUNTS
+    least = LONGER if problem.loss.power is None else LONGER_OF_COUNTS
+    return least * max(1.0, clearness(problem, event, least) / AMPLE)
+
+
+def clearness(problem: Problem, event: Gaussian, bound: float) -> float:
+    """Return P = n·h̄/(σR√(2p)), R = bound·p: a typical curvature, summed over records, per norm of its noise matrix."""
+    p, typical = problem.layout.n_coordinates, TYPICAL if problem.loss.log_odds else 1.0
+    return problem.n_records * typical / (event.sigma * bound * p * math.sqrt(2.0 * p))
+
+
+def damping(problem: Problem, known: Curvature, event: Gaussian) -> Vector:
+    """Return factors d_j ≤ 1, (p,), of the scaled columns for the release of the curvature.
+
+    A level of prevalence π has z_ij² = (1 − π)/π in its records, in units of 1/L: many times the bound R that suits a typical
+    row. Without damping, such records would count for a part of their curvature, and standard errors of the level would be
+    several times too wide. With d_j² = (R − p + 1)/z_ij² records fit under R. The noise of the entries of column j grows by
+    1/d_j, so d_j is not below the value at which relative noise is FAINTEST.
+
+    From the mean c, the variance V and |x| ≤ B alone, v = V/(B − |c|)² is z_ij² for a column with two values at the bounds.
+    For other columns the kurtosis is at least v + 1/v − 1. Columns without a known mean are taken to reach their bounds.
+    """
+    V = known.smoothness / problem.loss.curvature
+    near, far = problem.reach - abs(known.centre), problem.reach + abs(known.centre)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        most = far**2 / V
+        v = np.where(
+            problem.centred_coordinates, np.fmin(V / near**2, most), np.where(problem.intercept > 0.0, 1.0, most)
+        )
+    bound, p = longer(problem, event), problem.layout.n_coordinates
+    least = 1.0 / (FAINTEST * clearness(problem, event, bound) * math.sqrt(2.0 * p))
+    room = (bound - 1.0) * p + 1.0
+    return np.sqrt(np.minimum(1.0, np.fmax(room / v, least)))
 
 
 def geometry_of(problem: Problem) -> ProductClip:
@@ -169,13 +215,16 @@ def events_of(problem: Problem, mu: float) -> tuple[Gaussian, Gaussian]:
     return first, second
 
 
-def weightings_of(problem: Problem, loss: Loss, cap: float) -> tuple[Products, Products]:
-    """Return the weightings of the curvature and of the residuals' variance."""
-    half = DIFFERENCE
-    if not (loss.log_odds or loss.power is not None):
-        half *= cap / math.sqrt(problem.layout.n_coordinates / loss.curvature)
-    first, second = bounds_of(problem, cap)
-    return Products(loss, cap, first, half, True), Products(loss, cap, second, half, False)
+def weightings_of(problem: Problem, loss: Loss, cap: float, event: Gaussian) -> tuple[Products, Products]:
+    """Return the weightings of the curvature and of the residuals' variance. event : the curvature's."""
+    half, (first, second) = half_of(problem, loss, cap), bounds_of(problem, cap, event)
+    return Products(loss, cap, first, half, True, True), Products(loss, cap, second, half, False)
+
+
+def half_of(problem: Problem, loss: Loss, cap: float) -> float:
+    """Return half the step of the difference quotient."""
+    numeric = not (loss.log_odds or loss.power is not None)
+    return DIFFERENCE * (cap / math.sqrt(problem.layout.n_coordinates / loss.curvature) if numeric else 1.0)
 
 
 def pieces_of(problem: Problem, rows: Rows, weighting: Products, event: Gaussian | None) -> tuple[Gram, ...]:
@@ -205,8 +254,8 @@ def row(problem: Problem, share: float) -> OneTime:
     """Return the release of the curvature and of the residuals' variance, made once, after the last pass."""
     p, counted = problem.layout.n_coordinates, messages_of(problem, 2)
     said = f"{p * (p + 1)} products of columns at the final model for {share:.2g} of μ²: they give standard errors. {SHOWN}"
-    counted["messages"] += 1  # the model's margins
-    counted["back"] += 1
+    counted["messages"] += 2  # the model's margins, and norms of damped rows
+    counted["back"] += 2
     return OneTime(Phase.END, share, lambda mu: events_of(problem, mu), release, said, **counted)
 
 
@@ -216,8 +265,14 @@ def release(run: Run, events: tuple[Gaussian, ...]) -> Exchange[None]:
     if cap is None or not run.present.mask.all():
         return
     yield from run.present.rebuilt(run.w)
-    for weighting, event in zip(weightings_of(run.problem, run.loss, cap.cap), events, strict=True):
-        if (yield from matrix(run, cap.rows, weighting, event)) is None:
+    d = damping(run.problem, run.known, events[0])
+    damped = {q: (block, centre, scale * d[block.coordinates]) for q, (block, centre, scale) in cap.rows.items()}
+    if not run.present.mask.all() or (yield from run.present.put(RecordNorms(damped, into=LENGTHS), run.w)) is None:
+        return
+    weightings = weightings_of(run.problem, run.loss, cap.cap, events[0])
+    for weighting, event in zip(weightings, events, strict=True):
+        rows = damped if weighting.damped else cap.rows
+        if (yield from matrix(run, rows, weighting, event)) is None:
             return
 
 
@@ -251,13 +306,19 @@ class Observed:
     scale, centre : (p,) scales and centres of the columns.
     products : {True for curvature, False for squared residuals: [(query, release)]}, one query per piece of the matrix.
     noises : {key as in `products`: (σ, bound R by which the matrix is divided)}.
+    scales : {key as in `products`: (p,) scales of the rows in the release}. Only rows of the curvature are damped.
     """
 
     updates: list[Update] = field(default_factory=list)
     centre: Vector = field(default_factory=lambda: np.zeros(0))
-    scale: Vector = field(default_factory=lambda: np.zeros(0))
     products: dict[bool, list[tuple[Gram, Released]]] = field(default_factory=lambda: {True: [], False: []})
     noises: dict[bool, tuple[float, float]] = field(default_factory=dict)
+    scales: dict[bool, Vector] = field(default_factory=dict)
+
+    @property
+    def scale(self) -> Vector:
+        """(p,) scales of the columns."""
+        return self.scales[False]
 
     def note(self, query: Any, released: Released) -> None:
         """Record a query of the run with the query's releases."""
@@ -274,17 +335,21 @@ class Observed:
         elif isinstance(query, Gram) and isinstance(query.weighting, Products):
             kind = query.weighting.of_curvature
             if not self.products[kind]:  # the first piece covers all columns
-                self.centre, self.scale = np.concatenate(query.centres), np.concatenate(query.scales)
+                self.centre, self.scales[kind] = np.concatenate(query.centres), np.concatenate(query.scales)
             self.products[kind].append((query, released))
             self.noises[kind] = (0.0 if query.event is None else query.event.sigma, query.weighting.bound)
 
-    def matrix(self, *, of_curvature: bool) -> tuple[Vector, float] | None:
-        """Return a released matrix of products, (p, p), and its σ, as sums over records; None if a piece is missing."""
+    def matrix(self, *, of_curvature: bool) -> tuple[Vector, Vector] | None:
+        """Return a released matrix of products, (p, p), as sums over records of undamped rows; None if a piece is missing.
+
+        Also return σ, (p, p): an entry j, k has noise of standard deviation σ_jk, or σ_jk/√2 off the diagonal.
+        """
         pieces = self.products[of_curvature]
-        if not pieces or len(pieces) < pieces[0][0].fold.of:
+        if not self.products[False] or not pieces or len(pieces) < pieces[0][0].fold.of:
             return None
         sigma, bound = self.noises[of_curvature]
-        M = np.zeros((len(self.scale), len(self.scale)))
+        M, d = np.zeros((len(self.scale), len(self.scale))), self.scales[of_curvature] / self.scale
         for query, released in pieces:
             query.fill(M, released)
-        return bound * M, bound * sigma
+        unit = bound / np.outer(d, d)
+        return unit * M, unit * sigma

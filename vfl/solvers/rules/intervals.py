@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from vfl.errors import SpecificationError
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.solvers.blocks.shares import Budget
-from vfl.solvers.releases import counts
+from vfl.solvers.releases import counts, products
 from vfl.solvers.releases.once import Phase
-from vfl.solvers.releases.products import events_of, longer
 from vfl.solvers.rules import record_defaults
 
 if TYPE_CHECKING:
@@ -32,19 +31,12 @@ LARGEST_RIDGE = 1.0
 
 A larger penalty would bias coefficients by a notable part of a standard error.
 """
-TYPICAL = 0.8
-"""Assumed curvature of logistic loss in units of ¼, for shares of positive labels between a quarter and three quarters."""
 
 
 def clearness(solver: BlockOptions, problem: Problem) -> float:
-    """Return P = n·h̄/(σ√(2p)): a typical curvature, summed over records, divided by the norm of its noise matrix.
-
-    If P is below CLEAR, the intervals of a resolved solver are marked conservative.
-    """
-    mu = Budget(solver, problem).spent(Phase.END)
-    p = problem.layout.n_coordinates
-    sigma = events_of(problem, mu)[0].sigma * longer(problem) * p
-    return problem.n_records * (TYPICAL if problem.loss.log_odds else 1.0) / (sigma * math.sqrt(2.0 * p))
+    """Return P, a typical curvature divided by its noise. If P < CLEAR, intervals of a resolved solver are conservative."""
+    event, _ = products.events_of(problem, Budget(solver, problem).spent(Phase.END))
+    return products.clearness(problem, event, products.longer(problem, event))
 
 
 def require(solver: BlockOptions, problem: Problem) -> None:
