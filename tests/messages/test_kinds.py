@@ -57,6 +57,7 @@ def test_plain_forms_are_spelt_as_documented() -> None:
         "record_norms",
         (("a", ((0, "a", 0, 1, 0), np.zeros(1).tobytes(), np.ones(1).tobytes())),),
         "training",
+        "norms",
         None,
         None,
     )
@@ -145,15 +146,15 @@ PLAIN = to_plain(RecordNorms({"a": (Block(0, "a", 0, 1, 0), np.zeros(1), np.ones
         ((FORMAT, "shell", "rm"), "unknown message kind 'shell'"),
         ((FORMAT, "reply", (), None, None, 0.0), "a Query is needed, not Reply"),
         (
-            (FORMAT, "record_norms", (("a", ((0, "a", 2, 1, 0), ONE, ONE)),), "training", None, None),
+            (FORMAT, "record_norms", (("a", ((0, "a", 2, 1, 0), ONE, ONE)),), "training", "norms", None, None),
             "a block needs 0 <= start <= stop",
         ),
         (
-            (FORMAT, "record_norms", (("a", ((0, "a", -1, 1, 0), ONE, ONE)),), "training", None, None),
+            (FORMAT, "record_norms", (("a", ((0, "a", -1, 1, 0), ONE, ONE)),), "training", "norms", None, None),
             "a block needs 0 <= start <= stop",
         ),
         (
-            (FORMAT, "record_norms", (("a", ((0, "a", 0, 1, 0), ONE, ONE)),) * 2, "training", None, None),
+            (FORMAT, "record_norms", (("a", ((0, "a", 0, 1, 0), ONE, ONE)),) * 2, "training", "norms", None, None),
             "pairs of different names",
         ),
     ],

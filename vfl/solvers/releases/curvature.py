@@ -19,11 +19,13 @@ class Curvature:
     centre : (p,) c_j, 0 where columns are not centred.
     smoothness : (p,) M_j > 0 of the centred columns.
     unit : unit of the residuals; 1 unless the spread of the labels was released (vfl.solvers.releases.labels).
+    noise : standard deviation of the noise of the released mean squares, in units of B_j²; 0 for exact or declared values.
     """
 
     centre: Vector
     smoothness: Vector
     unit: float = 1.0
+    noise: float = 0.0
 
     @classmethod
     def flat(cls, problem: Problem) -> Curvature:

@@ -169,7 +169,7 @@ def bounds_of(problem: Problem, cap: float, event: Gaussian) -> tuple[float, flo
 def longer(problem: Problem, event: Gaussian) -> float:
     """Return the bound of h_i‖z_i‖², with h_i a record's curvature, in units of the typical h_i‖z_i‖²."""
     least = LONGER if problem.loss.power is None else LONGER_OF_COUNTS
-    return least * max(1.0, clearness(problem, event, least) / AMPLE)
+    return least * math.sqrt(max(1.0, clearness(problem, event, least) / AMPLE))
 
 
 def clearness(problem: Problem, event: Gaussian, bound: float) -> float:
@@ -186,16 +186,15 @@ def damping(problem: Problem, known: Curvature, event: Gaussian) -> Vector:
     several times too wide. With d_j² = (R − p + 1)/z_ij² records fit under R. The noise of the entries of column j grows by
     1/d_j, so d_j is not below the value at which relative noise is FAINTEST.
 
-    From the mean c, the variance V and |x| ≤ B alone, v = V/(B − |c|)² is z_ij² for a column with two values at the bounds.
-    For other columns the kurtosis is at least v + 1/v − 1. Columns without a known mean are taken to reach their bounds.
+    For a column with two values at its bounds ±B, mean c and variance V, z_ij² = (V/(B − |c|))²/V. For other columns the kurtosis
+    is at least about as large. Noise s of the moments does not pass for rarity: V is lowered and B − |c| raised by two
+    deviations. Columns without a known mean are taken to reach their bounds.
     """
-    V = known.smoothness / problem.loss.curvature
-    near, far = problem.reach - abs(known.centre), problem.reach + abs(known.centre)
+    V, B, c = known.smoothness / problem.loss.curvature, problem.reach, abs(known.centre)
     with np.errstate(divide="ignore", invalid="ignore"):
-        most = far**2 / V
-        v = np.where(
-            problem.centred_coordinates, np.fmin(V / near**2, most), np.where(problem.intercept > 0.0, 1.0, most)
-        )
+        rare = np.maximum(V - 8.0 * known.noise * B**2, 0.0) / (B - c + 4.0 * known.noise * B)
+        far = np.where(problem.centred_coordinates, np.fmin(rare, B + c), B + c)
+        v = np.where(problem.intercept > 0.0, 1.0, far**2 / V)
     bound, p = longer(problem, event), problem.layout.n_coordinates
     least = 1.0 / (FAINTEST * clearness(problem, event, bound) * math.sqrt(2.0 * p))
     room = (bound - 1.0) * p + 1.0

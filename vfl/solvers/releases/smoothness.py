@@ -130,7 +130,7 @@ def curvature(problem: Problem, event: Gaussian | None) -> Exchange[Curvature]:
     # sums of n squares. M is at least the largest variance that these errors may hide, so that no step is too long.
     hidden = max(1e-14, problem.n_records * 2.0**-53) * L * square
     M = np.where(hidden >= M, np.maximum(hidden, L), M)
-    return Curvature(problem.layout.of_columns(centre), problem.layout.of_columns(M))
+    return Curvature(problem.layout.of_columns(centre), problem.layout.of_columns(M), noise=noise)
 
 
 def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
