@@ -54,7 +54,7 @@ exposure and, for amounts, on the label. Between 84 and 99.7 % of the curvature 
 for margins of standard deviation 0.3 to 0.7. Underestimated curvature makes intervals wider.
 """
 AMPLE = 15.0
-"""Ratio of the curvature to its noise above which the bounds grow, so that longer records count in full, too."""
+"""Clearness P of the curvature above which the bounds grow by √(P/AMPLE), so that longer records count in full, too."""
 TYPICAL = 0.8
 """Assumed curvature of logistic loss in units of ¼, for shares of positive labels between a quarter and three quarters."""
 FAINTEST = 0.1
@@ -181,24 +181,23 @@ def clearness(problem: Problem, event: Gaussian, bound: float) -> float:
 def damping(problem: Problem, known: Curvature, event: Gaussian) -> Vector:
     """Return factors d_j ≤ 1, (p,), of the scaled columns for the release of the curvature.
 
-    A level of prevalence π has z_ij² = (1 − π)/π in its records, in units of 1/L: many times the bound R that suits a typical
-    row. Without damping, such records would count for a part of their curvature, and standard errors of the level would be
-    several times too wide. With d_j² = (R − p + 1)/z_ij² records fit under R. The noise of the entries of column j grows by
-    1/d_j, so d_j is not below the value at which relative noise is FAINTEST.
+    In the records of a level of prevalence π, z_ij² = (1 − π)/π in units of 1/L, many times a bound R that suits typical rows.
+    With d_j² = (R − p + 1)/z_ij² these records fit under R and count for all of their curvature. Noise in the entries of column
+    j grows by 1/d_j, so d_j stops where it would exceed FAINTEST.
 
-    For a column with two values at its bounds ±B, mean c and variance V, z_ij² = (V/(B − |c|))²/V. For other columns the kurtosis
-    is at least about as large. Noise s of the moments does not pass for rarity: V is lowered and B − |c| raised by two
-    deviations. Columns without a known mean are taken to reach their bounds.
+    In general, z_ij² is taken to be (V/(B − |c|))²/V, from the mean c, the variance V and |x| ≤ B: that of a column with two
+    values, and about a lower bound of any kurtosis. V is lowered and B − |c| raised by two deviations of their noise. Columns
+    without a known mean are taken to reach their bounds.
     """
-    V, B, c = known.smoothness / problem.loss.curvature, problem.reach, abs(known.centre)
+    L = float(known.smoothness @ problem.intercept) or problem.loss.curvature
+    V, B, c = known.smoothness / L, problem.reach, abs(known.centre)
     with np.errstate(divide="ignore", invalid="ignore"):
         rare = np.maximum(V - 8.0 * known.noise * B**2, 0.0) / (B - c + 4.0 * known.noise * B)
         far = np.where(problem.centred_coordinates, np.fmin(rare, B + c), B + c)
-        v = np.where(problem.intercept > 0.0, 1.0, far**2 / V)
+        v = np.where(np.isfinite(far) & (problem.intercept == 0.0), far**2 / V, 1.0)
     bound, p = longer(problem, event), problem.layout.n_coordinates
     least = 1.0 / (FAINTEST * clearness(problem, event, bound) * math.sqrt(2.0 * p))
-    room = (bound - 1.0) * p + 1.0
-    return np.sqrt(np.minimum(1.0, np.fmax(room / v, least)))
+    return np.sqrt(np.minimum(1.0, np.maximum(((bound - 1.0) * p + 1.0) / np.maximum(v, 1.0), least)))
 
 
 def geometry_of(problem: Problem) -> ProductClip:
