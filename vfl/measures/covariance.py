@@ -134,14 +134,25 @@ class Noisy:
     def clearness(self) -> float:
         """Mean diagonal entry divided by σ√(2p), which is the norm of the noise matrix; inf without noise."""
         p = len(self.matrix)
-        return float(np.trace(self.matrix) / p / (self.least * np.sqrt(2.0 * p))) if self.least else np.inf
+        return float(self.mean / (self.least * np.sqrt(2.0 * p))) if self.least else np.inf
+
+    @property
+    def mean(self) -> float:
+        """Mean diagonal entry, in which an entry counts by the precision of its noise."""
+        variance = np.diag(np.broadcast_to(np.square(self.sigma), self.matrix.shape))
+        return float(np.average(np.diag(self.matrix), weights=_precision(variance)))
+
+    @property
+    def floor(self) -> float:
+        """Smallest allowed eigenvalue; positive even if noise exceeds the matrix."""
+        return FLOOR * max(self.mean, self.least / np.sqrt(len(self.matrix)), np.finfo(float).tiny)
 
     def condition(self, rows: Vector) -> tuple[float, bool]:
         """Return the condition number on the span of the rows (m, p), for columns of unit length.
 
         If the noise hides the least eigenvalue, which is then below the norm of the noise, return a lower bound and True.
         """
-        unit = 1.0 / np.sqrt(np.maximum(np.diag(self.matrix), np.trace(self.matrix) / len(self.matrix) * FLOOR))
+        unit = 1.0 / np.sqrt(np.maximum(np.diag(self.matrix), self.floor))
         basis, noise = _basis(rows / unit), 1.0 / self.clearness
         values = np.linalg.eigvalsh(basis @ (self.matrix * np.outer(unit, unit)) @ basis.T)
         return float(values[-1] / max(values[0], noise, np.finfo(float).eps)), bool(values[0] <= noise)
@@ -159,16 +170,15 @@ class Noisy:
         found = np.zeros((count, p, p))
         off = _posterior(self.matrix[rows, columns], 0.0, variance[rows, columns] / 2.0, count, rng)
         found[:, rows, columns] = found[:, columns, rows] = off
-        diagonal = np.diag(self.matrix)
-        noise = np.diag(variance)
-        mean = float(np.average(diagonal, weights=_precision(noise)))
-        found[:, np.arange(p), np.arange(p)] = _posterior(diagonal, mean, noise, count, rng)
+        mean = self.mean
+        found[:, np.arange(p), np.arange(p)] = _posterior(np.diag(self.matrix), mean, np.diag(variance), count, rng)
         basis = np.eye(p) if self.rows is None else _basis(self.rows)
         values, vectors = np.linalg.eigh(basis @ found @ basis.T)
-        values = np.maximum(values, FLOOR * max(mean, self.least / np.sqrt(p)))
+        values = np.maximum(values, self.floor)
         vectors = basis.T @ vectors
         return np.asarray(
-            (vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1) + mean * (np.eye(p) - basis.T @ basis)
+            (vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1)
+            + self.floor / FLOOR * (np.eye(p) - basis.T @ basis)
         )
 
 

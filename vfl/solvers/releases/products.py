@@ -197,7 +197,7 @@ def damping(problem: Problem, known: Curvature, event: Gaussian) -> Vector:
         v = np.where(np.isfinite(far) & (problem.intercept == 0.0), far**2 / V, 1.0)
     bound, p = longer(problem, event), problem.layout.n_coordinates
     least = 1.0 / (FAINTEST * clearness(problem, event, bound) * math.sqrt(2.0 * p))
-    return np.sqrt(np.minimum(1.0, np.maximum(((bound - 1.0) * p + 1.0) / np.maximum(v, 1.0), least)))
+    return np.sqrt(np.minimum(1.0, np.maximum((bound * p - p + 1.0) / np.maximum(v, 1.0), least)))
 
 
 def geometry_of(problem: Problem) -> ProductClip:
@@ -332,6 +332,8 @@ class Observed:
                 self.updates.append(Update(step.block.coordinates, gain, kept, step.event.sigma))
         elif isinstance(query, Gram) and isinstance(query.weighting, Products):
             kind = query.weighting.of_curvature
+            if query.weighting.damped != kind:
+                return  # products of columns for joint steps, before the first pass
             if not self.products[kind]:  # the first piece covers all columns
                 self.centre, self.scales[kind] = np.concatenate(query.centres), np.concatenate(query.scales)
             self.products[kind].append((query, released))
