@@ -145,7 +145,7 @@ class Noisy:
     @property
     def floor(self) -> float:
         """Smallest allowed eigenvalue; positive even if noise exceeds the matrix."""
-        return FLOOR * max(self.mean, self.least / np.sqrt(len(self.matrix)), np.finfo(float).tiny)
+        return float(FLOOR * max(self.mean, self.least / np.sqrt(len(self.matrix)), np.finfo(float).tiny))
 
     def condition(self, rows: Vector) -> tuple[float, bool]:
         """Return the condition number on the span of the rows (m, p), for columns of unit length.
