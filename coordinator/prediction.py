@@ -34,7 +34,7 @@ ID_BYTES = 1 << 10
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PredictionOutcome:
-    """Outcome of a prediction, in the order of the rows of the party that adds up.
+    """Outcome of a prediction, in the order of the rows of the aggregating party.
 
     ids : ids of the records; None if the data have no ids. margins : (n,) float64, or (n, K) with multinomial loss.
     threshold : margin above which the model predicts the positive class.
@@ -98,7 +98,7 @@ def _asked(transport: MessageTransport, to: str, message: object, due: Mapping[s
 def _applied(
     transport: MessageTransport, job: Job, *, aligns: bool
 ) -> Generator[AlignmentProgress | Aligned, None, tuple[str, int]]:
-    """Make all parties apply their parts and send them to the party that adds up.
+    """Make all parties apply their parts and send them to the aggregating party.
 
     Return this party and the number of records.
     """

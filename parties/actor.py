@@ -461,7 +461,7 @@ class PartyActor(PipeActor, ServiceActor):
     ) -> PartGreeting:
         """Take or read the party's part of a model, ask the owner for permission, and return a greeting about the new records.
 
-        measured : True if the party that adds up the margins also measures the model on its own labels.
+        measured : True if the aggregating party also measures the model on its own labels.
         """
         own, spec = part_of(part, name), _opened(source)
         receiver = own.job.partition.receiver(parties)

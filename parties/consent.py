@@ -208,8 +208,8 @@ class Policy:
     def check_prediction(self, party: str, digest: str, source: str, *, receiver: str, labels: bool) -> None:
         """Raise ConsentRefused unless the owner allows a part of a model to be applied to a source. No data is read.
 
-        digest : digest of the part. source : result of parties.allowed.name_of. receiver : party that adds up the margins, and
-            so sees this party's part of each margin. labels : True if labels are read too.
+        digest : digest of the part. source : result of parties.allowed.name_of. receiver : aggregating party, which
+            sees this party's part of each margin. labels : True if labels are read too.
 
         The error names the rule that refuses.
         """

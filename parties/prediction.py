@@ -245,7 +245,7 @@ def permitted(
     """Return the owner's permission, if the policy allows the prediction; else raise ConsentRefused, which names the rule.
 
     policy : path of the owner's policy; a policy that the owner set for this process (parties.consent.VARIABLE) overrides it.
-    receiver : the party that adds up the margins, and so sees this party's part of each margin; None for this party itself.
+    receiver : the aggregating party, which sees this party's part of each margin; None for this party itself.
     labels : True if labels are read too, to measure the model without noise. owners : True if the owner named `policy`.
     """
     agreed = policy_of(policy)

@@ -316,7 +316,7 @@ class Desk:
         )
 
     def _serving(self, offer: Offer, part: ModelPart, source: Any) -> ServingWork:
-        """Start a service for the party that adds up margins, or add a part to it. The source is read in the background."""
+        """Start a service for the aggregating party, or add a part to it. The source is read in the background."""
         receiver = part.job.partition.receiver(offer.parties)
         if self._policy is None:
             raise FederationError(

@@ -419,7 +419,7 @@ class PredictingWork(Work):
     def takes(self, message: Any) -> Iterable[str]:
         """Return the names of the vectors that must come with a call.
 
-        The party that adds up takes margins once per other party.
+        The aggregating party takes margins once per other party.
         """
         if isinstance(message, TakeMargins):
             return ("margins",) * self._service.awaits(message.sender)
@@ -443,7 +443,7 @@ class PredictingWork(Work):
 
 
 class ServingWork(Work):
-    """Work for a resident service. The party that adds up the margins runs the service, as coordinator of the federation.
+    """Work for a resident service. The aggregating party runs the service, as coordinator of the federation.
 
     The stream ends in a process that may see the parts of the margins. TLS is therefore enough, and nothing is encrypted.
     """

@@ -35,7 +35,7 @@ class PredictionService(Service):
     a prediction, or exact sums of a statistic in an evaluation.
 
     part : part of the model. source : source in this process. parties : all participating parties, in the partition's order.
-    permission : permission that the owner gave. measured : True if the party that adds up measures the model on its own labels.
+    permission : permission that the owner gave. measured : True if the aggregating party measures the model on its own labels.
     rows : one object per shard with the methods of parties.prediction.NewRows. handed : the source, as these objects open it.
     read : as for parties.loading.Divided. joined : rows to use, in order, if this process has joined all parties' rows by ids.
 

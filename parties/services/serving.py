@@ -360,7 +360,7 @@ def margins_of(
 class ServingService(Service):
     """Service that returns this party's part of the margins for requested ids.
 
-    party : name of the party. policy : path of the owner's policy. receiver : party that adds up margins and sees the parts.
+    party : name of the party. policy : path of the owner's policy. receiver : aggregating party, which sees the parts.
     tell : called with a sentence on the data, for the owner alone, and True if earlier records are used since the source cannot
         be read.
     """

@@ -384,7 +384,7 @@ class TestEvaluate:
         table = pacsv.read_csv("all.csv")
         right = Result.load(folder / "out").predict(table) == np.array(table["default"])
         assert found["measures"]["accuracy"]["value"] == pytest.approx(right.mean(), abs=1e-12)
-        assert "un-noised" in found["note"]
+        assert "exact" in found["note"]
 
     def test_a_run_that_measured_nothing(self, folder: Path, call: Callable[..., Said]) -> None:
         text = JOB.replace("holdout = 0.25\n", "")
@@ -401,7 +401,7 @@ class TestEvaluate:
         said = call("run", "job.toml", "--at", "inprocess", "--set", "diagnostics=true", "--output", "out")
         assert "NOT PRIVATE (the accounting alone would give" in said.out
         assert "diagnostics: loss" in said.out
-        assert "(un-noised and uncharged: NOT PRIVATE)" in said.out
+        assert "(exact and uncharged: NOT PRIVATE)" in said.out
         assert re.search("flag +NOT PRIVATE.*the objective", said.err)
 
 

@@ -42,7 +42,7 @@ def test_plan_states_the_price_and_a_forecast(here):
     said = ran("plan", "small.toml", "--candidates", "tune.toml")
     assert "tune of job 'small': 3 candidates, n = 400" in said
     assert "each is considered with probability 4/5" in said
-    assert "counts the tune as a run" in said
+    assert "counts the tuning run as a run" in said
     assert "counts all trials by composition" in said
     assert "2 of 3     penalty.strength = 0.05" in said
     assert "forecast" in said

@@ -659,7 +659,7 @@ class TestOnRequest:
         result = train(job(seed=None, **options))
         assert result.certificate.private is False
         assert any(flag.startswith("NOT PRIVATE as a whole") for flag in result.certificate.flags)
-        assert any("un-noised and uncharged" in found.note for found in result.findings.values())
+        assert any("exact and uncharged" in found.note for found in result.findings.values())
         assert train(job(seed=None)).certificate.private is True
 
     def test_both_flags_are_stated(self) -> None:

@@ -238,7 +238,7 @@ def test_ray_counts_records_once(local_ray: Any, result: Result, tmp_path: Path,
 def alone(
     result: Result, policy: str, *, shards: int = 1, measured: bool = False, source: Any = None, **more: Any
 ) -> PredictionService:
-    """Return the work of the party that adds up. more : options of its alignment."""
+    """Return the work of the aggregating party. more : options of its alignment."""
     part, source = result.part("bank"), labels() if source is None else source
     task = part.job.for_party("bank").features
     return PredictionService(

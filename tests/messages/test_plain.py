@@ -119,7 +119,7 @@ def run(name: str, private: bool) -> tuple[Recording, tuple[Query, ...]]:
 
 
 EACH = pytest.mark.parametrize("name", SOLVERS)
-BOTH = pytest.mark.parametrize("private", [True, False], ids=["private", "un-noised"])
+BOTH = pytest.mark.parametrize("private", [True, False], ids=["private", "exact"])
 
 
 class NoClasses(pickle.Unpickler):

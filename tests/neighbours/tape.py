@@ -137,7 +137,7 @@ class Tape:
         return number
 
     def stays(self, event: Event | None) -> bool:
-        """Return True if an un-noised sum stays inside: its solver releases only the end, or nothing is private."""
+        """Return True if an exact sum stays inside: its solver releases only the end, or nothing is private."""
         if event is not None or self.job.privacy is None:
             return event is None
         return self.job.solver.sealed and not isinstance(self.query, Unnoised)

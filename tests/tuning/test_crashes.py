@@ -1,4 +1,4 @@
-"""A tune that is killed with SIGKILL at every step of its order, and continued."""
+"""A tuning run that is killed with SIGKILL at every step of its order, and continued."""
 
 from __future__ import annotations
 
@@ -75,7 +75,11 @@ STEPS = [
     ("draw", "after", 1),
     ("stage", "after", 2),
     ("unpack", "before", 1),
-    ("write", "after", 3),  # the first file of the winner; before it come the state of the tune and the staged winner
+    (
+        "write",
+        "after",
+        3,
+    ),  # the first file of the winner; before it come the state of the tuning run and the staged winner
     ("write", "before", 6),
     ("unpack", "after", 1),
     ("remove", "after", 1),

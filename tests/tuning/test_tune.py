@@ -1,4 +1,4 @@
-"""A tune in this process: its charge, its secrets, its failures, its certificate."""
+"""A tuning run in this process: its charge, its secrets, its failures, its certificate."""
 
 from __future__ import annotations
 

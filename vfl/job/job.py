@@ -662,10 +662,10 @@ class Job:
         """Values besides the model that the job releases without noise or charge, in words; '' if there are none."""
         said = []
         if self.diagnostics:
-            said.append("the objective at the end is released un-noised and uncharged (diagnostics)")
+            said.append("the objective at the end is released exact and uncharged (diagnostics)")
         if self.evaluation is not None and self.evaluation.public:
             said.append(
-                "the held-out records were declared public: measures on them are un-noised and uncharged "
+                "the held-out records were declared public: measures on them are exact and uncharged "
                 "(evaluation.public), and ε is about the other records only"
             )
         return "; ".join(said)

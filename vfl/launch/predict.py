@@ -182,7 +182,7 @@ def _labelled(
     return Predictions(margins, labels, listed, column, probabilities, rows, job.class_names, threshold)
 
 
-OWN = "un-noised and uncharged: nothing protects these records"
+OWN = "exact and uncharged: nothing protects these records"
 JOINED = "joined by their ids, without those that a party lacks"
 
 

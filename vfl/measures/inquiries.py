@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     Found = Mapping[str, Findings] | None
 
-PUBLIC = "un-noised and uncharged: the held-out records were declared public"
-UNNOISED = "un-noised and uncharged: NOT PRIVATE"
+PUBLIC = "exact and uncharged: the held-out records were declared public"
+UNNOISED = "exact and uncharged: NOT PRIVATE"
 NOISED = "with noise, charged"
 SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
 """Shares of an evaluation's budget μ², with classes: for counts of outcomes, clamped losses, and histograms of scores."""

@@ -244,7 +244,7 @@ class SendMargins:
 
 @dataclass(frozen=True, slots=True)
 class TakeMargins:
-    """Call that hands the party that adds up the encrypted part of `sender`."""
+    """Call that hands the aggregating party the encrypted part of `sender`."""
 
     sender: str
 
@@ -268,7 +268,7 @@ class Measure:
 class Asked:
     """One request to a service.
 
-    part : digest of the part of the model to apply. caller, purpose : as stated by the party that adds up. records : number of
+    part : digest of the part of the model to apply. caller, purpose : as stated by the aggregating party. records : number of
         ids.
     """
 

@@ -87,7 +87,7 @@ class Solver(Protocol):
 
     @property
     def sealed(self) -> bool:
-        """True if the schedule works on un-noised values and releases only the final result, with noise."""
+        """True if the schedule works on exact values and releases only the final result, with noise."""
         return False
 
     @property

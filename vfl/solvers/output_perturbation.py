@@ -199,8 +199,8 @@ class OutputPerturbation(Solver):
         enough = f"enough for any data within the bounds; subgradient verified to {self._tau(problem):.2g}"
         return (
             f"one release, of the minimiser: {move}.",
-            f"{self.steps(problem)} un-noised steps, {enough}.",
-            "participants see un-noised gradients before that release: for trust='trusted' only.",
+            f"{self.steps(problem)} exact steps, {enough}.",
+            "participants see exact gradients before that release: for trust='trusted' only.",
         )
 
     def _tau(self, problem: Problem) -> float:

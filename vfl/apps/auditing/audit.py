@@ -251,7 +251,7 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
             "the job's noise is seeded: anyone who knows the seed can subtract it, so no audit is possible; leave noise out"
         )
     if job.privacy.smoothness == "data" or job.uncharged:
-        said = job.uncharged or "the smoothness of the columns is released un-noised and uncharged (smoothness='data')"
+        said = job.uncharged or "the smoothness of the columns is released exact and uncharged (smoothness='data')"
         raise PrivacyError(f"the job is NOT PRIVATE as a whole, so there is no ε to audit: {said}")
     unbounded = job.schema.unbounded(job.partition.features)
     if unbounded:

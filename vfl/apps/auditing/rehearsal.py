@@ -239,7 +239,7 @@ class Rehearsal:
         batches: list[tuple[Vector, float]] = []
         folds: dict[Fold, None] = {}
         # A schedule sees only releases, so queries are equal on D0 and D1. A sealed solver releases its last model alone; its
-        # schedule also sees un-noised answers.
+        # schedule also sees exact answers.
         going, queries = self._begun()
         number = len(self._solved[side]) if self._solved else 0
         passes_charged = False
@@ -287,7 +287,7 @@ class Rehearsal:
         return answers
 
     def _begun(self) -> tuple[list[Generator[Query, Released, Any]], list[Query]]:
-        """Return the schedule and its first query; for a sealed solver, both for D0 and for D1, after un-noised answers."""
+        """Return the schedule and its first query; for a sealed solver, both for D0 and for D1, after exact answers."""
         going = [self.plan.schedule() for _ in self._solved or self.worlds[:1]]
         queries = [next(schedule) for schedule in going]
         for side, answers in enumerate(self._solved):

@@ -300,8 +300,8 @@ def _check_job(job: Job) -> None:
         )
     if asked.thresholds is not None or asked.cost is not None:
         raise SpecificationError(
-            "a tune releases one score, at the default threshold: leave evaluation.cost and evaluation.thresholds out, and "
-            "measure the chosen job in a run of its own"
+            "a tuning run releases one score, at the default threshold: leave evaluation.cost and evaluation.thresholds out, "
+            "and measure the chosen job in a run of its own"
         )
     if job.diagnostics:
         raise SpecificationError(

@@ -90,7 +90,10 @@ class TunePlan:
             ("privacy", f"{stated} for every record (replace one), all trials together"),
             ("noise", f"{self.factor:.3g} times that of one candidate alone: a trial is a run of ε = {trial:.4g}"),
             ("", PARTIES.format(mu=m**0.5)),
-            ("ledger", f"a ledger counts the tune as a run of ε = {self.in_ledger:.4g}, whole, before the first trial"),
+            (
+                "ledger",
+                f"a ledger counts the tuning run as a run of ε = {self.in_ledger:.4g}, whole, before the first trial",
+            ),
             ("score", self.plans[0].inquiries[0].explain()),
             ("cost", f"all {m} are trained: about {sum(plan.seconds for plan in self.plans):.2g} s of rounds"),
         ]

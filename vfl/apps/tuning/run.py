@@ -387,7 +387,7 @@ class _Tune:
         return self._failed(begun, tuple(flags))
 
     def _begin(self, n_records: int) -> None:
-        """Check every candidate's plan for n, then charge the whole tune; later calls only compare n."""
+        """Check every candidate's plan for n, then charge the whole tuning run; later calls only compare n."""
         known = self._plans[0].n_records if self._plans else self._known_records()
         if known not in (None, n_records):
             raise DataError(
@@ -500,7 +500,7 @@ def _warn(event: object) -> None:
 
 def _name_remedy(error: Exception, folder: Path, account: TuningBudget, *, resumed: bool = False) -> None:
     if account.charged or resumed:  # an earlier process may have charged and finished trials
-        charged = "the whole tune is charged; " if account.charged else ""
+        charged = "the whole tuning run is charged; " if account.charged else ""
         error.add_note(f"{charged}once the cause is fixed, continue with: vfl resume {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)  # nothing was started: leave no folder that looks like a tuning run

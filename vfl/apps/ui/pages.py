@@ -69,7 +69,7 @@ def quoted(name: str) -> str:
 def overview(base: str, root: Path, found: FolderItems, states: Mapping[str, tuple[Child, ...]]) -> str:
     """Return the page that lists all items. states : {run: table cells from `state_of`}."""
     runs = [(link(base, "run", name), *states[name]) for name in found.runs]
-    runs += [(name, "a tune at work, or interrupted", "", "", written(at)) for name, at in found.tunes.items()]
+    runs += [(name, "a tuning run at work, or interrupted", "", "", written(at)) for name, at in found.tunes.items()]
     return page(
         str(root),
         base,
@@ -119,7 +119,7 @@ def state_of(base: str, name: str, folder: Path, progress: Progress) -> tuple[Ch
 def _measures(folder: Path) -> str:
     try:
         kinds = read_json(folder / FINDINGS, SHOWN, follow=False)
-        held = (kinds.get("held out") or kinds.get("score") or {}).get("measures", {})  # a tune releases a score
+        held = (kinds.get("held out") or kinds.get("score") or {}).get("measures", {})  # a tuning run releases a score
         found = Findings.from_dict({"measures": held, "n_records": 0, "note": ""}).named
         return ", ".join(
             f"{name} {'too noisy to tell' if e.too_noisy else f'{e.value:.3g}'} {e.spread}".rstrip()

@@ -1,6 +1,6 @@
 """Certificate of a run, made from the plan of the job, the charges in the run's account, and the model.
 
-A tune is a private choice among candidate jobs (`vfl.tune`). Its certificate also states the choice, which can be checked.
+A tuning run is a private choice among candidate jobs (`vfl.tune`). Its certificate also states the choice.
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ def fault_of(certificate: Certificate, plan: Plan | None) -> str:
     if dict(certificate.events) != dict(certificate.reserved) or Counter(
         getattr(event, "part", "") for event, _ in certificate.events
     ) != Counter(("training", "held out")):
-        return "a tune charges one choice for the training records and one for the held-out ones, whole"
+        return "a tuning run charges one choice for the training records and one for the held-out ones, whole"
     for event, count in certificate.events:
         choice = bare(event)
         if not isinstance(choice, Selection) or count != 1:
-            return "a tune charges each of its choices once, and nothing else"
+            return "a tuning run charges each of its choices once, and nothing else"
         if (choice.candidates, choice.concentration) != (len(candidates), stated["inclusion"]):
             return "a charge is for a number of candidates or an inclusion that differs from the stated one"
         if plan is not None and isinstance(event, OnPart):
@@ -157,7 +157,7 @@ def fault_of(certificate: Certificate, plan: Plan | None) -> str:
 WHO_SEES_WHAT: dict[str, dict[str, str]] = {
     "trusted": {
         "outsider": "the model and this certificate: (ε, δ)-differentially private",
-        "party": "its columns, its own un-noised gradients, residuals; in sweeps margins and labels: NOT protected by noise",
+        "party": "its columns, its own exact gradients, residuals; in sweeps margins and labels: NOT protected by noise",
         "coordinator": "labels and margins Xw: NOT protected by noise",
     },
     "secure": {
