@@ -201,7 +201,7 @@ def test_bounds_stand_on_one_line_of_the_declarations(tmp_path: Path) -> None:
 
 def test_a_ledger_is_drawn_as_a_bar(server: Server) -> None:
     said = page(server, "ledger/owner.db").text
-    balance = vfl.Ledger(server.site.root / "owner.db", readonly=True).open().show()[0]
+    balance = vfl.Ledger(server.site.root / "owner.db").open().show()[0]
     assert "credit-2026" in said
     assert f"width:{100 * balance.spent / 4.0:.2f}%" in said
     assert str(text(balance.sums)) in said
