@@ -106,7 +106,7 @@ class TestDraws:
         rng, rows = np.random.default_rng(0), np.array([[1.0, -1.0, 0.0], [0.0, 0.0, 1.0]])
         X = rng.normal(size=(1000, 2)) @ np.array([[1.0, -1.0, 0.5], [0.0, 0.0, 1.0]])
         noise = np.diag([3.0, -3.0, 0.0]) + np.outer([1.0, 1.0, 0.0], [1.0, 1.0, 0.0])
-        drawn = Noisy(X.T @ X + 5.0 * noise, np.full((3, 3), 1e-3), rows).drawn(4, rng)
+        drawn = Noisy(X.T @ X + 5.0 * noise, 1e-3, rows).drawn(4, rng)
         found, known = (rows @ np.linalg.inv(drawn) @ rows.T), rows @ np.linalg.pinv(X.T @ X) @ rows.T
         np.testing.assert_allclose(found, np.stack([known] * 4), rtol=0.02)
 

@@ -117,35 +117,25 @@ FLOOR = 0.03
 class Noisy:
     """A released symmetric matrix, with noise of standard deviation σ on the diagonal and σ/√2 elsewhere.
 
-    matrix : (p, p) sum over records. sigma : σ, one for all entries or (p, p).
+    matrix : (p, p) sum over records. sigma : σ.
     rows : (m, p) combinations that the records determine; None for all. The matrix is 0 in the other directions, before noise.
     """
 
     matrix: Vector
-    sigma: float | Vector
+    sigma: float
     rows: Vector | None = None
 
     @property
-    def least(self) -> float:
-        """Smallest σ of an entry."""
-        return float(np.min(self.sigma))
+    def floor(self) -> float:
+        """Smallest allowed eigenvalue; positive even if noise exceeds the matrix."""
+        mean = float(np.diag(self.matrix).mean())
+        return float(FLOOR * max(mean, self.sigma / np.sqrt(len(self.matrix)), np.finfo(float).tiny))
 
     @property
     def clearness(self) -> float:
         """Mean diagonal entry divided by σ√(2p), which is the norm of the noise matrix; inf without noise."""
         p = len(self.matrix)
-        return float(self.mean / (self.least * np.sqrt(2.0 * p))) if self.least else np.inf
-
-    @property
-    def mean(self) -> float:
-        """Mean diagonal entry, in which an entry counts by the precision of its noise."""
-        variance = np.diag(np.broadcast_to(np.square(self.sigma), self.matrix.shape))
-        return float(np.average(np.diag(self.matrix), weights=_precision(variance)))
-
-    @property
-    def floor(self) -> float:
-        """Smallest allowed eigenvalue; positive even if noise exceeds the matrix."""
-        return float(FLOOR * max(self.mean, self.least / np.sqrt(len(self.matrix)), np.finfo(float).tiny))
+        return float(np.trace(self.matrix) / p / (self.sigma * np.sqrt(2.0 * p))) if self.sigma else np.inf
 
     def condition(self, rows: Vector) -> tuple[float, bool]:
         """Return the condition number on the span of the rows (m, p), for columns of unit length.
@@ -162,43 +152,30 @@ class Noisy:
 
         Draws shrink off-diagonal entries towards 0, and diagonal entries towards their mean, by the share of the entries'
         spread that is due to noise. Noise in a matrix inflates the inverse, so standard errors from the released matrix would
-        be wrong in an unknown direction. The mean of the covariances over the draws avoids this error. Directions that
-        the records do not determine get the mean diagonal entry: they change no combination that the records determine.
+        be wrong in an unknown direction. The mean of the covariances over the draws avoids this error.
         """
-        p, variance = len(self.matrix), np.broadcast_to(np.square(self.sigma), self.matrix.shape)
+        p = len(self.matrix)
         rows, columns = np.tril_indices(p, -1)
         found = np.zeros((count, p, p))
-        off = _posterior(self.matrix[rows, columns], 0.0, variance[rows, columns] / 2.0, count, rng)
+        off = _posterior(self.matrix[rows, columns], 0.0, self.sigma**2 / 2.0, count, rng)
         found[:, rows, columns] = found[:, columns, rows] = off
-        mean = self.mean
-        found[:, np.arange(p), np.arange(p)] = _posterior(np.diag(self.matrix), mean, np.diag(variance), count, rng)
+        diagonal = np.diag(self.matrix)
+        mean = float(diagonal.mean())
+        found[:, np.arange(p), np.arange(p)] = _posterior(diagonal, mean, self.sigma**2, count, rng)
         basis = np.eye(p) if self.rows is None else _basis(self.rows)
         values, vectors = np.linalg.eigh(basis @ found @ basis.T)
-        values = np.maximum(values, self.floor)
-        vectors = basis.T @ vectors
-        return np.asarray(
-            (vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1)
-            + self.floor / FLOOR * (np.eye(p) - basis.T @ basis)
-        )
+        values, vectors = np.maximum(values, self.floor), basis.T @ vectors
+        rest = self.floor / FLOOR * (np.eye(p) - basis.T @ basis)
+        return np.asarray((vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1) + rest)
 
 
-def _precision(variance: Vector) -> Vector:
-    """Return weights of observations with these variances: 1/variance, or equal weights without noise."""
-    return 1.0 / variance if variance.all() else np.ones_like(variance)
-
-
-def _posterior(found: Vector, centre: float, variance: Vector, count: int, rng: np.random.Generator) -> Vector:
-    """Return (count, k) posterior draws of k normal values around a centre, observed with noise of `variance`, (k,).
-
-    All values shrink by one factor, that of the least variance: a noisier value belongs to a rare column, unlike the others.
-    """
-    if found.size < 2 or not variance.all():
-        return found + np.sqrt(variance) * rng.standard_normal((count, found.size))
-    precision = _precision(variance)
-    spread = max(0.0, float(np.average((found - centre) ** 2 - variance, weights=precision)))
-    kept = spread / (spread + variance.min())
-    error = np.sqrt(kept * variance + (1.0 - kept) ** 2 * (1.0 / precision.sum() if centre else 0.0))
-    return np.asarray(centre + kept * (found - centre) + error * rng.standard_normal((count, found.size)))
+def _posterior(found: Vector, centre: float, variance: float, count: int, rng: np.random.Generator) -> Vector:
+    """Return (count, k) posterior draws of k normal values around a centre, which were observed with noise of `variance`."""
+    spread = float(((found - centre) ** 2).mean()) - variance if found.size > 1 else np.inf
+    kept = 1.0 if not variance or spread == np.inf else max(0.0, spread) / (max(0.0, spread) + variance)
+    shrunk = centre + kept * (found - centre)
+    error = np.sqrt(kept * variance + (1.0 - kept) ** 2 * (variance / found.size if centre else 0.0))
+    return np.asarray(shrunk + error * rng.standard_normal((count, found.size)))
 
 
 DRAWS = 16
@@ -211,7 +188,7 @@ def covariances(problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noi
     Under a log link, noise gives the coefficients a bias b. Both covariances then contain b bᵀ, so that intervals cover the
     coefficients in spite of the bias.
     """
-    rng, draws = np.random.default_rng(0), DRAWS if H.least or J.least else 1
+    rng, draws = np.random.default_rng(0), DRAWS if H.sigma or J.sigma else 1
     Hs, Js = H.drawn(draws, rng), J.drawn(draws, rng)
     noise = noise_covariance(seen.updates, skipped, Hs).mean(axis=0)
     if problem.loss.power is not None:

@@ -288,26 +288,28 @@ def matrix(run: Run, rows: Rows, weighting: Products, event: Gaussian) -> Exchan
 class Update(NamedTuple):
     """One update of a block S: e_S ← d(e_S − a(H_S e + ξ)), as in vfl.measures.covariance.
 
-    S : coordinates. gain : (s,) a = γ/(βn). kept : (s,) d = 1/(1 + step·λ) for an L2 penalty λ. sigma : σ.
+    S : coordinates. gain : (s,) a = γ/(βn). kept : (s,) d = 1/(1 + step·λ) for an L2 penalty λ. sigma : σ, or (s,).
     """
 
     S: slice
     gain: Vector
     kept: Vector
-    sigma: float
+    sigma: float | Vector
 
 
 @dataclass(eq=False, slots=True)
 class Observed:
     """Updates and releases of a finished run, which determine the covariance of the run's model.
 
-    scale, centre : (p,) scales and centres of the columns.
+    All results are for the damped columns d_j z_ij of the released curvature, whose coefficients are those of the z_ij by d_j.
+
+    moves : updates for the columns z_ij. centre : (p,) centres of the columns.
     products : {True for curvature, False for squared residuals: [(query, release)]}, one query per piece of the matrix.
     noises : {key as in `products`: (σ, bound R by which the matrix is divided)}.
     scales : {key as in `products`: (p,) scales of the rows in the release}. Only rows of the curvature are damped.
     """
 
-    updates: list[Update] = field(default_factory=list)
+    moves: list[Update] = field(default_factory=list)
     centre: Vector = field(default_factory=lambda: np.zeros(0))
     products: dict[bool, list[tuple[Gram, Released]]] = field(default_factory=lambda: {True: [], False: []})
     noises: dict[bool, tuple[float, float]] = field(default_factory=dict)
@@ -315,8 +317,14 @@ class Observed:
 
     @property
     def scale(self) -> Vector:
-        """(p,) scales of the columns."""
-        return self.scales[False]
+        """(p,) scales of the damped columns."""
+        return self.scales[True]
+
+    @property
+    def updates(self) -> list[Update]:
+        """Updates of coefficients e/d: with H of damped columns, e ← e − a(He + ξ) is e/d ← e/d − a/d² (H(e/d) + dξ)."""
+        d = self.scale / self.scales[False]
+        return [u._replace(gain=u.gain / d[u.S] ** 2, sigma=u.sigma * d[u.S]) for u in self.moves]
 
     def note(self, query: Any, released: Released) -> None:
         """Record a query of the run with the query's releases."""
@@ -329,7 +337,7 @@ class Observed:
                 # A penalty λ/2 w² has prox w/(1 + sλ).
                 kept = 1.0 / (1.0 + step.rule.steps * step.rule.penalty.convexity)
                 gain = step.rule.gain / step.scale
-                self.updates.append(Update(step.block.coordinates, gain, kept, step.event.sigma))
+                self.moves.append(Update(step.block.coordinates, gain, kept, step.event.sigma))
         elif isinstance(query, Gram) and isinstance(query.weighting, Products):
             kind = query.weighting.of_curvature
             if query.weighting.damped != kind:
@@ -339,17 +347,16 @@ class Observed:
             self.products[kind].append((query, released))
             self.noises[kind] = (0.0 if query.event is None else query.event.sigma, query.weighting.bound)
 
-    def matrix(self, *, of_curvature: bool) -> tuple[Vector, Vector] | None:
-        """Return a released matrix of products, (p, p), as sums over records of undamped rows; None if a piece is missing.
+    def matrix(self, *, of_curvature: bool) -> tuple[Vector, float] | None:
+        """Return a matrix of products of damped columns, (p, p), and its σ, as sums over records; None if a piece is missing.
 
-        Also return σ, (p, p): an entry j, k has noise of standard deviation σ_jk, or σ_jk/√2 off the diagonal.
+        The noise of the residuals' variance has a smaller standard deviation than σ for damped columns.
         """
         pieces = self.products[of_curvature]
-        if not self.products[False] or not pieces or len(pieces) < pieces[0][0].fold.of:
+        if not self.products[not of_curvature] or not pieces or len(pieces) < pieces[0][0].fold.of:
             return None
         sigma, bound = self.noises[of_curvature]
-        M, d = np.zeros((len(self.scale), len(self.scale))), self.scales[of_curvature] / self.scale
+        M, d = np.zeros((len(self.scale), len(self.scale))), self.scale / self.scales[of_curvature]
         for query, released in pieces:
             query.fill(M, released)
-        unit = bound / np.outer(d, d)
-        return unit * M, unit * sigma
+        return bound * M * np.outer(d, d), bound * sigma
