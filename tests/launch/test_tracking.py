@@ -52,7 +52,7 @@ def test_all_that_leaves_is_public_or_released(run: Path) -> None:
         number
         for kind in ("held out",)
         for e in result.findings[kind].measures.values()
-        for number in (e.value, e.error, e.baseline)
+        for number in (e.value, e.error, e.baseline, e.cap)
     }
     certificate = result.certificate
     assert set(found.metrics.values()) <= released | {certificate.epsilon, certificate.delta}

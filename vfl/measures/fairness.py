@@ -1,6 +1,4 @@
-"""Fairness between groups: an inquiry, its gaps with intervals, and thresholds per group.
-
-Gaps between groups with standard errors and intervals, from released counts. Post-processing costs no privacy.
+"""Fairness of the released model between groups of the held-out records, as an inquiry (a release after training).
 
 A notion of fairness compares rates r = A/B. B is a set of records, such as those with a positive label; A ⊆ B are the
 records in B that are counted, such as those predicted correctly. The gap of group g is
@@ -11,8 +9,6 @@ A positive gap means that the model favours g. Raw counts are used, negative one
 ones would pull the counts of small groups upwards.
 
 Thresholds per group are chosen from released histograms of one half of the held-out records, and measured on the other half.
-
-Fairness of the released model between groups of the held-out records, as an inquiry (a release after training).
 
 Guarantee: all results follow from one Gaussian release on the held-out records (`GroupCells` or `GroupScores`), μ-GDP for each
 held-out record. The coordinator sees the margins and groups of these records. For a bound on the gaps of the model without

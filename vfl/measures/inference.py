@@ -1,13 +1,4 @@
-"""Inference on coefficients: standard errors, tests, and the table of a summary.
-
-Estimates of one run with their covariance, for tests and intervals; without privacy by the sandwich estimator.
-
-Linear combinations of coefficients that the records determine, such as differences of levels, with standard errors.
-
-Wald tests of linear hypotheses on coefficients, written as text or as weights.
-
-Table of coefficients with standard errors, in the layout of statistics packages.
-"""
+"""Inference on coefficients: covariance, combinations that records determine, Wald tests, and the table of a summary."""
 
 from __future__ import annotations
 

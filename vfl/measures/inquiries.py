@@ -383,9 +383,8 @@ class HeldOut(Inquiry):
         if self.problem.loss.classification:
             decided = ("precision", "flagged") if self.spec.decides else ()
             cost = () if self.spec.cost is None else ("cost",)
-            at = (
-                f"{name} at {t:g}" for t in self._asked for name in ("accuracy", "tpr", "fpr", "precision", "flagged")
-            )
+            rates = ("accuracy", "tpr", "fpr", "precision", "flagged")
+            at = (f"{name} at {t:g}" for t in self._asked for name in rates)
             return ("accuracy", "tpr", "fpr", *decided, *cost, "loss", "auc", *at)
         if not self._in_two:
             return ("mae", "rmse")
@@ -497,13 +496,11 @@ class HeldOut(Inquiry):
             errors = self._errors(0.0 if self._in_two else None)
             noise = (second or event).sigma / (errors.steps[0] * GRID) / self.n_records * errors.cap
             most = "at most " * self._in_two
-            said = (
-                f"{about}; noise of the mean absolute error {most}{noise:.2g}, errors clamped at {most}{errors.cap:.4g}"
-            )
+            said = f"{about}; noise of the mean absolute error {most}{noise:.2g}, errors cut at {most}{errors.cap:.4g}"
             if errors.deviance_cap is None:
                 return said
             noise = (second or event).sigma / (errors.steps[2] * GRID) / self.n_records * errors.deviance_cap
-            return f"{said}; noise of the mean deviance {most}{noise:.2g}, deviances clamped at {most}{errors.deviance_cap:.4g}"
+            return f"{said}; noise of the mean deviance {most}{noise:.2g}, deviances cut at {most}{errors.deviance_cap:.4g}"
         a = event.sigma / (first.steps[0] * GRID) / self.n_records
         noise = second.sigma if second else 0.0
         half, tenth = (

@@ -67,6 +67,8 @@ def tracked(result: Any) -> TrackedValues:
             name = f"{kind}/{measure}"
             if not estimate.too_noisy:
                 metrics |= {name: estimate.value, f"{name} error": estimate.error}
+            if estimate.cap is not None:
+                metrics[f"{name} cap"] = estimate.cap
             if estimate.baseline is not None:
                 metrics[f"{name} baseline"] = estimate.baseline
     tags = {
