@@ -92,7 +92,7 @@ def pages(wanted: set[str], table: pa.Table) -> None:
         photograph(f"{here}/{only('report.html', 'Releases against their noise')}", "releases.png", 1000, 470)
     if "intervals" in wanted:
         command("report", "runs/intervals", "--output", "intervals.html")
-        photograph(f"{here}/{only('intervals.html', 'Coefficients')}", "intervals.png", 1000, 500)
+        photograph(f"{here}/{only('intervals.html', 'Coefficients')}", "intervals.png", 1000, 580)
     if "plan" in wanted:
         command("plan", "adult", "--plot", "plan.html")
         photograph(f"{here}/plan.html", "plan.png", 1000, 900)
@@ -107,7 +107,7 @@ def pages(wanted: set[str], table: pa.Table) -> None:
         server = subprocess.Popen([sys.executable, "-m", "vfl", "ui", "."], stdout=subprocess.PIPE, text=True)
         try:
             address = server.stdout.readline().split()[-1]  # type: ignore[union-attr]
-            photograph(address, "ui-overview.png", 1000, 700)
+            photograph(address, "ui-overview.png", 1000, 780)
             photograph(f"{address}run/runs/adult", "ui-run.png", 1000, 800)
             photograph(f"{address}ledger/ledger.db", "ui-ledger.png", 1000, 560)
         finally:
@@ -121,8 +121,8 @@ def main(wanted: set[str]) -> None:
     HERE.mkdir(exist_ok=True)
     table = examples.table("adult")
     with tempfile.TemporaryDirectory() as scratch:
-        os.chdir(scratch)
-        Path("runs").mkdir()
+        Path(scratch, "census", "runs").mkdir(parents=True)
+        os.chdir(Path(scratch, "census"))
         shutil.copy(examples.job_file("adult"), "adult.toml")
         vfl.Ledger("ledger.db").open().set_cap("census", epsilon=3.0, delta=1e-9)
         runs = {name: vfl.train(job, table, ledger="ledger.db", output=f"runs/{name}") for name, job in jobs().items()}
