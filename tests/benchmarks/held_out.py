@@ -126,8 +126,10 @@ CHOSEN = {
     "parallel, logistic": Recipe(108, "logistic", 12_000, {"parallel": 8, "normal": 4}),
     "mixed, logistic, rare": Recipe(109, "logistic", 25_000, {"levels": (6, 4), "tails": 10}, rate=0.05, parties=3),
     "normal, huber": Recipe(110, "huber", 10_000, {"normal": 12}, "tails", span=100),
+    "normal, huber, R² 0.98": Recipe(116, "huber", 10_000, {"normal": 10}, "tails", r2=0.98, span=100),
     "one-hot, huber": Recipe(111, "huber", 20_000, {"levels": (12, 9, 7), "integer": 4}, "mixture", span=30),
     "one-hot, poisson": Recipe(112, "poisson", 20_000, {"levels": (12, 9, 7), "integer": 4}, rate=0.4, span=15),
+    "levels, poisson, wide rates": Recipe(117, "poisson", 15_000, {"levels": (9, 7), "tails": 5}, rate=2.0, span=100),
     "normal, poisson": Recipe(113, "poisson", 8_000, {"normal": 8}, rate=5.0, span=80),
 }
 """Problems on which rules are chosen."""

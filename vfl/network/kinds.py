@@ -60,7 +60,7 @@ from vfl.queries.kinds import (
 from vfl.secure import requests
 from vfl.secure.requests import Version
 from vfl.solvers import gcd, joint, noisy_gram, scd, svrg
-from vfl.solvers.releases import bins, excess, labels, products
+from vfl.solvers.releases import bins, excess, labels, products, residuals
 
 M = TypeVar("M")
 
@@ -167,6 +167,7 @@ register("score", "decrease", gcd.DecreaseScore)
 register("statistic", "outcomes", statistics.Outcomes, steps=sequence(WHOLE))
 register("statistic", "class_outcomes", classes.ClassOutcomes, steps=sequence(WHOLE))
 register("statistic", "residuals", statistics.Residuals, steps=sequence(WHOLE))
+register("statistic", "residual_counts", residuals.ResidualCounts)
 register("statistic", "unclamped", exact.Unclamped)
 _register("statistic", labels, "label_counts class_counts")
 _register("statistic", statistics, "scores positives losses group_cells group_scores label_mean label_rate")

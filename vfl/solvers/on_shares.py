@@ -92,7 +92,7 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
     and all columns of a party are opened at once, so residuals are shared only once per joint step.
 
     The default clip of NoisyGram is FEW_CUT times the default under trust='trusted', where one factor shrinks all columns of
-    a row. On shares NoisyGram always releases products. SkGD has blocks of BLOCK columns and excess_share=0 by default.
+    a row. On shares NoisyGram always releases products. SkGD has blocks of BLOCK columns, and releases nothing for the cap.
     """
     if isinstance(solver, NoisyGram):
         if solver.constant:
@@ -114,7 +114,8 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
             found = replace(found, outer_rounds=STEPS)
         if found.joint and solver.momentum is None and signal_to_noise(problem) < CLEAR:
             found = replace(found, momentum=MOMENTUM)
-        return found if solver.decided.excess_share else replace(found, shares=replace(found.decided, excess_share=0.0))
+        none = {name: 0.0 for name in ("residual_share", "excess_share") if not getattr(solver.decided, name)}
+        return replace(found, shares=replace(found.decided, **none))
     if (
         isinstance(solver, NoisyGram)
         and isinstance(found, NoisyGram)
@@ -161,10 +162,11 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
                 f"trust='secure' caps whole rows, so that {solver.name} charges whole passes: leave clip out or set it to "
                 "'record', with sampling 'shuffled', 'cyclic' or 'full'"
             )
-        if solver.decided.excess_share:
-            raise SpecificationError(
-                "trust='secure' opens no sums of the parts that a record cap cuts: leave shares.excess_share out"
-            )
+        for share in ("residual_share", "excess_share"):
+            if getattr(solver.decided, share):
+                raise SpecificationError(
+                    f"trust='secure' opens no residuals, nor sums of the parts that a record cap cuts: leave shares.{share} out"
+                )
         walk = Walk(solver, problem, Curvature.flat(problem))
         # The mean square of a column divided by √M_j is 4, since M_j is a quarter of its variance.
         size = 2.0 / (float(solver.decided.record_clip or 1.0) * math.sqrt(problem.layout.n_coordinates))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 import numpy as np
 
 from vfl.base.arguments import one_of, option, require_positive
+from vfl.base.losses import MEAN
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.queries import Descend
 from vfl.queries.protocol import Derivative, Solver, Vectors, require_clip, require_groups
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 Own = TypeVar("Own", bound="BlockOptions")
 
 ONCE_A_PASS = ("shuffled", "cyclic", "full")
-OF_RECORD = ("record_clip", "early_share", "excess_share")
+OF_RECORD = ("record_clip", "early_share", "residual_share", "excess_share")
 """Fields of `Shares` that apply only under a record cap."""
 
 
@@ -113,7 +114,8 @@ def resolved(given: Own, problem: Problem) -> Own:
         shares,
         record_clip=shares.record_clip or record_defaults.record_clip(problem),
         early_share=record_defaults.early_share(problem) if shares.early_share is None else shares.early_share,
-        excess_share=_excess_share(solver, problem, passes),
+        residual_share=_share("residual_share", solver, problem, passes),
+        excess_share=_share("excess_share", solver, problem, passes),
     )
     β = solver.momentum or 0.0
     size = given.step_size
@@ -210,23 +212,30 @@ def _default_passes(solver: BlockOptions, problem: Problem) -> int:
     return defaults.in_equal_parts(record_defaults.passes(problem, solver.step_size, solver.momentum or 0.0))
 
 
-def _excess_share(solver: BlockOptions, problem: Problem, passes: int) -> float:
-    fits = (
-        problem.private
-        and (problem.loss.log_odds or problem.loss.quadratic)
-        and record_defaults.early_passes(passes) > 0
-    )
-    given = solver.decided.excess_share
+def _share(name: str, solver: BlockOptions, problem: Problem, passes: int) -> float:
+    """Return the share of a release that chooses the cap: the user's, else the rule's if the release fits the run."""
+    loss, given = problem.loss, getattr(solver.decided, name)
+    numeric = (loss.quadratic or loss.start == MEAN) and problem.centred and problem.label_range < math.inf
+    fits, needs = {
+        "residual_share": (
+            numeric,
+            "a histogram of residuals, which needs squared or Huber loss, an intercept, bounds of the label",
+        ),
+        "excess_share": (
+            loss.log_odds or loss.quadratic,
+            "sums of the parts that the record cap cuts, which needs logistic or squared loss",
+        ),
+    }[name]
+    fits = fits and problem.private and record_defaults.early_passes(passes) > 0
     if given is None:
         # The noise of a last iterate is not averaged, so the rule would underestimate it.
         chosen_here = fits and solver.decided.record_clip is None and solver.iterate == "tail"
-        return record_defaults.excess_share(problem) if chosen_here else 0.0
+        return float(getattr(record_defaults, name)(problem)) if chosen_here else 0.0
     if given and not fits:
         raise SpecificationError(
-            f"{solver.name}: shares.excess_share={given!r} spends budget on sums of the parts that the record cap cuts, which "
-            "needs logistic or squared loss, privacy and at least 3 passes: leave excess_share out"
+            f"{solver.name}: shares.{name}={given!r} spends budget on {needs}, privacy and at least 3 passes: leave {name} out"
         )
-    return given
+    return float(given)
 
 
 def _label_share(solver: BlockOptions, problem: Problem) -> float:

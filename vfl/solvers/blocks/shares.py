@@ -13,7 +13,7 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.queries.protocol import require_bearable
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.releases import correlations, excess, products, smoothness, start
+from vfl.solvers.releases import correlations, excess, products, residuals, smoothness, start
 from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.releases.once import Phase
 from vfl.solvers.rules import record_defaults
@@ -38,6 +38,8 @@ def table(solver: BlockOptions, problem: Problem) -> tuple[OneTime, ...]:
         rows.append(start.row(problem, shares.label_share or 0.0, by_pass=solver.by_pass))
     if solver.joint:
         rows.append(correlations.row(problem, correlations.SHARE))
+    if shares.residual_share:
+        rows.append(residuals.row(problem, shares.residual_share, shares.record_clip or 1.0, shares.early_share or 0.0))
     if shares.excess_share:
         rows.append(excess.row(problem, shares.excess_share, joined=_joined(solver, problem)))
     if problem.inference:
@@ -95,8 +97,9 @@ class Budget:
         return record_defaults.early_passes(Walk(self.solver, self.problem, Curvature.flat(self.problem)).n_passes)
 
     def due(self, number: int, run: Run) -> bool:
-        """Return True if releases outside the passes, which also rebuild the margins, are due before pass `number`."""
-        return number >= self._early and not run.passed and bool(run.present.mask.all())
+        """Return True if releases outside the passes that also rebuild the margins are due before pass `number`."""
+        rebuild = any(row.back for row in table(self.solver, self.problem) if row.phase is Phase.BETWEEN)
+        return rebuild and number >= self._early and not run.passed and bool(run.present.mask.all())
 
     def between(self, number: int, run: Run, w: Vector) -> Generator[Query, Released, None]:
         """Make the releases that are due after the early passes, the first 30 %.

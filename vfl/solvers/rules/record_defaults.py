@@ -88,6 +88,8 @@ Above this value, starting at 0 gave 1 to 9 % less error on three problems.
 """
 WIDENS = 300.0
 """Smallest ρ at which a run releases sums of the gradient parts that the record cap cuts off."""
+COUNTS_FROM = 2000.0
+"""Smallest μn at which a run releases a histogram of residuals."""
 WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0, "counts": 4.0}
 """{kind of problem: smallest c} for runs that release standard errors.
 
@@ -256,6 +258,15 @@ def excess_share(problem: Problem) -> float:
     return 0.03 if problem.centred and signal_to_noise(problem) >= WIDENS else 0.0
 
 
+def residual_share(problem: Problem) -> float:
+    """Return the share of the passes' μ² to spend on a histogram of residuals, from which the cap is chosen.
+
+    The share is 0 if noise would exceed the counts, and for standard errors, whose caps are wide in any case.
+    """
+    clear_enough = clear(problem) >= COUNTS_FROM and signal_to_noise(problem) >= GROWS
+    return 0.04 if clear_enough and problem.centred and not problem.inferred else 0.0
+
+
 def kind(problem: Problem) -> str:
     """Return the kind of the problem, a key of the tables. Counts have rules of their own (vfl.solvers.releases.counts)."""
     if math.isfinite(problem.loss.slope):
@@ -289,16 +300,19 @@ def _by_rule(problem: Problem) -> float:
 def record_clip(problem: Problem) -> float:
     """Return C/√p in units of √M_j; inf without privacy.
 
-    A typical residual is the loss's largest derivative, if that is finite. Otherwise the typical residual is the spread of
-    labels that is typical for the declared range; a run that releases the spread uses the released one (`label_share`). CAPS
+    The unit is `typical_residual`; a run that releases the spread of the labels uses the released one (`label_share`). CAPS
     holds the factors. The cap of logistic loss causes no bias at the true probabilities. Without an intercept residuals keep
     a nonzero mean, so caps grow faster with ρ.
     """
     if not problem.private:
         return math.inf
+    return float(_typical(problem) * typical_residual(problem) / math.sqrt(problem.loss.curvature))
+
+
+def typical_residual(problem: Problem) -> float:
+    """Return the largest derivative of the loss, if it is finite; else the spread of labels typical for the declared range."""
     bounded = math.isfinite(problem.loss.slope) and not counts.has_counts(problem)
-    unit = problem.loss.slope if bounded else typical_spread(problem)
-    return float(_typical(problem) * unit / math.sqrt(problem.loss.curvature))
+    return float(problem.loss.slope if bounded else typical_spread(problem))
 
 
 def time(problem: Problem) -> float:
