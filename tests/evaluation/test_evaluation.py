@@ -60,6 +60,7 @@ from vfl.queries.statistics import (
 )
 from vfl.solvers import SOLVERS
 from vfl.solvers.releases.labels import ClassCounts
+from vfl.solvers.releases.residuals import ResidualCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,6 +161,7 @@ STATISTICS = {
     ),
     "positives": (Positives(), (-1.0, 1.0)),
     "class counts": (ClassCounts(3), (0.0, 2.0, -5.0, 9.0, math.inf, -math.inf, math.nan)),
+    "residual counts": (ResidualCounts(0.7), (0.0, 2.0, -5.0, 1e300, math.inf, -math.inf, math.nan)),
 }
 
 

@@ -41,7 +41,7 @@ def made(name: str, option: str, value: Any) -> Any:
 
 def allowed(name: str, option: str) -> int:
     """Return a whole number that the option allows."""
-    if option in ("tol", "momentum", "label_share", "early_share", "excess_share", "low"):
+    if option in ("tol", "momentum", "label_share", "early_share", "residual_share", "excess_share", "low"):
         return 0
     return 1
 
