@@ -161,7 +161,7 @@ def contrasts_of(names: tuple[str, ...], world: str) -> np.ndarray:
 
 
 def one(n: int, p: int, world: str, loss: str, epsilon: float, seed: int) -> tuple[np.ndarray, ...]:
-    """Return z-scores, widths over those without privacy, and privacy's share of the variance, (k,) each."""
+    """Return z-scores, widths over those without privacy, and privacy's share of the variance, (k,) each; NaN if withheld."""
     X, levels, y, exposures = drawn(n, p, world, loss, np.random.default_rng(seed))
     data: dict[str, Any] = {f"x{j}": X[:, j] for j in range(p)} | {"y": y, "e": exposures}
     if world == "levels":
@@ -174,7 +174,8 @@ def one(n: int, p: int, world: str, loss: str, epsilon: float, seed: int) -> tup
     V, noise = (np.diag(C @ M @ C.T) for M in (found.covariance, found.noise_covariance))
     _, without = fitted(design(X, levels, world), y, loss, exposures)
     z = (C @ found.estimates - truth(p, world, loss)) / np.sqrt(V)
-    return z, np.sqrt(V / np.diag(without)), noise / V
+    shown = np.where(found.shown(C), 1.0, np.nan)
+    return z * shown, np.sqrt(V / np.diag(without)) * shown, noise / V * shown
 
 
 def cell(settings: Settings, n: int, p: int, world: str, loss: str, epsilon: float) -> Iterator[Result]:
@@ -185,23 +186,24 @@ def cell(settings: Settings, n: int, p: int, world: str, loss: str, epsilon: flo
     except vfl.errors.SpecificationError as error:
         raise Absent(str(error)) from error
     z, widths, noise = (np.array(values) for values in zip(*runs, strict=True))
-    held = {level: abs(z) <= norm.ppf(0.5 + level / 2.0) for level in (NOMINAL, WIDE)}
+    held = {level: np.where(np.isnan(z), np.nan, abs(z) <= norm.ppf(0.5 + level / 2.0)) for level in (NOMINAL, WIDE)}
     yield Result(
         part="coverage",
         case=f"{loss}, {world}, n = {n:,}, p = {p}",
         arm="SkGD",
         measure="coverage of 95 %",
-        values=tuple(held[WIDE].mean(axis=1)),
+        values=tuple(np.nanmean(held[WIDE], axis=1)),
         seeds=seeds,
         at={"epsilon": epsilon},
         less=None,
         beside={
-            "coverage of 90 %": float(held[NOMINAL].mean()),
-            "worst column, 95 %": float(held[WIDE].mean(axis=0).min()),
-            "spread of z": float(z.std()),
-            "largest mean z": float(abs(z.mean(axis=0)).max()),
-            "width over non-private": float(np.median(widths)),
-            "share of noise": float(np.median(noise)),
+            "coverage of 90 %": float(np.nanmean(held[NOMINAL])),
+            "worst column, 95 %": float(np.nanmin(np.nanmean(held[WIDE], axis=0))),
+            "spread of z": float(np.nanstd(z)),
+            "largest mean z": float(np.nanmax(abs(np.nanmean(z, axis=0)))),
+            "width over non-private": float(np.nanmedian(widths)),
+            "share of noise": float(np.nanmedian(noise)),
+            "share shown": float(1.0 - np.isnan(z).mean()),
         },
     )
 

@@ -33,8 +33,8 @@ class TestTheRecursion:
         ]
         skipped = 5
 
-        def mean_of(noises):
-            e, total = np.zeros(p), np.zeros(p)
+        def mean_of(noises, start=(0.0,) * p):
+            e, total = np.array(start), np.zeros(p)
             for number, (update, ξ) in enumerate(zip(updates, noises, strict=True)):
                 S = update.S
                 e[S] = update.kept * (e[S] - update.gain * (H[S] @ e + update.sigma * ξ))
@@ -47,7 +47,10 @@ class TestTheRecursion:
             for j in range(zero.size):
                 one = [*zeros[:k], np.eye(zero.size)[j], *zeros[k + 1 :]]
                 V += np.outer(mean_of(one), mean_of(one))
-        np.testing.assert_allclose(noise_covariance(updates, skipped, H[None])[0], V, rtol=1e-10)
+        found, left = noise_covariance(updates, skipped, H)
+        np.testing.assert_allclose(found, V, rtol=1e-10)
+        starts = np.array([mean_of(zeros, start) for start in np.eye(p)]).T
+        np.testing.assert_allclose(left, starts, rtol=1e-10)
 
     def test_single_iterates_have_this_covariance_and_bias_under_poisson_loss(self):
         """4,000 runs on the same records, whose column is symmetric in the weights."""
@@ -91,36 +94,53 @@ def test_without_cap_and_noise_it_is_the_sandwich(loss):
     for of_curvature in (True, False):
         kept = {"norms": (X**2).sum(axis=1), "column": np.ones(N)}
         t, _ = Products(chosen, np.inf, 1e6, 1e-4, of_curvature)(X @ w, labels, kept)
-        matrices.append(Noisy(1e6 * X.T @ (X * t[:, None]), 0.0).drawn(1, np.random.default_rng(0))[0])
-    inverse = np.linalg.inv(matrices[0])
-    np.testing.assert_allclose(inverse @ matrices[1] @ inverse, known, rtol=1e-6)
+        matrices.append(Noisy(1e6 * X.T @ (X * t[:, None]), 0.0))
+    H, J = matrices
+    inverse, spread = np.linalg.inv(H.raised()), J.near(H.raised(), H.size)[0]
+    np.testing.assert_allclose(inverse @ spread @ inverse, known, rtol=1e-6)
 
 
-class TestDraws:
-    def test_draws_of_a_clear_matrix_are_the_matrix(self):
+class TestReleasedMatrices:
+    def test_a_clear_matrix_stays(self):
         M = spd(5, np.random.default_rng(0))
-        np.testing.assert_allclose(Noisy(M, 1e-9).drawn(3, np.random.default_rng(1)), np.stack([M] * 3), atol=1e-7)
+        np.testing.assert_allclose(Noisy(M, 1e-9).raised(), M, atol=1e-7)
+        np.testing.assert_allclose(Noisy(M, 1e-9).near(np.eye(5), 0.0)[0], M, atol=1e-7)
 
     def test_directions_that_no_record_determines_change_no_other(self):
         """Two columns add up to a constant: noise in that direction would spread to the columns' difference."""
         rng, rows = np.random.default_rng(0), np.array([[1.0, -1.0, 0.0], [0.0, 0.0, 1.0]])
         X = rng.normal(size=(1000, 2)) @ np.array([[1.0, -1.0, 0.5], [0.0, 0.0, 1.0]])
         noise = np.diag([3.0, -3.0, 0.0]) + np.outer([1.0, 1.0, 0.0], [1.0, 1.0, 0.0])
-        drawn = Noisy(X.T @ X + 5.0 * noise, 1e-3, rows).drawn(4, rng)
-        found, known = (rows @ np.linalg.inv(drawn) @ rows.T), rows @ np.linalg.pinv(X.T @ X) @ rows.T
-        np.testing.assert_allclose(found, np.stack([known] * 4), rtol=0.02)
+        for unit in (np.ones(3), np.array([1.0, 1.0, 4.0])):
+            inner, basis = Noisy(X.T @ X + 5.0 * noise, 1e-3 * np.outer(unit, unit)).within(rows)
+            back = basis / unit**2
+            found, known = (
+                (rows @ back.T @ np.linalg.inv(inner.raised()) @ back @ rows.T),
+                rows @ np.linalg.pinv(X.T @ X) @ rows.T,
+            )
+            np.testing.assert_allclose(found, known, rtol=0.02)
 
-    def test_draws_are_positive_definite_and_on_average_near_the_truth(self):
-        rng, p, sigma = np.random.default_rng(0), 8, 40.0
-        true = 100.0 * np.eye(p)
-        found = []
-        for _ in range(100):
+    def test_noise_hardly_widens_what_it_does_not_hide(self):
+        """A known direction among five without curvature, of 10 σ: its variance is right within a fifth."""
+        rng, p, sigma = np.random.default_rng(0), 6, 10.0
+        true, found = np.diag([100.0, *np.zeros(p - 1)]), []
+        for _ in range(200):
             noise = np.tril(rng.normal(size=(p, p)), -1) * sigma / np.sqrt(2.0)
             noisy = Noisy(true + noise + noise.T + sigma * np.diag(rng.normal(size=p)), sigma)
-            draws = noisy.drawn(4, rng)
-            assert np.linalg.eigvalsh(draws).min() > 0.0
-            found.append(np.trace(draws.mean(axis=0)) / p)
-        assert np.mean(found) == pytest.approx(100.0, rel=0.15)
+            assert np.linalg.eigvalsh(noisy.raised()).min() > sigma
+            found.append(np.linalg.inv(noisy.raised())[0, 0])
+        assert 0.95 < 100.0 * np.median(found) < 1.25
+
+    def test_a_noisy_spread_of_residuals_is_near_a_multiple_of_the_curvature(self):
+        rng, p, sigma = np.random.default_rng(1), 8, 60.0
+        H, errors = spd(p, rng) * 20.0, []
+        for J in (3.0 * H, 3.0 * H + 600.0 * np.diag(np.arange(p))):
+            noise = np.tril(rng.normal(size=(p, p)), -1) * sigma / np.sqrt(2.0)
+            released = J + noise + noise.T + sigma * np.diag(rng.normal(size=p))
+            found, _ = Noisy(released, sigma).near(H, 0.0)
+            errors.append(np.linalg.norm(found - J) / np.linalg.norm(released - J))
+        assert errors[0] < 0.6  # a right model
+        assert errors[1] < 1.1  # a wrong one
 
 
 @pytest.mark.parametrize("flag", [False, True])

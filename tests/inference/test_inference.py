@@ -10,14 +10,14 @@ from vfl.privacy.specification import INFERENCE_SHARE, Privacy
 
 def _inference(k=2, **changes):
     parts = {"estimates": np.ones(k), "covariance": 2.0 * np.eye(k), "noise_covariance": np.eye(k)} | changes
-    return Inference(tuple("abc"[:k]), **parts, conservative=True, notes=("few records",))
+    return Inference(tuple("abc"[:k]), **parts, notes=("few records",))
 
 
 def test_plain_values_hold_the_whole_inference():
-    one = _inference()
+    one = _inference(limits=(-np.eye(2),))
     again = Inference.from_dict(one.to_dict())
     assert again.to_dict() == one.to_dict()
-    assert again.conservative
+    assert again.limits[0].tolist() == one.limits[0].tolist()
 
 
 @pytest.mark.parametrize("changes", [{"covariance": np.eye(3)}, {"estimates": np.array([1.0, np.nan])}])

@@ -53,7 +53,7 @@ def trained(**options: Any) -> vfl.Result:
     names, values = zip(*result.original.items(), strict=True)
     root = np.random.default_rng(1).normal(size=(len(names), 2 * len(names))) / 10
     V = root @ root.T
-    inference = Inference(names, np.array(values), V, V / 2, conservative=True, notes=("a note",))
+    inference = Inference(names, np.array(values), V, V / 2, notes=("a note",))
     return result.with_inference(inference)
 
 
@@ -189,7 +189,6 @@ def test_the_table_shows_all_rows_and_what_is_assumed(result: vfl.Result) -> Non
     said = str(summary)
     assert all(row.name in said for row in summary.rows)
     assert "a note" in said
-    assert "conservative" in said
     assert "0.025" in said
     frame = summary.to_frame()
     assert frame.loc["age", "standard_error"] == pytest.approx(summary.rows[1].standard_error)

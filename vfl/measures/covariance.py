@@ -11,14 +11,14 @@ Noise of privacy. An update of block S moves the error e = φ − φ* of the ite
 H is the curvature of the sum over records. The gain is a = γ/(βn) for steps of relative size γ when β columns move at once.
 d = 1/(1 + sλ) for an L2 penalty λ and steps of length s. The returned model is the mean of the iterates after the first
 updates. `noise_covariance` takes the derivative of this mean with respect to each noise ξ, backwards through all updates of
-blocks. The result is exact for squared loss if noise does not change which records the cap cuts. Otherwise the result is a
-linearisation at the returned model.
+blocks, and at last with respect to the first iterate. The result is exact for squared loss if noise does not change which
+records the cap cuts. Otherwise the result is a linearisation at the returned model.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,34 +27,37 @@ from vfl.base.problem import INTERCEPT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from vfl.base.problem import Problem
     from vfl.base.types import Vector
     from vfl.solvers.releases.products import Observed, Update
 
 
-def noise_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vector:
-    """Return the covariances (m, p, p), due to noise, of the mean of all iterates after the first `skipped` updates.
+def noise_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> tuple[Vector, Vector]:
+    """Return the covariance (p, p), due to noise, of the mean of all iterates after the first `skipped` updates.
 
-    updates : in the order of the run. H : (m, p, p) curvatures of the sum, one per draw.
+    Also return the derivative (p, p) of this mean by the first iterate: the part of the start's error that is left in the mean.
+
+    updates : in the order of the run. H : (p, p) curvature of the sum.
     """
-    m, p, _ = H.shape
     weight = 1.0 / (len(updates) - skipped)
-    A, V = np.zeros((m, p, p)), np.zeros((m, p, p))  # A: derivative of the mean by the error after this update
-    diagonal = np.arange(p)
+    A, V = np.zeros_like(H), np.zeros_like(H)  # A: derivative of the mean by the error after this update
+    diagonal = np.arange(len(H))
     pending: list[Vector] = []
     for number in range(len(updates) - 1, -1, -1):
         S, gain, kept, sigma = updates[number]
         if number >= skipped:
-            A[:, diagonal, diagonal] += weight
-        moved = A[:, :, S] * (kept * gain)
+            A[diagonal, diagonal] += weight
+        moved = A[:, S] * (kept * gain)
         pending.append(sigma * moved)
-        A[:, :, S] *= kept
-        A -= moved @ H[:, S, :]
-        if len(pending) >= p or not number:
-            G = np.concatenate(pending, axis=2)
-            V += G @ G.transpose(0, 2, 1)
+        A[:, S] *= kept
+        A -= moved @ H[S]
+        if len(pending) >= len(H) or not number:
+            G = np.concatenate(pending, axis=1)
+            V += G @ G.T
             pending = []
-    return V
+    return V, A
 
 
 def iterate_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vector:
@@ -72,20 +75,7 @@ def iterate_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Ve
     return np.asarray(total / (len(updates) - skipped))
 
 
-def remaining(updates: Sequence[Update], skipped: int, H: Vector, rows: Vector) -> float:
-    """Return the largest share of the start's error, in any direction, that is left in the mean of the later iterates.
-
-    Arguments as for `iterate_covariance`. rows : (m, p) combinations that the records determine; no other direction counts.
-    """
-    E, total = np.eye(len(H)), np.zeros_like(H)
-    for number, (S, gain, kept, _) in enumerate(updates):
-        E[S] = kept * (E[S] - gain[:, None] * (H[S] @ E))
-        total += E * (number >= skipped)
-    basis = _basis(rows)
-    return float(np.linalg.norm(basis @ total @ basis.T, 2) / (len(updates) - skipped))
-
-
-def _basis(rows: Vector) -> Vector:
+def basis_of(rows: Vector) -> Vector:
     """Return an orthonormal basis, (r, p), of the span of the rows (m, p)."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     _, values, basis = np.linalg.svd(rows / np.where(lengths > 0.0, lengths, 1.0), full_matrices=False)
@@ -106,97 +96,140 @@ def noise_bias(S: Vector, H: Vector, power: float, at: int, unit: float) -> Vect
     """
     bent = np.zeros(len(H))
     bent[at] = (3.0 - 2.0 * power) * unit * np.trace(S @ H)
-    return np.asarray(-0.5 * np.linalg.solve(H, bent))
+    return np.asarray(-0.5 * np.linalg.lstsq(H, bent, rcond=1e-9)[0])
 
 
-FLOOR = 0.03
-"""Smallest allowed eigenvalue of a drawn matrix, as a share of the mean diagonal entry."""
+RAISED = 1.5
+"""Smallest eigenvalue of the curvature that standard errors use, in units of the noise σ of an entry."""
+LOWERED, LEAST = 2.0, 0.2
+"""The curvature that noise may hide: eigenvalues lower by LOWERED·σ, and at least LEAST·σ."""
+GROWTH = 2.0
+"""Largest growth of the variance of a combination with standard error under the curvature that noise may hide."""
+UNSETTLED = 0.5
+"""Largest expected bias by the start of the run, in standard errors, for a combination with standard error."""
+FLAT = 4.0
+"""Curvature of a single numeric column, in units of σ, below which the column is taken as far narrower than its bounds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Noisy:
     """A released symmetric matrix, with noise of standard deviation σ on the diagonal and σ/√2 elsewhere.
 
-    matrix : (p, p) sum over records. sigma : σ.
-    rows : (m, p) combinations that the records determine; None for all. The matrix is 0 in the other directions, before noise.
+    matrix : (p, p) sum over records. sigma : σ, one for all entries, or (p, p) of rank one.
     """
 
     matrix: Vector
-    sigma: float
-    rows: Vector | None = None
+    sigma: float | Vector
 
     @property
-    def floor(self) -> float:
-        """Smallest allowed eigenvalue; positive even if noise exceeds the matrix."""
-        mean = float(np.diag(self.matrix).mean())
-        return float(FLOOR * max(mean, self.sigma / np.sqrt(len(self.matrix)), np.finfo(float).tiny))
+    def unit(self) -> Vector:
+        """(p,) unit u of coordinates in which all entries have the noise of the least noisy: σ_jk = u_j u_k·min σ."""
+        deviations = np.sqrt(np.diag(np.broadcast_to(self.sigma, self.matrix.shape)))
+        return np.asarray(deviations / deviations.min() if deviations.min() else np.ones(len(deviations)))
 
     @property
-    def clearness(self) -> float:
-        """Mean diagonal entry divided by σ√(2p), which is the norm of the noise matrix; inf without noise."""
-        p = len(self.matrix)
-        return float(np.trace(self.matrix) / p / (self.sigma * np.sqrt(2.0 * p))) if self.sigma else np.inf
+    def size(self) -> float:
+        """Mean square of the norm of the noise."""
+        variance = np.broadcast_to(np.square(self.sigma), self.matrix.shape)
+        return float(variance.sum() + np.trace(variance)) / 2.0
 
     def condition(self, rows: Vector) -> tuple[float, bool]:
         """Return the condition number on the span of the rows (m, p), for columns of unit length.
 
-        If the noise hides the least eigenvalue, which is then below the norm of the noise, return a lower bound and True.
+        If noise hides the least eigenvalue, which is then below the norm σ√(2p) of the noise, return a lower bound and True.
         """
-        unit = 1.0 / np.sqrt(np.maximum(np.diag(self.matrix), self.floor))
-        basis, noise = _basis(rows / unit), 1.0 / self.clearness
-        values = np.linalg.eigvalsh(basis @ (self.matrix * np.outer(unit, unit)) @ basis.T)
+        p, sigma = len(self.matrix), float(np.min(self.sigma))
+        even = self.matrix / np.outer(self.unit, self.unit)
+        mean = max(float(np.trace(even)) / p, sigma)
+        length = np.sqrt(np.maximum(np.diag(even), max(0.03 * mean, np.finfo(float).tiny)))
+        basis, noise = basis_of(rows / self.unit / length), sigma * np.sqrt(2.0 * p) / mean
+        values = np.linalg.eigvalsh(basis @ (even / np.outer(length, length)) @ basis.T)
         return float(values[-1] / max(values[0], noise, np.finfo(float).eps)), bool(values[0] <= noise)
 
-    def drawn(self, count: int, rng: np.random.Generator) -> Vector:
-        """Return (count, p, p) positive definite draws from the posterior of the matrix before noise, taking entries as normal.
+    def within(self, rows: Vector) -> tuple[Noisy, Vector]:
+        """Return the matrix (r, r) on the span of the rows (m, p), with one noise σ for all entries, and a basis (r, p).
 
-        Draws shrink off-diagonal entries towards 0, and diagonal entries towards their mean, by the share of the entries'
-        spread that is due to noise. Noise in a matrix inflates the inverse, so standard errors from the released matrix would
-        be wrong in an unknown direction. The mean of the covariances over the draws avoids this error.
+        The basis B maps coefficients to coordinates on the span. A matrix M of curvatures there is BᵀMB, and a covariance C of
+        coordinates is that of coefficients DᵀCD with D = B/unit². Sums of levels have no curvature but noise, and are left out.
         """
-        p = len(self.matrix)
-        rows, columns = np.tril_indices(p, -1)
-        found = np.zeros((count, p, p))
-        off = _posterior(self.matrix[rows, columns], 0.0, self.sigma**2 / 2.0, count, rng)
-        found[:, rows, columns] = found[:, columns, rows] = off
-        diagonal = np.diag(self.matrix)
-        mean = float(diagonal.mean())
-        found[:, np.arange(p), np.arange(p)] = _posterior(diagonal, mean, self.sigma**2, count, rng)
-        basis = np.eye(p) if self.rows is None else _basis(self.rows)
-        values, vectors = np.linalg.eigh(basis @ found @ basis.T)
-        values, vectors = np.maximum(values, self.floor), basis.T @ vectors
-        rest = self.floor / FLOOR * (np.eye(p) - basis.T @ basis)
-        return np.asarray((vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1) + rest)
+        basis = basis_of(rows / self.unit)
+        even = self.matrix / np.outer(self.unit, self.unit)
+        return Noisy(basis @ even @ basis.T, float(np.min(self.sigma))), basis * self.unit
+
+    def raised(self, least: float = RAISED, lowered: float = 0.0) -> Vector:
+        """Return the matrix (p, p) with eigenvalues that are lowered by `lowered`·σ, then at least `least`·σ.
+
+        Noise turns eigenvectors of eigenvalues λ that differ by Δλ by about σ/Δλ. A combination of eigenvalue λ ≫ σ thus has a
+        part σ/λ in directions without curvature, which adds a share of σ/(least·λ) to its variance, and no more.
+        """
+        values, vectors = np.linalg.eigh(self.matrix)
+        values = np.maximum(
+            values - lowered * self.sigma, max(least * float(np.min(self.sigma)), least * 1e-11 * values[-1])
+        )
+        return np.asarray((vectors * values) @ vectors.T)
+
+    def near(self, other: Vector, size: float) -> tuple[Vector, float]:
+        """Return the posterior mean of the matrix around a multiple of another; also the multiple.
+
+        If the model is right, the residuals' variance is a multiple of the curvature. The matrix keeps the share of its
+        distance from the multiple that noise does not explain, so a wrong model shows wherever noise permits.
+
+        size : mean square of the norm of the other matrix's noise.
+        """
+        ratio = max(float(np.trace(self.matrix)), float(np.max(self.sigma))) / float(np.trace(other))
+        away = self.matrix - ratio * other
+        found = float((away**2).sum())
+        kept = max(0.0, 1.0 - (self.size + ratio**2 * size) / found) if found else 1.0
+        return ratio * other + kept * away, ratio
 
 
-def _posterior(found: Vector, centre: float, variance: float, count: int, rng: np.random.Generator) -> Vector:
-    """Return (count, k) posterior draws of k normal values around a centre, which were observed with noise of `variance`."""
-    spread = float(((found - centre) ** 2).mean()) - variance if found.size > 1 else np.inf
-    kept = 1.0 if not variance or spread == np.inf else max(0.0, spread) / (max(0.0, spread) + variance)
-    shrunk = centre + kept * (found - centre)
-    error = np.sqrt(kept * variance + (1.0 - kept) ** 2 * (variance / found.size if centre else 0.0))
-    return np.asarray(shrunk + error * rng.standard_normal((count, found.size)))
+class Covariances(NamedTuple):
+    """Covariances (p, p) of a run's model in units of the scaled columns.
+
+    noise : part due to the noise of privacy. total : with sampling. left : (p, p) derivative of the model by the first iterate.
+    limits : matrices Q. A combination r of coordinates has a standard error only if rᵀQr ≤ 0 for all of them.
+    """
+
+    noise: Vector
+    total: Vector
+    left: Vector
+    limits: tuple[Vector, Vector]
 
 
-DRAWS = 16
-"""Number of draws of the matrices H and J, from a public seed. Covariances are averages over the draws."""
+def covariances(
+    problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noisy, determined: Vector, numeric: NDArray[np.bool_]
+) -> Covariances:
+    """Return the covariances of a run's model, and the limits of what they tell.
 
-
-def covariances(problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noisy) -> tuple[Vector, Vector]:
-    """Return two covariances, (p, p) in units of the scaled columns: the part due to privacy noise, and the total.
+    The first limit excludes combinations r whose curvature the noise of H may hide: rᵀH⁻¹r would grow by more than GROWTH if
+    the eigenvalues of H were lower by LOWERED·σ. The second limit excludes combinations along which the run had not settled.
+    Their expected bias ‖rᵀG‖b, with G the derivative of the model by the first iterate and b a large coefficient of a scaled
+    column, exceeds UNSETTLED standard errors. Numeric columns without clear curvature of their own are scaled by their bounds,
+    so their coefficients may be larger by √(mean curvature/own curvature), and G is 1 for them. Both limits depend on H and
+    J only. The noise of H is independent of the coefficients, so the limits select no estimates.
 
     Under a log link, noise gives the coefficients a bias b. Both covariances then contain b bᵀ, so that intervals cover the
     coefficients in spite of the bias.
+
+    determined : (m, p) combinations that records determine. numeric : (p,) True for coordinates that are numeric columns.
     """
-    rng, draws = np.random.default_rng(0), DRAWS if H.sigma or J.sigma else 1
-    Hs, Js = H.drawn(draws, rng), J.drawn(draws, rng)
-    noise = noise_covariance(seen.updates, skipped, Hs).mean(axis=0)
+    inner, basis = H.within(determined)
+    back = basis / H.unit**2
+    curvature = basis.T @ inner.raised() @ basis
+    span = basis_of(determined)
+    span = span.T @ span
+    spread, ratio = Noisy(span @ J.matrix @ span, J.sigma).near(curvature, H.size)
+    noise, left = noise_covariance(seen.updates, skipped, curvature)
     if problem.loss.power is not None:
-        mean, at = Hs.mean(axis=0), problem.layout.names.index(INTERCEPT)
-        spread = iterate_covariance(seen.updates, skipped, mean)
-        b = noise_bias(spread, mean, problem.loss.power, at, seen.scale[at])
+        at = problem.layout.names.index(INTERCEPT)
+        S = iterate_covariance(seen.updates, skipped, curvature)
+        b = noise_bias(S, curvature, problem.loss.power, at, seen.scale[at])
         noise += np.outer(b, b)
     ridge = problem.n_records * problem.penalty.convexity * problem.penalised * seen.scale**2
-    inverse = np.linalg.inv(Hs + np.diag(ridge))
-    sampling: Vector = (inverse @ Js @ inverse).mean(axis=0)
-    return noise, noise + sampling
+    inverse = back.T @ np.linalg.inv(inner.raised() + (back * ridge) @ back.T) @ back
+    total = noise + inverse @ spread @ inverse
+    hidden = back.T @ (np.linalg.inv(inner.raised(LEAST, LOWERED)) - GROWTH * np.linalg.inv(inner.raised())) @ back
+    own, deviation = np.diag(H.matrix), np.diag(np.broadcast_to(H.sigma, H.matrix.shape))
+    flat = numeric & (own < FLAT * deviation)
+    larger = np.where(flat, np.maximum(own.mean() / np.maximum(own, deviation) - 1.0, 0.0), 0.0)
+    return Covariances(noise, total, left, (hidden, ratio * (left @ left.T + np.diag(larger)) - UNSETTLED**2 * total))

@@ -41,7 +41,7 @@ class Inference:
     covariance : (k, k) covariance of the estimates.
     noise_covariance : (k, k) part of `covariance` due to the noise of privacy; None if that part is not known separately.
     df : degrees of freedom of `covariance`, for Student's t; None for the normal distribution.
-    conservative : True if intervals are expected to be too wide for their level, because the released curvature is noisy.
+    limits : (k, k) matrices Q. A combination r of coefficients has a standard error only if rᵀQr ≤ 0 for each of them.
     notes : caveats to show with the intervals. facts : {name: text} to show above the table, such as the condition number.
     """
 
@@ -49,19 +49,27 @@ class Inference:
     estimates: Vector
     covariance: Vector
     noise_covariance: Vector | None
-    conservative: bool = False
     notes: tuple[str, ...] = ()
     df: int | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
+    limits: tuple[Vector, ...] = ()
 
     def __post_init__(self) -> None:
-        k, both = len(self.names), [v for v in (self.covariance, self.noise_covariance) if v is not None]
+        k = len(self.names)
+        both = [v for v in (self.covariance, self.noise_covariance, *self.limits) if v is not None]
         if self.estimates.shape != (k,) or any(v.shape != (k, k) for v in both):
             raise ValueError("an inference needs k estimates and k × k covariances for k names")
         if not all(np.isfinite(v).all() for v in (self.estimates, *both)):
             raise ValueError("an inference needs finite values")
         if self.df is not None and self.df < 1:
             raise ValueError("an inference needs at least one degree of freedom")
+
+    def shown(self, weights: Vector) -> Vector:
+        """Return (m,), True for combinations with weights (m, k) that have a standard error."""
+        found = np.ones(len(weights), dtype=bool)
+        for Q in self.limits:
+            found &= ((weights @ Q) * weights).sum(axis=1) <= 0.0
+        return found
 
     @classmethod
     def between(cls, names: Sequence[str], fits: Vector) -> Self:
@@ -85,10 +93,10 @@ class Inference:
             "estimates": self.estimates.tolist(),
             "covariance": self.covariance.tolist(),
             "noise_covariance": None if self.noise_covariance is None else self.noise_covariance.tolist(),
-            "conservative": self.conservative,
             "notes": list(self.notes),
             **({} if self.df is None else {"df": self.df}),
             **({"facts": dict(self.facts)} if self.facts else {}),
+            **({"limits": [Q.tolist() for Q in self.limits]} if self.limits else {}),
         }
 
     @classmethod
@@ -100,9 +108,8 @@ class Inference:
         df = plain.get("df")
         names, notes = tuple(map(str, plain["names"])), tuple(map(str, plain["notes"]))
         facts = {str(name): str(said) for name, said in plain.get("facts", {}).items()}
-        return cls(
-            names, estimates, both, noise, bool(plain["conservative"]), notes, None if df is None else int(df), facts
-        )
+        limits = tuple(np.array(Q, dtype=np.float64) for Q in plain.get("limits", ()))
+        return cls(names, estimates, both, noise, notes, None if df is None else int(df), facts, limits)
 
 
 STEP = 1e-4
@@ -203,21 +210,23 @@ class Estimates:
 
     @property
     def covariance(self) -> Vector:
-        """(m, m) covariance of the estimates."""
-        return self.weights @ self.inference.covariance @ self.weights.T
+        """(m, m) covariance of the estimates; NaN in rows and columns of estimates without a standard error."""
+        unknown = np.where(self.inference.shown(self.weights), 0.0, np.nan)
+        return self.weights @ self.inference.covariance @ self.weights.T + np.add.outer(unknown, unknown)
 
     @property
     def errors(self) -> Vector:
-        """(m,) standard errors."""
-        return errors_of(self.inference.covariance, self.weights)
+        """(m,) standard errors; NaN where they are withheld."""
+        known = self.inference.shown(self.weights)
+        return np.where(known, errors_of(self.inference.covariance, self.weights), np.nan)
 
     @property
     def privacy_shares(self) -> Vector:
-        """(m,) share of each variance due to the noise of privacy; 0 for a variance of 0, NaN where the share is unknown."""
+        """(m,) share of each variance due to the noise of privacy; 0 for a variance of 0, NaN if unknown."""
         if self.inference.noise_covariance is None:
             return np.full(len(self.names), np.nan)
         whole, noise = self.errors**2, errors_of(self.inference.noise_covariance, self.weights) ** 2
-        return np.clip(np.divide(noise, whole, out=np.zeros_like(whole), where=whole > 0.0), 0.0, 1.0)
+        return np.clip(np.divide(noise, whole, out=whole * 0.0, where=whole > 0.0), 0.0, 1.0)
 
     def weights_of(self, terms: Mapping[str, float]) -> Vector:
         """Return the weights (k,) of a combination. SpecificationError if the records do not determine the combination."""
@@ -280,8 +289,8 @@ def shown_p(p: float) -> str:
 def wald(estimates: Estimates, hypothesis: Hypothesis) -> WaldTest:
     """Return the Wald test of a hypothesis. The test costs no privacy.
 
-    Raises SpecificationError for unknown coefficients, for combinations that the records do not determine, and for hypotheses
-    that repeat or contradict one another.
+    Raises SpecificationError for unknown coefficients, for combinations that the records do not determine or whose standard
+    error is withheld, and for hypotheses that repeat or contradict one another.
     """
     from scipy.stats import chi2, f
 
@@ -301,6 +310,9 @@ def wald(estimates: Estimates, hypothesis: Hypothesis) -> WaldTest:
         )
     if not (deviations > 0.0).all() or np.linalg.eigvalsh(V / np.outer(deviations, deviations))[0] < _REPEATED:
         raise SpecificationError("the hypotheses repeat or contradict one another: leave one of them out")
+    unit = R / deviations[:, None]
+    if any(np.linalg.eigvalsh(unit @ Q @ unit.T)[-1] > _REPEATED for Q in estimates.inference.limits):
+        raise SpecificationError(f"{_in_words(read)} has no test. {' '.join(estimates.inference.notes)}")
     away = R @ estimates.inference.estimates - q
     statistic = float(away @ np.linalg.solve(V, away))
     if df is None:
@@ -446,7 +458,11 @@ SELECTED = (
     "selection is not accounted for: intervals and p-values are too optimistic if tuning, or a look at several fits of these "
     "records, chose this model"
 )
-CONSERVATIVE = "conservative: few records for this ε, so the intervals are expected to be wider than their level needs"
+WITHHELD = (
+    "–: no standard error, because noise hides the effect in these records: {}. More records or a larger ε help; or leave one "
+    "of the columns out, narrow bounds to the data, or merge rare levels"
+)
+TOGETHER, ALONE = "of {}, sums or differences are known at most (Result.test)", "nothing is known of {}"
 UNLIKELY = (
     "no deviance, AIC or likelihood ratio of the training records: noise moves the coefficients away from the maximum, and the "
     "likelihood would be a further release. Compare nested models by Wald tests (Result.test), others by measures on a holdout"
@@ -465,15 +481,17 @@ class Row:
     name : name of the coefficient, or an expression in several coefficients, in the syntax of `Result.test`.
     z : ratio of coefficient to standard error. The ratio is normal or Student's t (`Summary.df`).
     privacy : share of the variance that is due to the noise of privacy; the rest is due to sampling. None if not known.
+
+    All numbers but the coefficient are None if the standard error is withheld; a note of the summary says why.
     """
 
     name: str
     coefficient: float
-    standard_error: float
-    z: float
-    p_value: float
-    low: float
-    high: float
+    standard_error: float | None
+    z: float | None
+    p_value: float | None
+    low: float | None
+    high: float | None
     privacy: float | None
 
 
@@ -546,14 +564,11 @@ class Summary:
 
 def cells_of(row: Row) -> tuple[str, ...]:
     """Return the numbers of a table row as text."""
-    ends = f"{row.low:.4g}", f"{row.high:.4g}"
-    return (
-        f"{row.coefficient:.4g}",
-        f"{row.standard_error:.3g}",
-        f"{row.z:.2f}",
-        shown_p(row.p_value),
-        *ends,
-        "–" if row.privacy is None else f"{row.privacy:.0%}",
+    written = ("{:.4g}", row.coefficient), ("{:.3g}", row.standard_error), ("{:.2f}", row.z), ("{}", row.p_value)
+    more = ("{:.4g}", row.low), ("{:.4g}", row.high), ("{:.0%}", row.privacy)
+    return tuple(
+        "–" if value is None else form.format(shown_p(value) if form == "{}" else value)
+        for form, value in (*written, *more)
     )
 
 
@@ -581,11 +596,12 @@ def rows_of(estimates: Estimates, level: float) -> tuple[Row, ...]:
     with np.errstate(divide="ignore", invalid="ignore"):
         z = values / errors
     p = 2.0 * (ndtr(-abs(z)) if df is None else stdtr(df, -abs(z)))
-    numbers = np.column_stack([values, errors, z, p, values - reach * errors, values + reach * errors]).tolist()
-    shares = (None if np.isnan(share) else float(share) for share in estimates.privacy_shares)
+    numbers = np.column_stack(
+        [values, errors, z, p, values - reach * errors, values + reach * errors, estimates.privacy_shares]
+    )
     return tuple(
-        Row(name, b, se, t, tail, low, high, share)
-        for name, (b, se, t, tail, low, high), share in zip(estimates.names, numbers, shares, strict=True)
+        Row(name, row[0], *(None if np.isnan(v) else v for v in row[1:]))
+        for name, row in zip(estimates.names, numbers.tolist(), strict=True)
     )
 
 

@@ -42,15 +42,13 @@ from vfl.solvers.rules.defaults import typical_spread
 if TYPE_CHECKING:
     from vfl.base.losses import Loss
     from vfl.base.problem import Problem
-    from vfl.base.types import Vector
     from vfl.job import Job
 
 NORMAL = 1.959963984540054
 CORRELATED = 0.5
 """Correlation of neighbouring columns that is assumed for the wider of the two expected widths."""
-REPEATS, DRAWS, ENTRIES = 8, 16, 400
-"""Largest numbers of simulated releases of H and J and of draws from the posterior of each. For p columns, 1 + ENTRIES // p are
-enough, since every draw has p diagonal entries."""
+REPEATS, ENTRIES = 8, 400
+"""Largest number of simulated releases of H and J. For p columns, 1 + ENTRIES // p are enough: each has p diagonal entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +96,25 @@ def width_of(solver: Any, problem: Problem, signal: float, share: float | None) 
     def half(correlation: float) -> float:
         """Return the half-width for a typical column if neighbouring columns have this correlation."""
         rng, p = np.random.default_rng(0), problem.layout.n_coordinates
-        H, J = (_drawn(correlation, σ, p, rng) for σ in sigmas)
-        inverse = np.linalg.inv(H)
-        total = sampling * (inverse @ J @ inverse) + noise * (inverse @ inverse)
-        return reach * math.sqrt(float(np.median(np.diagonal(total.mean(axis=1), axis1=-2, axis2=-1))) / m)
+        found = []
+        for _ in range(min(REPEATS, 1 + ENTRIES // p)):
+            H, J = (_released(correlation, σ, p, rng) for σ in sigmas)
+            inverse = np.linalg.inv(H.raised())
+            total = sampling * (inverse @ J.near(H.raised(), H.size)[0] @ inverse) + noise * (inverse @ inverse)
+            found.append(np.diag(total))
+        return reach * math.sqrt(float(np.median(found)) / m)
 
     return Width(half(0.0), half(CORRELATED), half(0.0) * math.sqrt(m / sampling) / NORMAL)
 
 
-def _drawn(correlation: float, sigma: float, p: int, rng: np.random.Generator) -> Vector:
-    """Simulate noisy releases of a correlation matrix; return draws (releases, draws, p, p) from its posterior.
+def _released(correlation: float, sigma: float, p: int, rng: np.random.Generator) -> Noisy:
+    """Simulate a noisy release of a correlation matrix.
 
     correlation : r, in the entries r^|i−j| of the matrix. sigma : σ of the noise.
     """
-    whole, found = correlation ** abs(np.subtract.outer(np.arange(p), np.arange(p))), []
-    for _ in range(min(REPEATS, 1 + ENTRIES // p)):
-        noise = np.tril(rng.normal(scale=sigma / math.sqrt(2.0), size=(p, p)))
-        released = whole + (noise + noise.T) / np.where(np.eye(p), math.sqrt(2.0), 1.0)
-        found.append(Noisy(released, sigma).drawn(min(DRAWS, 1 + ENTRIES // p), rng))
-    return np.array(found)
+    whole = correlation ** abs(np.subtract.outer(np.arange(p), np.arange(p)))
+    noise = np.tril(rng.normal(scale=sigma / math.sqrt(2.0), size=(p, p)))
+    return Noisy(whole + (noise + noise.T) / np.where(np.eye(p), math.sqrt(2.0), 1.0), sigma)
 
 
 SIGNALS = {"AUC": (0.65, 0.95), "R²": (0.1, 0.7)}

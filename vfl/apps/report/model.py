@@ -286,6 +286,7 @@ def forest(facts: Facts) -> Markup | None:
             colour=facts.parties.index(party),
         )
         for row, unit, party in found[:ROWS]
+        if row.low is not None and row.high is not None
     ]
     more = f" The {ROWS} largest of {len(found):,} are drawn." if len(found) > ROWS else ""
     party = {row.name: party for row, _, party in found}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vfl.base.problem import INTERCEPT, coordinates_of
 from vfl.errors import OutputError, SpecificationError
 from vfl.launch.run.intervals import estimates_of
+from vfl.measures.inference import errors_of
 from vfl.planning import plan as make_plan
 from vfl.planning.certificate.issue import moments_digest
 from vfl.solvers.releases.smoothness import spreads
@@ -91,10 +92,10 @@ def importance_of(result: Model) -> tuple[Importance, ...]:
 
 
 def _errors(result: Model) -> dict[str, float]:
-    """Return {feature: standard error on the scaled feature} of coefficients that the records determine; {} without errors."""
+    """Return {feature: standard error on the scaled feature}, also of coefficients without a shown one; {} without errors."""
     if result.inference is None:
         return {}
     scaling, estimates = result.job.scaling_of(result.job.partition.features), estimates_of(result)
     width = dict(zip(scaling.features, map(float, scaling.width), strict=True))
-    rows = zip(estimates.names, estimates.errors, strict=True)
+    rows = zip(estimates.names, errors_of(estimates.inference.covariance, estimates.weights), strict=True)
     return {name: float(error) * width[name] for name, error in rows if name in width}

@@ -15,16 +15,18 @@ from vfl.base.losses import loss_of
 from vfl.base.problem import INTERCEPT
 from vfl.errors import SpecificationError
 from vfl.launch.sources import on_joined_rows, owned
-from vfl.measures.covariance import DRAWS, Noisy, covariances, remaining
+from vfl.measures.covariance import Noisy, basis_of, covariances
 from vfl.measures.inference import (
+    ALONE,
     CAPPED,
     CLAMPED,
-    CONSERVATIVE,
     CURVES,
     ROBUST,
     SELECTED,
+    TOGETHER,
     UNLIKELY,
     USUAL,
+    WITHHELD,
     Estimates,
     Inference,
     Summary,
@@ -35,7 +37,6 @@ from vfl.measures.inference import (
 )
 from vfl.planning.run_plan import model_of
 from vfl.solvers.releases.products import Observed
-from vfl.solvers.rules.intervals import CLEAR, clearness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -94,7 +95,7 @@ def summary_of(result: Model, level: float) -> Summary:
         facts["held out"] = f"{shown} {held.measures[shown]}"
     kind = "classes" if loss.classification else "numbers" if loss.power is None else "log link"
     notes = [ROBUST if job.privacy is None else CAPPED + USUAL[kind], *estimates.inference.notes]
-    notes += [CONSERVATIVE] * estimates.inference.conservative + [SELECTED] + [UNLIKELY] * (job.privacy is not None)
+    notes += [SELECTED] + [UNLIKELY] * (job.privacy is not None)
     label = job.partition.label[1]
     if not loss.classification and not job.schema.unbounded([label]):
         notes.append(CLAMPED.format(*job.schema[label].limits))
@@ -110,7 +111,7 @@ def summary_of(result: Model, level: float) -> Summary:
 
 
 def mean_confint_of(result: Model, data: Any, level: float) -> Vector:
-    """Return (n, 2) ends of intervals of the mean response of new records; see `Result.mean_confint`."""
+    """Return (n, 2) ends of intervals of the mean response of new records, NaN if withheld; see `Result.mean_confint`."""
     from scipy.special import expit
 
     found = inference_of(result)
@@ -118,8 +119,14 @@ def mean_confint_of(result: Model, data: Any, level: float) -> Vector:
     data, policies, _ = owned(result.job.partition.parties, data)
     directions = _directions(result, found)
     products, _, _ = on_joined_rows(result.job, result.part, data, policies, _products(directions))
-    total = added(products, directions.get(INTERCEPT, np.zeros(1)))
-    margins, errors = total[:, 0], np.sqrt((total[:, 1:] ** 2).sum(axis=1))
+    total, k = added(products, directions.get(INTERCEPT, np.zeros(1))), len(found.names)
+    squares = total[:, 1:] ** 2
+    margins, errors = total[:, 0], np.sqrt(squares[:, :k].sum(axis=1))
+    for j in range(1, len(found.limits) + 1):  # first the squares of positive sign, as in _directions
+        signed = squares[:, (2 * j - 1) * k : 2 * j * k].sum(axis=1) - squares[:, 2 * j * k : (2 * j + 1) * k].sum(
+            axis=1
+        )
+        errors[signed > 0.0] = np.nan
     ends = np.column_stack([margins - reach * errors, margins + reach * errors])
     loss = result.job.response
     return np.asarray(expit(ends) if loss.log_odds else loss.response(ends), dtype=np.float64)
@@ -187,7 +194,10 @@ def _require_classical(result: Model) -> None:
 
 
 def _directions(result: Model, found: Inference) -> dict[str, Vector]:
-    """Return {coordinate: (1 + k,)} on the scaled features: the coefficient, then the coordinate's row of a covariance root."""
+    """Return {coordinate: (1 + k + 2kq,)} on the scaled features: the coefficient, then the coordinate's rows of roots.
+
+    The first root is that of the covariance. Each of the q limits has a root of its positive and one of its negative part.
+    """
     scaling = result.job.scaling_of(result.job.partition.features)
     at = {name: j for j, name in enumerate(found.names)}
     unit = np.eye(len(at))
@@ -198,9 +208,11 @@ def _directions(result: Model, found: Inference) -> dict[str, Vector]:
         names.append(INTERCEPT)
         to_scaled.append(unit[at[INTERCEPT]] + scaling.shift @ own)
     A = np.array(to_scaled)
-    values, vectors = np.linalg.eigh(A @ found.covariance @ A.T)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    return dict(zip(names, np.column_stack([A @ found.estimates, root]), strict=True))
+    roots = [A @ found.estimates]
+    for M, signs in ((found.covariance, (1.0,)), *((limit, (1.0, -1.0)) for limit in found.limits)):
+        values, vectors = np.linalg.eigh(A @ M @ A.T)
+        roots += [vectors * np.sqrt(np.maximum(sign * values, 0.0)) for sign in signs]
+    return dict(zip(names, np.column_stack(roots), strict=True))
 
 
 def observed(plan: Plan, released: Sequence[Released | None]) -> Observed | None:
@@ -233,26 +245,46 @@ def inference_from(plan: Plan, released: Sequence[Released | None], original: di
     solver: Any = plan.solver
     if first is None or second is None:
         return None
-    to_original, none = _to_original(plan, seen), np.zeros((len(original), len(original)))
-    found = Inference(tuple(original), np.array(list(original.values())), none, none)
-    determined = Estimates.of(found, full_sets(plan.job.schema, plan.job.partition.features)).weights @ to_original
-    H, J = Noisy(*first, determined), Noisy(*second, determined)
-    noise, both = covariances(problem, seen, solver.skipped(problem), H, J)
+    H, J, to_original, values = (
+        Noisy(*first),
+        Noisy(*second),
+        _to_original(plan, seen),
+        np.array(list(original.values())),
+    )
+    none = Inference(tuple(original), values, np.zeros((len(values),) * 2), None)
+    determined = Estimates.of(none, full_sets(plan.job.schema, plan.job.partition.features)).weights @ to_original
+    basis, numeric = basis_of(determined), np.isin(problem.layout.names, plan.job.partition.features)
+    known = covariances(problem, seen, solver.skipped(problem), H, J, determined, numeric)
+    noise, both, *limits = (to_original @ M @ to_original.T for M in (known.noise, known.total, *known.limits))
     condition, hidden = H.condition(determined)
-    mean = H.drawn(DRAWS, np.random.default_rng(0)).mean(axis=0)
-    left = remaining(seen.updates, solver.skipped(problem), mean, determined)
+    left = float(np.linalg.norm(basis @ known.left @ basis.T, 2))
     facts = {
         "covariance": "HC0 from released matrices, and the noise of privacy",
         "condition": f"{'at least ' * hidden}{condition:.3g}, of the released curvature of scaled columns",
         "converged": f"{len(seen.updates):,} steps, planned and not tested; at most {left:.1%} of the start's error is left",
     }
-    return replace(
-        found,
-        covariance=to_original @ both @ to_original.T,
-        noise_covariance=to_original @ noise @ to_original.T,
-        conservative=H.clearness < CLEAR or clearness(solver, problem) < CLEAR,
-        facts=facts,
-    )
+    notes = _withheld(problem.layout.names, basis, known.limits)
+    return Inference(tuple(original), values, both, noise, notes=notes, facts=facts, limits=tuple(limits))
+
+
+def _withheld(names: Sequence[str], basis: Vector, limits: Sequence[Vector]) -> tuple[str, ...]:
+    """Return a note which names the columns that only have standard errors in combinations, or none; () if all have theirs.
+
+    basis : (r, p) of the combinations that records determine. limits : as in `Covariances`.
+    """
+    shares = np.zeros(len(names))  # of each coordinate in the directions that a limit excludes
+    for Q in limits:
+        values, vectors = np.linalg.eigh(basis @ Q @ basis.T)
+        shares = np.maximum(shares, ((vectors[:, values > 0.0].T @ basis) ** 2).sum(axis=0))
+    if not shares.any():
+        return ()
+    together = [name for name, share in zip(names, shares, strict=True) if 0.1 <= share < 0.9]
+    alone = [name for name, share in zip(names, shares, strict=True) if share >= 0.9]
+    return (WITHHELD.format(_listed(together, TOGETHER) + "; " * bool(together and alone) + _listed(alone, ALONE)),)
+
+
+def _listed(names: Sequence[str], said: str) -> str:
+    return said.format(", ".join(names[:9]) + ", …" * (len(names) > 9)) if names else ""
 
 
 def _to_original(plan: Plan, seen: Observed) -> Vector:

@@ -305,11 +305,15 @@ class Result(Model):
         return summary_of(self, level)
 
     def confint(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Return {coefficient: (low, high)} in original units, for the rows of `summary`."""
-        return {row.name: (row.low, row.high) for row in self.summary(level).rows}
+        """Return {coefficient: (low, high)} in original units, for the rows of `summary`; NaN for a withheld one."""
+        ends = {row.name: (row.low, row.high) for row in self.summary(level).rows}
+        return {
+            name: (np.nan if low is None else low, np.nan if high is None else high)
+            for name, (low, high) in ends.items()
+        }
 
     def cov_params(self) -> Vector:
-        """Return the covariance (m, m) of the coefficients in original units, in the order of `confint`."""
+        """Return the covariance (m, m) of the coefficients in original units, in the order of `confint`; NaN if withheld."""
         from vfl.launch.run.intervals import estimates_of
 
         return estimates_of(self).covariance
@@ -332,7 +336,7 @@ class Result(Model):
         """Return (n, 2), the interval of each new record's mean response: probability, mean, or rate.
 
         Each interval is for the mean of all records with these columns, not for a single record's label. The level holds for
-        each interval alone, not for all intervals at once.
+        each interval alone, not for all intervals at once. Ends are NaN where noise hides the mean (a note of `summary`).
 
         data : as for `decision_function`.
         """

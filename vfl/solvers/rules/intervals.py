@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from vfl.base.problem import Problem
     from vfl.solvers.blocks.options import BlockOptions
 
-LEAST, CLEAR = 1.5, 5.0
-"""Ratios of the curvature to its noise. Below LEAST, intervals are refused; below CLEAR, intervals are marked conservative."""
+LEAST = 1.5
+"""Smallest ratio of the curvature to its noise for intervals. Below it, hardly any coefficient would have a standard error."""
 SETTLED = 20.0
 """Smallest ρ = μn/p for intervals. Runs with a lower ρ stop early, which biases coefficients by more than a standard error."""
 SETTLED_CURVED = 50.0
@@ -34,7 +34,7 @@ A larger penalty would bias coefficients by a notable part of a standard error.
 
 
 def clearness(solver: BlockOptions, problem: Problem) -> float:
-    """Return P, a typical curvature divided by its noise. If P < CLEAR, intervals of a resolved solver are conservative."""
+    """Return P, a typical curvature divided by its noise."""
     event, _ = products.events_of(problem, Budget(solver, problem).spent(Phase.END))
     return products.clearness(problem, event, products.longer(problem, event))
 
