@@ -784,10 +784,16 @@ def test_a_job_file_holds_all_options(tmp_path: Path) -> None:
 
 
 def test_a_measure_that_may_be_perfect_is_too_noisy_to_tell() -> None:
-    assert estimates.Estimate(0.0, 1.0, baseline=4.2, best=0.0, within=(0.0, 2.0)).too_noisy
-    assert estimates.Estimate(0.9, 0.7, baseline=4.8, best=0.0, within=(0.0, 2.8)).too_noisy
+    assert estimates.Estimate(0.0, 1.0, baseline=4.2, best=0.0, cap=9.0, within=(0.0, 2.0)).too_noisy
+    assert estimates.Estimate(0.9, 0.7, baseline=4.8, best=0.0, cap=9.0, within=(0.0, 2.8)).too_noisy
     assert not estimates.Estimate(1.0, 0.1, baseline=4.2, best=0.0).too_noisy
     assert not estimates.Estimate(0.0, 0.0, baseline=4.2, best=0.0).too_noisy  # exact
+    assert not estimates.Estimate(
+        0.0, 0.01, baseline=0.3, best=0.0, within=(0.0, 0.02)
+    ).too_noisy  # a rate, such as fpr
+    assert estimates.Estimate(
+        1.0, 0.2, baseline=0.5, within=(0.8, 1.0)
+    ).too_noisy  # the end of the range cuts the interval
 
 
 def test_baselines_that_noise_moves_by_more_than_a_tenth_are_left_out() -> None:

@@ -174,12 +174,15 @@ class Estimate:
     def too_noisy(self) -> bool:
         """Return True if the interval is wider than the distance from the baseline to a perfect model, or the value withheld.
 
-        With or without a baseline, return True if 0 is the best value and the interval contains it.
+        An interval that the end of a range cuts counts as four standard errors wide: noise beyond the end would else
+        select what is told. Except for rates, return True if 0 is the best value and the interval contains it.
         """
         low, high = self.interval
-        if self.withheld or (self.best == 0.0 and low <= 0.0 < high):
+        of_amounts = self.baseline is None or self.cap is not None
+        if self.withheld or (of_amounts and self.best == 0.0 and low <= 0.0 < high):
             return True
-        return self.baseline is not None and high - low > abs(self.best - self.baseline)
+        width = max(high - low, 2.0 * WIDTH * self.error)
+        return self.baseline is not None and width > abs(self.best - self.baseline)
 
     @property
     def worse(self) -> bool:
