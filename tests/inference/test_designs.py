@@ -55,6 +55,8 @@ def test_copies_have_a_sum_but_neither_errors_nor_tests_of_their_own() -> None:
     assert rows["b"].standard_error is not None
     assert np.isnan(result.confint()["a"]).all()
     assert np.isnan(result.cov_params()[1]).all()
+    over = np.median([(1.0 - row.privacy) ** -0.5 for row in rows.values() if row.privacy is not None])
+    assert f"median {over:.3g} of those without the noise" in result.summary().facts["widths"]
     note = next(note for note in result.summary().notes if note.startswith("–"))
     assert "a, d" in note
     assert "More records" in note

@@ -216,9 +216,7 @@ def covariances(
     inner, basis = H.within(determined)
     back = basis / H.unit**2
     curvature = basis.T @ inner.raised() @ basis
-    span = basis_of(determined)
-    span = span.T @ span
-    spread, ratio = Noisy(span @ J.matrix @ span, J.sigma).near(curvature, H.size)
+    spread, ratio = Noisy(back @ J.matrix @ back.T, float(np.min(J.sigma))).near(inner.raised(), inner.size)
     noise, left = noise_covariance(seen.updates, skipped, curvature)
     if problem.loss.power is not None:
         at = problem.layout.names.index(INTERCEPT)
@@ -226,8 +224,8 @@ def covariances(
         b = noise_bias(S, curvature, problem.loss.power, at, seen.scale[at])
         noise += np.outer(b, b)
     ridge = problem.n_records * problem.penalty.convexity * problem.penalised * seen.scale**2
-    inverse = back.T @ np.linalg.inv(inner.raised() + (back * ridge) @ back.T) @ back
-    total = noise + inverse @ spread @ inverse
+    inverse = np.linalg.inv(inner.raised() + (back * ridge) @ back.T)
+    total = noise + back.T @ inverse @ spread @ inverse @ back
     hidden = back.T @ (np.linalg.inv(inner.raised(LEAST, LOWERED)) - GROWTH * np.linalg.inv(inner.raised())) @ back
     own, deviation = np.diag(H.matrix), np.diag(np.broadcast_to(H.sigma, H.matrix.shape))
     flat = numeric & (own < FLAT * deviation)

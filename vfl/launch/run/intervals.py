@@ -87,6 +87,10 @@ def summary_of(result: Model, level: float) -> Summary:
     }
     if job.privacy is None:
         facts["privacy"] = "none"
+    elif known := [row.privacy for row in rows if row.privacy is not None and row.privacy < 1.0]:
+        facts["widths"] = (
+            f"median {np.median((1.0 - np.array(known)) ** -0.5):.3g} of those without the noise of privacy"
+        )
     if job.partition.weight is not None:
         facts["weights"] = "sampling weights, not frequencies: a record of weight s is one record"
     if (held := result.findings.get("held out")) is not None and (

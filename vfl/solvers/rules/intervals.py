@@ -33,12 +33,6 @@ A larger penalty would bias coefficients by a notable part of a standard error.
 """
 
 
-def clearness(solver: BlockOptions, problem: Problem) -> float:
-    """Return P, a typical curvature divided by its noise."""
-    event, _ = products.events_of(problem, Budget(solver, problem).spent(Phase.END))
-    return products.clearness(problem, event, products.longer(problem, event))
-
-
 def require(solver: BlockOptions, problem: Problem) -> None:
     """Raise SpecificationError, which names the remedy, if the standard errors of a resolved solver would mislead."""
     unfit = _unfit(solver, problem)
@@ -52,7 +46,8 @@ def _require_signal(solver: BlockOptions, problem: Problem) -> None:
     """Raise SpecificationError if noise would outweigh gradients or curvature. The message has an n, ε or p that would do."""
     ρ, P = record_defaults.signal_to_noise(problem), math.inf
     if problem.inference is not None:
-        P = clearness(solver, problem)
+        event, _ = products.events_of(problem, Budget(solver, problem).spent(Phase.END))
+        P = products.clearness(problem, event, products.longer(problem, event))
     settled = SETTLED if problem.subsamples == 1 or problem.loss.quadratic else SETTLED_CURVED
     if ρ >= settled and P >= LEAST:
         return
