@@ -395,6 +395,25 @@ def test_a_table_states_covariance_condition_and_convergence() -> None:
     assert 0.5 * exact < found[1] < 1.5 * exact
 
 
+def test_a_table_names_columns_whose_coefficient_the_cap_may_move() -> None:
+    """A count of mostly 0, bounded by its largest value; neither normal columns nor rare 0/1 numbers and levels are named."""
+    rng, n = np.random.default_rng(6), 20_000
+    count = np.where(rng.random(n) < 0.8, 0.0, np.minimum(np.ceil(rng.lognormal(0.8, 0.9, n)), 275.0))
+    frame = pd.DataFrame({"x": np.clip(rng.normal(size=n), -4, 4), "count": count, "flag": rng.random(n) < 0.03})
+    frame["ward"] = rng.choice(["n", "s", "t"], n, p=[0.5, 0.48, 0.02])
+    frame["y"] = rng.random(n) < 1.0 / (1.0 + np.exp(2.0 - 0.5 * np.log1p(count)))
+    for epsilon in (1.0, 8.0):
+        job = vfl.Job(
+            partition=vfl.FeaturePartition({"p": ("x", "flag"), "q": ("count", "ward")}, label=("q", "y")),
+            bounds={"x": (-4, 4), "count": (0, 275), "flag": (0, 1)},
+            columns={"ward": vfl.Categorical(("n", "s", "t"))},
+            privacy=vfl.Privacy(epsilon=epsilon, inference=True, noise=vfl.SeededNoise(2)),
+        )
+        notes = vfl.train(job, frame.astype({"flag": int, "y": int}), at=vfl.InProcess(cores=1)).summary().notes
+        (found,) = (note for note in notes if "effect is not linear" in note)
+        assert "of count," in found
+
+
 def test_a_table_names_the_kind_of_weights_and_where_labels_are_clamped() -> None:
     rng = np.random.default_rng(5)
     frame = pd.DataFrame({"a": rng.uniform(-1, 1, 500), "s": rng.uniform(1, 3, 500)})

@@ -454,6 +454,10 @@ USUAL = {
     "slopes, if the errors' spread follows a column",
 }
 """End of the sentence CAPPED, by kind of loss: when the coefficients are those of the usual regression, and when not."""
+FEW = (
+    "few records may have most of the variance of {}, and the cap cuts such records: if the effect is not linear there, the "
+    "coefficient differs from that of a usual regression. Declare narrower bounds, or a curve"
+)
 SELECTED = (
     "selection is not accounted for: intervals and p-values are too optimistic if tuning, or a look at several fits of these "
     "records, chose this model"

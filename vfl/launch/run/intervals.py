@@ -21,6 +21,7 @@ from vfl.measures.inference import (
     CAPPED,
     CLAMPED,
     CURVES,
+    FEW,
     ROBUST,
     SELECTED,
     TOGETHER,
@@ -249,12 +250,7 @@ def inference_from(plan: Plan, released: Sequence[Released | None], original: di
     solver: Any = plan.solver
     if first is None or second is None:
         return None
-    H, J, to_original, values = (
-        Noisy(*first),
-        Noisy(*second),
-        _to_original(plan, seen),
-        np.array(list(original.values())),
-    )
+    H, J, to_original, values = Noisy(*first), Noisy(*second), _to_original(plan, seen), np.array([*original.values()])
     none = Inference(tuple(original), values, np.zeros((len(values),) * 2), None)
     determined = Estimates.of(none, full_sets(plan.job.schema, plan.job.partition.features)).weights @ to_original
     basis, numeric = basis_of(determined), np.isin(problem.layout.names, plan.job.partition.features)
@@ -267,7 +263,11 @@ def inference_from(plan: Plan, released: Sequence[Released | None], original: di
         "condition": f"{'at least ' * hidden}{condition:.3g}, of the released curvature of scaled columns",
         "converged": f"{len(seen.updates):,} steps, planned and not tested; at most {left:.1%} of the start's error is left",
     }
+    few = [
+        name for name, is_few in zip(problem.layout.names, seen.long_tailed(problem) & numeric, strict=True) if is_few
+    ]
     notes = _withheld(problem.layout.names, basis, known.limits)
+    notes += (_listed(few, FEW),) if few and problem.loss.log_odds else ()
     return Inference(tuple(original), values, both, noise, notes=notes, facts=facts, limits=tuple(limits))
 
 

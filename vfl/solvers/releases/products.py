@@ -28,7 +28,7 @@ import numpy as np
 from vfl.errors import PrivacyError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.privacy.calibration import noise_multiplier, split
-from vfl.queries import OFF_DIAGONAL, Descend, Gram, RecordNorms, Weighting
+from vfl.queries import OFF_DIAGONAL, Descend, Gram, Moments, RecordNorms, Weighting
 from vfl.queries.rules import ProxStep
 from vfl.solvers.joint import unscaled
 from vfl.solvers.noisy_gram import GramClip, along_columns, asked, order, pieces, within_triangle
@@ -306,6 +306,7 @@ class Observed:
     moves : updates for the columns z_ij. centre : (p,) centres of the columns.
     products : {True for curvature, False for squared residuals: [(query, release)]}, one query per piece of the matrix.
     noises : {key as in `products`: (σ, bound R by which the matrix is divided)}.
+    of_moments : σ of the released moments of columns.
     scales : {key as in `products`: (p,) scales of the rows in the release}. Only rows of the curvature are damped.
     """
 
@@ -314,6 +315,7 @@ class Observed:
     products: dict[bool, list[tuple[Gram, Released]]] = field(default_factory=lambda: {True: [], False: []})
     noises: dict[bool, tuple[float, float]] = field(default_factory=dict)
     scales: dict[bool, Vector] = field(default_factory=dict)
+    of_moments: float = 0.0
 
     @property
     def scale(self) -> Vector:
@@ -325,6 +327,18 @@ class Observed:
         """Updates of coefficients e/d: with H of damped columns, e ← e − a(He + ξ) is e/d ← e/d − a/d² (H(e/d) + dξ)."""
         d = self.scale / self.scales[False]
         return [u._replace(gain=u.gain / d[u.S] ** 2, sigma=u.sigma * d[u.S]) for u in self.moves]
+
+    def long_tailed(self, problem: Problem) -> Vector:
+        """Return (p,) booleans: True where released moments allow that few records have most of a column's variance.
+
+        In the units of `damping`, these records have z_ij² of about V/(B − |c|)², here with all noise against the column. If
+        this exceeds p, the record cap of logistic loss cuts them. Columns with two values at their bounds have one limit for
+        all such records, which moves no coefficient.
+        """
+        V, B, c = 1.0 / (problem.loss.curvature * self.scales[False] ** 2), problem.reach, abs(self.centre)
+        slack, p = 4.0 * B * self.of_moments / problem.n_records, len(c)
+        carried = np.minimum(V / np.maximum(B - c - slack, 1e-9 * B) ** 2, (B + c) ** 2 / V) > p
+        return np.asarray(carried & ((B - c + slack) * (B + c) > 2.0 * (V - 2.0 * B * slack)))
 
     def note(self, query: Any, released: Released) -> None:
         """Record a query of the run with the query's releases."""
@@ -338,6 +352,8 @@ class Observed:
                 kept = 1.0 / (1.0 + step.rule.steps * step.rule.penalty.convexity)
                 gain = step.rule.gain / step.scale
                 self.moves.append(Update(step.block.coordinates, gain, kept, step.event.sigma))
+        elif isinstance(query, Moments) and query.event is not None:
+            self.of_moments = query.event.sigma
         elif isinstance(query, Gram) and isinstance(query.weighting, Products):
             kind = query.weighting.of_curvature
             if query.weighting.damped != kind:
