@@ -35,6 +35,8 @@ from vfl.solvers.noisy_gram import GramClip, along_columns, asked, order, pieces
 from vfl.solvers.releases.once import OneTime, Phase
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from vfl.base.losses import Loss
     from vfl.base.problem import Problem
     from vfl.base.types import Kept, Vector
@@ -328,7 +330,7 @@ class Observed:
         d = self.scale / self.scales[False]
         return [u._replace(gain=u.gain / d[u.S] ** 2, sigma=u.sigma * d[u.S]) for u in self.moves]
 
-    def long_tailed(self, problem: Problem) -> Vector:
+    def long_tailed(self, problem: Problem) -> NDArray[np.bool_]:
         """Return (p,) booleans: True where released moments allow that few records have most of a column's variance.
 
         In the units of `damping`, these records have z_ij² of about V/(B − |c|)², here with all noise against the column. If
