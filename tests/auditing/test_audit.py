@@ -102,8 +102,7 @@ def test_fairness_is_audited_with_the_held_out_records() -> None:
     spec = job(
         partition=fair,
         columns={"sex": vfl.Categorical(("f", "m"))},
-        fairness=vfl.Fairness(group="sex", bound=False),
-        holdout=0.5,
+        evaluation=vfl.Evaluation(fairness=vfl.Fairness(group="sex", bound=False), holdout=0.5),
     )
     audit = vfl.audit(spec, 60, runs=8, confidence=SURE)
     assert audit.passed, str(audit)
@@ -118,7 +117,11 @@ def test_fairness_is_audited_with_the_held_out_records() -> None:
             vfl.errors.PrivacyError,
             "the job's noise is seeded",
         ),
-        ({"diagnostics": True}, vfl.errors.PrivacyError, "NOT PRIVATE as a whole, so there is no ε to audit"),
+        (
+            {"evaluation": vfl.Evaluation(holdout=None, diagnostics=True)},
+            vfl.errors.PrivacyError,
+            "NOT PRIVATE as a whole, so there is no ε to audit",
+        ),
         (
             {
                 "bounds": {},

@@ -48,8 +48,8 @@ JOBS: dict[str, vfl.Job] = {
         vfl.solvers.OutputPerturbation(constant=False), loss=SmoothedHinge(0.5), penalty=vfl.L2(10.0)
     ),
     "NoisyGram": job(vfl.solvers.NoisyGram(constant=False), **LABELLED),
-    "held out": job(vfl.solvers.GD(passes=3), holdout=0.4),
-    "held out, squared loss": job(vfl.solvers.GD(passes=3), holdout=0.4, **LABELLED),
+    "held out": job(vfl.solvers.GD(passes=3), evaluation=vfl.Evaluation(holdout=0.4)),
+    "held out, squared loss": job(vfl.solvers.GD(passes=3), evaluation=vfl.Evaluation(holdout=0.4), **LABELLED),
 }
 DEAR = ("SGD, secret batches", "SVRG, secret batches")
 """Their plans take seconds to calibrate; SCD's samples stand for them in the quick run."""

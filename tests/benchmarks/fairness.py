@@ -78,7 +78,12 @@ def of_credit(folder, epsilon):
     bounds = {c: limits for c, limits in case.job.bounds.items() if c != "SEX"}
     columns = {"SEX": vfl.Categorical((1, 2))}
     fairness = vfl.Fairness(group="SEX")
-    changed = {"partition": partition, "bounds": bounds, "columns": columns, "holdout": 0.1, "fairness": fairness}
+    changed = {
+        "partition": partition,
+        "bounds": bounds,
+        "columns": columns,
+        "evaluation": vfl.Evaluation(holdout=0.1, fairness=fairness),
+    }
     return replace(case, job=replace(case.job, **changed)), "SEX", (1, 2)
 
 
@@ -91,8 +96,7 @@ def job_of(case, group, epsilon, strength, **options):
         "privacy": vfl.Privacy(epsilon=epsilon),
         "penalty": vfl.L2(strength),
         "solver": vfl.solvers.OutputPerturbation(),
-        "holdout": 0.1,
-        "fairness": vfl.Fairness(group=group),
+        "evaluation": vfl.Evaluation(holdout=0.1, fairness=vfl.Fairness(group=group)),
     }
     return replace(case.job, **(fixed | options))
 
@@ -203,12 +207,16 @@ def runs(folder):
         for epsilon in (1.0, 3.0):
             case, group, _ = build(folder, epsilon)
             privacy = vfl.Privacy(epsilon=epsilon, noise=vfl.SeededNoise(5))
-            fixed = {"holdout": 0.2, "privacy": privacy}
-            thresholds = vfl.Fairness(group=group, bound=False, thresholds=True)
+            fixed = {"evaluation": vfl.Evaluation(holdout=0.2), "privacy": privacy}
+            thresholds = vfl.Fairness(group=group, bound=False, threshold_per_group=True)
             for said, strength, options in (
                 ("output perturbation, λ = 0.03", 0.03, {}),
                 ("SkGD, λ = 1e-4", 1e-4, {"solver": vfl.SkGD()}),
-                ("SkGD, λ = 1e-4, thresholds", 1e-4, {"solver": vfl.SkGD(), "fairness": thresholds}),
+                (
+                    "SkGD, λ = 1e-4, thresholds",
+                    1e-4,
+                    {"solver": vfl.SkGD(), "evaluation": vfl.Evaluation(fairness=thresholds)},
+                ),
             ):
                 job = job_of(case, group, epsilon, strength, **fixed, **options)
                 result = vfl.train(job, case.table, at="inprocess", watch=lambda event: None)

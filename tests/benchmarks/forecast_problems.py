@@ -195,7 +195,7 @@ def _job(columns: list[str], label: str, bounds: dict[str, tuple[float, float]],
 def _breast_cancer(folder: Path | None) -> tuple[vfl.Job, pa.Table]:
 
     job = jobfile.read(examples.job_file("breast_cancer"))[0]
-    return replace(job, holdout=None, privacy=None), examples.table("breast_cancer")
+    return replace(job, evaluation=None, privacy=None), examples.table("breast_cancer")
 
 
 def _bundled(load: Callable[[], Any], positive: Callable[[np.ndarray], np.ndarray] | None, digits: int) -> Any:

@@ -21,7 +21,10 @@ def case():
         {p: made.job.partition.columns(p) for p in made.job.partition.parties}, label=("b", "y"), groups={"a": ["sex"]}
     )
     sex = np.where(np.random.default_rng(0).random(3000) < 0.4, "f", "m")
-    changed = {"columns": {"sex": vfl.Categorical(("f", "m"))}, "holdout": 0.1, "fairness": vfl.Fairness(group="sex")}
+    changed = {
+        "columns": {"sex": vfl.Categorical(("f", "m"))},
+        "evaluation": vfl.Evaluation(holdout=0.1, fairness=vfl.Fairness(group="sex")),
+    }
     job = replace(made.job, partition=partition, **changed)
     return replace(made, job=job, table=made.table.append_column("sex", pa.array(sex)))
 

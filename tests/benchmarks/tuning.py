@@ -60,7 +60,7 @@ def held_out_loss(case, job, w):
 def measured(case, repeats):
     """Mean and standard error of the loss of both, and how often each candidate won."""
     privacy = vfl.Privacy(epsilon=1.0, delta=1.0 / case.n**2)
-    job = replace(case.job, holdout=0.2, privacy=privacy)
+    job = replace(case.job, evaluation=vfl.Evaluation(holdout=0.2), privacy=privacy)
     losses, won = {"default": [], "tuned": []}, [0] * 4
     for _ in range(repeats):
         found = vfl.train(job, case.table, at="inprocess", watch=lambda event: None)

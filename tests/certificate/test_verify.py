@@ -360,7 +360,7 @@ def test_a_run_that_exceeded_its_budget_and_was_cut_off_again(tmp_path: Path) ->
 
         return watch
 
-    spec = job(solver=vfl.SkGD(passes=4, sweep="block", clip="coordinate"), holdout=0.3)
+    spec = job(solver=vfl.SkGD(passes=4, sweep="block", clip="coordinate"), evaluation=vfl.Evaluation(holdout=0.3))
     with pytest.raises(_Stop):
         vfl.train(spec, data(), at="inprocess", output=folder, watch=stop_at(3))
     log = folder / "rounds.log"
@@ -384,7 +384,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_findings_are_certified_too(tmp_path: Path) -> None:
-    trained(tmp_path / "out", holdout=0.4)
+    trained(tmp_path / "out", evaluation=vfl.Evaluation(holdout=0.4))
     assert findings(tmp_path / "out")["findings"]
     path = tmp_path / "out" / "findings.json"
     told = json.loads(path.read_text(encoding="utf-8"))

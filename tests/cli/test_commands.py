@@ -39,7 +39,7 @@ JOB = """
 format = 1
 name = "credit"
 classes = ["no", "yes"]
-holdout = 0.25
+evaluation.holdout = 0.25
 
 [partition]
 parties = { bank = ["income", "age"], telco = ["calls"] }
@@ -154,7 +154,7 @@ class TestRun:
         summary = trained(call, "--set", "privacy.noise.seed=1", "--output", "out")
         job, _ = jobfile.read("job.toml", ["privacy.noise.seed=1"])
         rest = pacsv.read_csv("all.csv").filter(~job.split.held_out(N))
-        result = vfl.train(replace(job, holdout=None, evaluation=None), rest, at="inprocess")
+        result = vfl.train(replace(job, evaluation=None), rest, at="inprocess")
         assert summary["coef"] == dict(zip(result.feature_names, result.coef_.tolist(), strict=True))
 
     def test_a_run_without_privacy_is_labelled_everywhere(self, folder: Path, call: Callable[..., Said]) -> None:
@@ -387,7 +387,7 @@ class TestEvaluate:
         assert "exact" in found["note"]
 
     def test_a_run_that_measured_nothing(self, folder: Path, call: Callable[..., Said]) -> None:
-        text = JOB.replace("holdout = 0.25\n", "")
+        text = JOB.replace("evaluation.holdout = 0.25\n", "")
         (folder / "job.toml").write_text(text, encoding="utf-8")
         trained(call, "--output", "out")
         said = call("show", "out")
@@ -398,7 +398,7 @@ class TestEvaluate:
         assert re.search("Missing option '--data'.*vfl show RUN", said.err)
 
     def test_diagnostics_are_flagged(self, folder: Path, call: Callable[..., Said]) -> None:
-        said = call("run", "job.toml", "--at", "inprocess", "--set", "diagnostics=true", "--output", "out")
+        said = call("run", "job.toml", "--at", "inprocess", "--set", "evaluation.diagnostics=true", "--output", "out")
         assert "NOT PRIVATE (the accounting alone would give" in said.out
         assert "diagnostics: loss" in said.out
         assert "(exact and uncharged: NOT PRIVATE)" in said.out

@@ -43,7 +43,7 @@ def job(name: str = "small", **options: Any) -> vfl.Job:
         bounds={"*": (-1.0, 1.0)},
         privacy=vfl.Privacy(epsilon=2.0, delta=1e-6),
         solver=vfl.SkGD(passes=2),
-        holdout=0.3,
+        evaluation=vfl.Evaluation(holdout=0.3),
         **options,
     )
 

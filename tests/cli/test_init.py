@@ -197,4 +197,4 @@ def test_the_draft_names_the_ledger_that_was_charged(two_files: Path, call: Call
     assert call("init", "bank.csv", "telco.csv", *terms, "--output", "job.toml").code == 0
     text = (two_files / "job.toml").read_text(encoding="utf-8")
     assert tomllib.loads(text)["ledger"] == {"path": "budget.db"}
-    assert "# holdout = 0.2" in text
+    assert "# evaluation.holdout = 0.2" in text

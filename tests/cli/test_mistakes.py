@@ -69,7 +69,10 @@ ASSIGNMENTS = [
     ("passes=2", "it belongs to [solver] (--set solver.passes=...)"),
     ("strength=2", "it belongs to [penalty] (--set penalty.strength=...)"),
     ("solver.epsilon=2", "unknown key 'epsilon' in [solver]; it belongs to [privacy] or [evaluation]"),
-    ("privacy.holdout=0.2", "unknown key 'holdout' in [privacy]; it belongs to the job file; known: "),
+    (
+        "privacy.holdout=0.2",
+        "unknown key 'holdout' in [privacy]; it belongs to [evaluation] (--set evaluation.holdout=...); known: ",
+    ),
     ("dta.bank=x.csv", "unknown key 'dta' in the job file (did you mean 'data' or 'dataset'?)"),
     ("privacy=2", "[privacy] must be a table, not a whole number"),
     ("bounds=[1]", "[bounds] must be a table, not a list"),
@@ -82,7 +85,8 @@ ASSIGNMENTS = [
         "solver.clip=inf",
         "clip=inf bounds no record's influence: give a finite clip, or train without privacy (privacy=None, or",
     ),
-    ("evaluation.loss_cap=3", "set holdout=0.2, or leave evaluation out"),
+    ("evaluation.holdout=x", "[evaluation]: holdout must be a number, not 'x'"),
+    ("holdout=0.2", "unknown key 'holdout' in the job file; it belongs to [evaluation] (--set evaluation.holdout=...)"),
     ("solver={kind='NoisyGram'}", "NoisyGram needs loss='squared'"),
     ("id_kind=integer", "it is now id = { column"),
 ]
@@ -104,7 +108,7 @@ def test_a_value_in_the_wrong_place_or_spelling(
         ("bounds.mean radius=[5, 30]", {"bounds": {"mean radius": [5, 30]}}),
         ("bounds.'a.b=c'=[0, 1]", {"bounds": {"a.b=c": [0, 1]}}),
         ("data.bank=x=y.csv", {"data": {"bank": "x=y.csv"}}),
-        ("holdout=0.2", {"holdout": 0.2}),
+        ("evaluation.holdout=0.2", {"evaluation": {"holdout": 0.2}}),
     ],
 )
 def test_names_may_be_quoted(assignment: str, tables: dict[str, object]) -> None:
@@ -325,7 +329,7 @@ class TestRunFolders:
         assert "differentially private for every record" in again.out
 
     def test_the_result_names_training_and_held_out_records(self, folder: Path, call: Callable[..., Said]) -> None:
-        call("run", "job.toml", "--at", "inprocess", "--output", "run", "--json", "--set", "holdout=0.25")
+        call("run", "job.toml", "--at", "inprocess", "--output", "run", "--json", "--set", "evaluation.holdout=0.25")
         result = vfl.Result.load("run")
         held_out = result.findings["held out"].n_records
         assert f"Result of job 'credit': 40 records ({held_out} of them held out), 3 features" in repr(result)

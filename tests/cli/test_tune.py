@@ -95,7 +95,7 @@ def test_the_outcome_as_json(here):
         ("score = 3\n" + CANDIDATES, "score must be text"),
         ("score = 'mae'\n" + CANDIDATES, "does not fit logistic loss"),
         ("inclusion = 0\n" + CANDIDATES, "inclusion is a whole number"),
-        ("candidates = [{}, {holdout = 0.5}]", "candidate 2 differs from the first in holdout"),
+        ("candidates = [{}, {evaluation.holdout = 0.5}]", "candidate 2 differs from the first in evaluation"),
         ("candidates = [{}, {penalty.strengt = 0.5}]", "candidate 2: unknown key 'strengt'"),
         ("candidates = [", "is not valid TOML"),
     ],

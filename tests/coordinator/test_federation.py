@@ -67,8 +67,7 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
             penalty=vfl.L2(1e-2),
             privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3)),
             solver=vfl.SkGD(passes=3, clip="record", shares=vfl.solvers.Shares(excess_share=0.2)),
-            holdout=0.25,
-            evaluation=vfl.Evaluation(epsilon=1.0),
+            evaluation=vfl.Evaluation(holdout=0.25, epsilon=1.0),
         ),
         vfl.Job(
             partition=PARTITION,

@@ -35,7 +35,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     ids=["SkGD", "block by block, a clip per coordinate", "GD"],
 )
 def test_training_agrees_to_the_bit_with_a_run_in_process(joined: Any, solver: Any) -> None:
-    spec = job_of(privacy=SEEDED, solver=solver, holdout=0.3, evaluation=vfl.Evaluation(epsilon=2.0))
+    spec = job_of(privacy=SEEDED, solver=solver, evaluation=vfl.Evaluation(holdout=0.3, epsilon=2.0))
     here, there = vfl.train(spec, TABLE, at="inprocess"), vfl.train(spec, at=joined.place)
     assert there.w.tobytes() == here.w.tobytes()
     assert there.told() == here.told()

@@ -29,7 +29,7 @@ def test_training_and_measures_agree_with_a_run_in_process(tmp_path: Path) -> No
         loss="poisson",
         privacy=vfl.Privacy(epsilon=5.0, noise=vfl.SeededNoise(3)),
         solver=vfl.SkGD(passes=3),
-        holdout=0.3,
+        evaluation=vfl.Evaluation(holdout=0.3),
     )
     here = vfl.train(spec, table, at="inprocess")
     with federation(tmp_path) as joined:

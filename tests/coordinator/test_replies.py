@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 N = 24
 PRIVACY = vfl.Privacy(epsilon=8.0, delta=1e-6)
 JOBS: dict[str, Any] = {
-    "sums": setting.job(vfl.solvers.GD(passes=1), dataset="d", holdout=0.25),
+    "sums": setting.job(vfl.solvers.GD(passes=1), dataset="d", evaluation=vfl.Evaluation(holdout=0.25)),
     "visits": setting.job(vfl.SkGD(passes=1, clip="record"), dataset="d"),
     "selections": setting.job(vfl.solvers.GCD(rounds=1), dataset="d"),
     "sums on shares": on_shares(p=3, solver=vfl.solvers.GD(passes=1), dataset="d", privacy=PRIVACY),

@@ -124,9 +124,9 @@ def test_held_out_records_and_their_evaluation() -> None:
         partition=partition,
         columns={"sex": vfl.Categorical(["f", "m"])},
         privacy=SEEDED,
-        holdout=0.3,
-        evaluation=vfl.Evaluation(epsilon=1.0),
-        fairness=vfl.Fairness(group="sex", bound=False, thresholds=True),
+        evaluation=vfl.Evaluation(
+            holdout=0.3, fairness=vfl.Fairness(group="sex", bound=False, threshold_per_group=True), epsilon=1.0
+        ),
     )
     same(spec, data, seen=lambda result: repr(result.findings))
 
@@ -231,7 +231,7 @@ def of_shards(spec: vfl.Job, moment: int, *, silent: bool = False, group: Any = 
 
 
 RESTORED = {
-    "record cap, held-out records": {"holdout": 0.3, "evaluation": vfl.Evaluation(epsilon=1.0)},
+    "record cap, held-out records": {"evaluation": vfl.Evaluation(holdout=0.3, epsilon=1.0)},
     "both parties at once": {"solver": vfl.SkGD(passes=2, parallel=2, block_size=2)},
     "SVRG": {"solver": vfl.solvers.SVRG(passes=3, batch_size=200, sampling="disjoint"), "penalty": vfl.L2(0.1)},
 }

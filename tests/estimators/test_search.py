@@ -154,7 +154,7 @@ def test_counts_are_scored_by_their_deviance():
         ({"scoring": "roc_auc"}, SpecificationError, "unknown scoring 'roc_auc'"),
         ({"scoring": "mae"}, SpecificationError, "does not fit logistic loss"),
         ({"inclusion": 0}, SpecificationError, "inclusion is a whole number"),
-        ({"holdout": 1.5}, SpecificationError, "holdout is a share"),
+        ({"holdout": 1.5}, SpecificationError, "holdout is a fraction"),
         ({"param_grid": {"gamma": [1, 2]}}, ValueError, "Invalid parameter"),
     ],
 )

@@ -16,17 +16,23 @@ from vfl.job.file import decode
 if TYPE_CHECKING:
     from pathlib import Path
 
+
+def held(**options: Any) -> vfl.Evaluation:
+    return vfl.Evaluation(**{"holdout": 0.5} | options)
+
+
 DECISIONS = {
-    "one threshold": vfl.Evaluation(thresholds=[0.3]),
-    "several": vfl.Evaluation(thresholds=[0.1, 0.3, 0.9]),
-    "least cost": vfl.Evaluation(cost={"missed": 8, "false_alarm": 1}),
-    "least cost of two": vfl.Evaluation(cost={"missed": 8, "false_alarm": 1}, thresholds=[0.2, 0.8]),
+    "one threshold": held(thresholds=[0.3]),
+    "several": held(thresholds=[0.1, 0.3, 0.9]),
+    "least cost": held(cost={"missed": 8, "false_alarm": 1}),
+    "least cost of two": held(cost={"missed": 8, "false_alarm": 1}, thresholds=[0.2, 0.8]),
 }
 
 
 def job(**given: Any) -> vfl.Job:
     partition = vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, ("bank", "y"))
-    return vfl.Job(partition=partition, bounds={"*": (-1, 1)}, solver=vfl.SkGD(passes=5), holdout=0.5, **given)
+    own = {"bounds": {"*": (-1, 1)}, "solver": vfl.SkGD(passes=5), "evaluation": held()}
+    return vfl.Job(partition=partition, **own | given)
 
 
 def decided(**given: Any) -> tuple[Any, Any, np.ndarray]:
@@ -47,25 +53,25 @@ def test_decisions_are_measured_at_the_threshold_that_the_model_keeps(
     privacy = None if epsilon is None else vfl.Privacy(epsilon=epsilon, delta=1e-6, noise=vfl.SeededNoise(3))
     result, data, positive = decided(privacy=privacy, evaluation=DECISIONS[how])
     found, split = result.findings["held out"], result.job.split
-    held = np.asarray(split.held_out(len(data)))
+    apart = np.asarray(split.held_out(len(data)))
     thresholds = {"one threshold": (0.3,), "several": (0.5,), "least cost of two": (0.2, 0.8)}
     assert found.selected == {"least cost": 16, "least cost of two": 2}.get(how, 0)
     if how in thresholds:
         assert any(result.threshold == pytest.approx(t) for t in thresholds[how])
     flagged = np.asarray(result.predict(data)) == 1
-    cells = confusion_matrix(positive[held], flagged[held]).ravel()
+    cells = confusion_matrix(positive[apart], flagged[apart]).ravel()
     assert [e.value for e in found.confusion.values()] == pytest.approx(cells, abs=1e-6 if epsilon is None else 60)
     if epsilon is None:
-        assert found.measures["precision"].value == pytest.approx(precision_score(positive[held], flagged[held]))
+        assert found.measures["precision"].value == pytest.approx(precision_score(positive[apart], flagged[apart]))
         if "cost" in found.measures:
-            assert found.measures["cost"].value == pytest.approx((8 * cells[2] + cells[1]) / held.sum())
+            assert found.measures["cost"].value == pytest.approx((8 * cells[2] + cells[1]) / apart.sum())
     again = vfl.Result.load(result.save(tmp_path / "run"))
     assert again.threshold == result.threshold
     assert again.findings == result.findings
     again.verify()
-    exact = vfl.evaluate(again, data[held])
+    exact = vfl.evaluate(again, data[apart])
     assert exact.measures["tpr"].value == pytest.approx(cells[3] / (cells[2] + cells[3]))
-    other = vfl.evaluate(again, data[held], threshold=0.9)
+    other = vfl.evaluate(again, data[apart], threshold=0.9)
     assert other.measures["tpr"].value < exact.measures["tpr"].value
 
 
@@ -99,13 +105,16 @@ def test_thresholds_and_costs_that_cannot_be_are_refused(loss: str, asked: dict[
     classes = ("x", "y", "z") if loss == "multinomial" else None
     given: dict[str, Any] = {"loss": loss, "classes": classes, "privacy": vfl.Privacy(epsilon=1.0, delta=1e-6)}
     with pytest.raises(SpecificationError, match=why):
-        job(evaluation=vfl.Evaluation(**asked), **given)
+        job(evaluation=held(**asked), **given)
 
 
 def test_a_job_file_keeps_thresholds_and_costs() -> None:
     partition = vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, ("bank", "y"))
     own = vfl.Job(
-        partition=partition, bounds={"*": (-1, 1)}, holdout=0.5, evaluation=DECISIONS["least cost of two"], privacy=None
+        partition=partition,
+        bounds={"*": (-1, 1)},
+        evaluation=DECISIONS["least cost of two"],
+        privacy=None,
     )
     assert decode(own.to_dict()) == own
     assert own.to_toml().count("missed = 8.0") == 1

@@ -84,12 +84,20 @@ def table(loss: str = "logistic", n: int = N) -> dict[str, np.ndarray]:
     return dict(zip(BOUNDS, X.T, strict=True)) | {"y": (y > 0).astype(int) if loss == "logistic" else y}
 
 
+def held(**options: Any) -> vfl.Evaluation:
+    return vfl.Evaluation(**{"holdout": 0.25} | options)
+
+
 def job(loss: str = "logistic", *, epsilon: float | None = 2.0, seed: int | None = 3, **options: Any) -> vfl.Job:
     of_privacy = {name: options.pop(name) for name in ("class_balance", "smoothness") if name in options}
     noise = None if seed is None else SeededNoise(seed)
     privacy = None if epsilon is None else vfl.Privacy(epsilon=epsilon, delta=1e-5, noise=noise, **of_privacy)
     bounds = BOUNDS | ({"y": (-5.0, 5.0)} if loss == "squared" else {})
-    fixed: dict[str, Any] = {"holdout": 0.25, "penalty": vfl.L2(1e-2), "solver": vfl.SkGD(passes=2)}
+    fixed: dict[str, Any] = {
+        "evaluation": vfl.Evaluation(holdout=0.25),
+        "penalty": vfl.L2(1e-2),
+        "solver": vfl.SkGD(passes=2),
+    }
     return vfl.Job(partition=PARTITION, loss=loss, bounds=bounds, privacy=privacy, **(fixed | options))
 
 
@@ -491,7 +499,7 @@ class TestApart:
         spec = job()
         kept = ~spec.split.held_out(N)
         rest = {name: column[kept] for name, column in table().items()}
-        alone = train(replace(spec, holdout=None, evaluation=None), rest)
+        alone = train(replace(spec, evaluation=None), rest)
         assert train(spec).w.tobytes() == alone.w.tobytes()
 
     def test_a_weighting_never_sees_held_out_margins(self) -> None:
@@ -504,7 +512,7 @@ class TestApart:
             Margins(np.arange(4.0), np.array([True, False, True, False])).tally(Tally(Positives(), None, Side.HELD_OUT))
 
     def test_a_party_without_held_out_records_refuses_queries_about_them(self) -> None:
-        spec = job(holdout=None)
+        spec = job(evaluation=None)
         parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, table()).items()}
         whole = make_plan(spec, N).problem.layout.whole()
         query = Forward({q: (b, np.zeros(b.size)) for q, b in whole.items()}, side=Side.HELD_OUT)
@@ -577,7 +585,7 @@ class TestCharged:
         assert total == 0.5 * (2.0 - 1.0) ** 2 + 0.5 * 0.5 * (3.0 + 1.0) ** 2
 
     def test_a_smaller_share_for_the_evaluation_changes_only_its_noise(self) -> None:
-        whole, less = (make_plan(job(evaluation=vfl.Evaluation(epsilon=e)), N) for e in (None, 0.5))
+        whole, less = (make_plan(job(evaluation=held(epsilon=e)), N) for e in (None, 0.5))
         assert less.epsilon == pytest.approx(whole.epsilon, rel=1e-9)
         for plan, part, epsilon in ((whole, "held out", 2.0), (less, "held out", 0.5), (less, "training", 2.0)):
             events = [(e.event, count) for e, count in plan.releases if isinstance(e, OnPart) and e.part == part]
@@ -592,7 +600,7 @@ class TestCharged:
         train(spec, vfl.Source(table(str(spec.loss)), policy={"telco": policy}))
         (balance,) = SqliteLedger(tmp_path / "telco.ledger").show()
         assert 1.99 < balance.spent <= 2.0
-        public = job(seed=None, evaluation=vfl.Evaluation(public=True))
+        public = job(seed=None, evaluation=held(public=True))
         with pytest.raises(ConsentRefused, match="allow_non_private"):
             train(public, vfl.Source(table("logistic"), policy={"telco": policy}))
 
@@ -648,8 +656,8 @@ class TestBoth:
 
 
 STAMPED: dict[str, dict[str, Any]] = {
-    "diagnostics": {"diagnostics": True},
-    "public": {"evaluation": vfl.Evaluation(public=True)},
+    "diagnostics": {"evaluation": held(diagnostics=True)},
+    "public": {"evaluation": held(public=True)},
 }
 
 
@@ -665,7 +673,7 @@ class TestOnRequest:
         assert train(job(seed=None)).certificate.private is True
 
     def test_both_flags_are_stated(self) -> None:
-        both = job(seed=None, diagnostics=True, evaluation=vfl.Evaluation(public=True))
+        both = job(seed=None, evaluation=held(diagnostics=True, public=True))
         assert all(word in both.uncharged for word in ("(diagnostics)", "(evaluation.public)"))
 
     @pytest.mark.parametrize("options", STAMPED.values(), ids=STAMPED)
@@ -674,13 +682,13 @@ class TestOnRequest:
             train(job(seed=None, dataset="d", **options), ledger=tmp_path / "l.db")
 
     def test_the_objective_is_that_of_the_model(self) -> None:
-        result = train(job(diagnostics=True, holdout=None))
+        result = train(job(evaluation=vfl.Evaluation(diagnostics=True, holdout=None)))
         problem = make_plan(result.job, N).problem
         value = problem.value(result.w, result.decision_function(table()), 2.0 * table()["y"] - 1.0)
         assert result.findings["diagnostics"].measures["objective"].value == pytest.approx(value, rel=1e-12)
 
     def test_public_measures_are_exact(self) -> None:
-        spec = job(evaluation=vfl.Evaluation(public=True))
+        spec = job(evaluation=held(public=True))
         result = train(spec)
         out = {name: column[spec.split.held_out(N)] for name, column in table().items()}
         found = result.findings["held out"].measures
@@ -715,36 +723,44 @@ class TestClassBalance:
 
 
 WRONG: dict[str, tuple[Callable[[], object], type[VflError], str]] = {
-    "all held out": (lambda: job(holdout=1.0), SpecificationError, "holdout is a share of the records"),
-    "none held out": (lambda: job(holdout=0.0), SpecificationError, "holdout is a share of the records"),
-    "nothing to measure on": (
-        lambda: job(holdout=None, evaluation=vfl.Evaluation()),
+    "all held out": (
+        lambda: job(evaluation=vfl.Evaluation(holdout=1.0)),
         SpecificationError,
-        "evaluation measures records that are held out: set holdout=0.2",
+        "holdout is a fraction of the records",
+    ),
+    "none held out": (
+        lambda: job(evaluation=vfl.Evaluation(holdout=0.0)),
+        SpecificationError,
+        "holdout is a fraction of the records",
+    ),
+    "nothing to measure on": (
+        lambda: vfl.Evaluation(holdout=None, loss_cap=1.0),
+        SpecificationError,
+        "are of records that are held out: set holdout=0.2",
     ),
     "more than the budget": (
-        lambda: job(evaluation=vfl.Evaluation(epsilon=2.5)),
+        lambda: job(evaluation=held(epsilon=2.5)),
         PrivacyError,
         r"epsilon = 2\.5 exceeds the job's budget",
     ),
     "a budget without privacy": (
-        lambda: job(epsilon=None, evaluation=vfl.Evaluation(epsilon=1.0)),
+        lambda: job(epsilon=None, evaluation=held(epsilon=1.0)),
         PrivacyError,
         "exceeds the job's budget",
     ),
     "a budget for public records": (
-        lambda: vfl.Evaluation(epsilon=1.0, public=True),
+        lambda: held(epsilon=1.0, public=True),
         PrivacyError,
         "leave one of the two out",
     ),
-    "a cap of nothing": (lambda: vfl.Evaluation(loss_cap=0.0), SpecificationError, "loss_cap must be positive"),
+    "a cap of nothing": (lambda: held(loss_cap=0.0), SpecificationError, "loss_cap must be positive"),
     "a cap on deviances without use": (
-        lambda: job(evaluation=vfl.Evaluation(deviance_cap=1.0)),
+        lambda: job(evaluation=held(deviance_cap=1.0)),
         SpecificationError,
         "deviance_cap has no use under logistic loss",
     ),
     "a cap without use": (
-        lambda: job(evaluation=vfl.Evaluation(error_cap=1.0)),
+        lambda: job(evaluation=held(error_cap=1.0)),
         SpecificationError,
         "error_cap has no use under logistic loss",
     ),
@@ -755,7 +771,7 @@ WRONG: dict[str, tuple[Callable[[], object], type[VflError], str]] = {
                 partition=PARTITION,
                 loss="huber",
                 bounds=BOUNDS,
-                holdout=0.2,
+                evaluation=vfl.Evaluation(holdout=0.2),
                 privacy=vfl.Privacy(epsilon=1.0),
                 solver=vfl.SkGD(clip=1.0),
             ),
@@ -775,12 +791,12 @@ def test_errors_name_the_problem(case: Any) -> None:
 
 
 def test_a_job_file_holds_all_options(tmp_path: Path) -> None:
-    spec = job(evaluation=vfl.Evaluation(epsilon=0.5, loss_cap=3.0), diagnostics=True)
+    spec = job(evaluation=held(diagnostics=True, epsilon=0.5, loss_cap=3.0))
     (tmp_path / "job.toml").write_text(spec.to_toml(), encoding="utf-8")
     again, _ = vfl.Job.from_toml(str(tmp_path / "job.toml"))
     assert again == spec
     assert again.digest == spec.digest != job().digest
-    assert job(evaluation=vfl.Evaluation()) == job()
+    assert job(evaluation=held()) == job()
 
 
 def test_a_measure_that_may_be_perfect_is_too_noisy_to_tell() -> None:

@@ -59,6 +59,10 @@ def table(n: int = N, seed: int = 0, apart: float = 0.3) -> dict[str, np.ndarray
     return {"a0": X[:, 0], "a1": X[:, 1], "b0": X[:, 2], "y": y, "sex": sex}
 
 
+def held(**options: Any) -> vfl.Evaluation:
+    return vfl.Evaluation(**{"holdout": 0.3} | options)
+
+
 def job(*, epsilon: float | None = 2.0, seed: int | None = 3, **options: Any) -> vfl.Job:
     noise = None if seed is None else SeededNoise(seed)
     privacy = None if epsilon is None else vfl.Privacy(epsilon=epsilon, delta=1e-5, noise=noise)
@@ -66,11 +70,10 @@ def job(*, epsilon: float | None = 2.0, seed: int | None = 3, **options: Any) ->
         "partition": PARTITION,
         "bounds": {"*": (-1.0, 1.0)},
         "columns": {"sex": SEX},
-        "holdout": 0.3,
+        "evaluation": vfl.Evaluation(holdout=0.3, fairness=vfl.Fairness(group="sex")),
         "penalty": vfl.L2(0.3),
         "intercept": False,
         "solver": vfl.SkGD(passes=4, clip="coordinate"),
-        "fairness": vfl.Fairness(group="sex"),
     }
     return vfl.Job(privacy=privacy, **(fixed | options))
 
@@ -157,7 +160,12 @@ class TestMeasured:
             groups={"registry": ["sex"], "bank": ["age"]},
         )
         columns = {"sex": SEX, "age": vfl.Categorical(("20s", "30s", "40s"))}
-        spec = job(partition=partition, columns=columns, fairness=vfl.Fairness(group=["age", "sex"]), epsilon=None)
+        spec = job(
+            partition=partition,
+            columns=columns,
+            evaluation=held(fairness=vfl.Fairness(group=["age", "sex"])),
+            epsilon=None,
+        )
         found = train(spec, data).findings["fairness"].measures
         alone = train(job(epsilon=None)).findings["fairness"].measures
         for name, estimate in alone.items():
@@ -185,7 +193,7 @@ class TestMeasured:
             order = rng.permutation(N)[k:]
             columns = {c: data[c][order] for c in PARTITION.wanted(party)}
             sources[party] = {ids[party]: np.array([f"p{i}" for i in order], dtype=object)} | columns
-        spec = job(epsilon=None, id=ids, holdout=0.3)
+        spec = job(epsilon=None, id=ids)
         result = train(spec, sources)
         index = {party: {i: row for row, i in enumerate(source[ids[party]])} for party, source in sources.items()}
         common = sorted(set.intersection(*map(set, index.values())))
@@ -229,7 +237,7 @@ class TestCharged:
         assert 0.99 < plan.epsilon <= 1.0
         result = train(spec)
         assert 0.99 < result.certificate.epsilon <= 1.0
-        without = make_plan(replace(spec, fairness=None, partition=PARTITION.without_groups(), columns={}), N)
+        without = make_plan(replace(spec, evaluation=held(), partition=PARTITION.without_groups(), columns={}), N)
         assert plan.epsilon == pytest.approx(without.epsilon, rel=1e-6)
         sides = {event.part: 0.0 for event, _ in plan.releases if isinstance(event, OnPart)}
         for event, count in plan.releases:
@@ -269,9 +277,11 @@ class TestCharged:
         assert released(job()) == 1
         assert released(job(solver=vfl.solvers.OutputPerturbation())) == 0
         assert released(job(intercept=True)) == 0
-        assert released(job(fairness=vfl.Fairness(group="sex", bound=False))) == 0
+        assert released(job(evaluation=held(fairness=vfl.Fairness(group="sex", bound=False)))) == 0
         whole = make_plan(job(intercept=True), N).problem
-        assert whole.mu == make_plan(job(fairness=vfl.Fairness(group="sex", bound=False)), N).problem.mu
+        assert (
+            whole.mu == make_plan(job(evaluation=held(fairness=vfl.Fairness(group="sex", bound=False))), N).problem.mu
+        )
         assert make_plan(job(), N).problem.mu == pytest.approx(math.sqrt(0.9) * whole.mu, rel=1e-9)
 
     def test_an_interrupted_run_goes_on(self, tmp_path: Path) -> None:
@@ -294,7 +304,7 @@ class TestCharged:
     @pytest.mark.parametrize("bound", [None, False])
     def test_a_solver_that_divides_zcdp_leaves_room_for_it(self, bound: bool | None) -> None:
         fairness = vfl.Fairness(group="sex") if bound is None else vfl.Fairness(group="sex", bound=bound)
-        assert 1.9 < make_plan(job(solver=vfl.solvers.GCD(), fairness=fairness), N).epsilon <= 2.0
+        assert 1.9 < make_plan(job(solver=vfl.solvers.GCD(), evaluation=held(fairness=fairness)), N).epsilon <= 2.0
 
     def test_the_certificate_says_who_sees_groups_and_norms(self) -> None:
         bounded, unbounded = train(job()).certificate, train(job(intercept=True)).certificate
@@ -315,8 +325,8 @@ class TestCharged:
 
     @pytest.mark.parametrize("kind", ["bound", "thresholds"])
     def test_ray_agrees_to_the_bit(self, parties_on_ray: SharedParties, kind: str) -> None:
-        options: dict[str, Any] = {} if kind == "bound" else {"bound": False, "thresholds": True}
-        spec = job(fairness=vfl.Fairness(group="sex", **options))
+        options: dict[str, Any] = {} if kind == "bound" else {"bound": False, "threshold_per_group": True}
+        spec = job(evaluation=held(fairness=vfl.Fairness(group="sex", **options)))
         here, there = train(spec, watch=lambda event: None), parties_on_ray.train(spec, table())
         assert here.w.tobytes() == there.w.tobytes()
         assert here.findings == there.findings
@@ -459,8 +469,8 @@ class TestLost:
 
 class TestThresholds:
     def spec(self, **options: Any) -> vfl.Job:
-        fairness = vfl.Fairness(group="sex", bound=False, thresholds=True)
-        return job(**({"fairness": fairness, "intercept": True} | options))
+        fairness = vfl.Fairness(group="sex", bound=False, threshold_per_group=True)
+        return job(**({"evaluation": held(fairness=fairness), "intercept": True} | options))
 
     def test_they_close_the_gap_on_the_other_half(self) -> None:
         data = table(20_000, 4, 1.0)
@@ -502,17 +512,29 @@ class TestThresholds:
 class TestRefused:
     """In a sentence, before anything is read or charged."""
 
+    def test_a_comparison_of_another_type_or_without_held_out_records(self) -> None:
+        for options, said in (
+            ({"fairness": "sex"}, "fairness must be vfl.Fairness"),
+            ({"holdout": None}, "set holdout=0.2"),
+        ):
+            with pytest.raises(SpecificationError, match=said):
+                held(**{"fairness": vfl.Fairness(group="sex")} | options)
+
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"fairness": vfl.Fairness(group="sexx")}, "no party holds a column 'sexx' (did you mean 'sex'?)"),
+            (
+                {"evaluation": held(fairness=vfl.Fairness(group="sexx"))},
+                "no party holds a column 'sexx' (did you mean 'sex'?)",
+            ),
             ({"columns": {}}, "it is declared as numbers"),
-            ({"fairness": vfl.Fairness(group=["sex", "a0"])}, "column 'a0' does not fit: it is declared as numbers"),
+            (
+                {"evaluation": held(fairness=vfl.Fairness(group=["sex", "a0"]))},
+                "column 'a0' does not fit: it is declared as numbers",
+            ),
             ({"columns": {"sex": vfl.Categorical(tuple(range(17)))}}, "it has 17"),
-            ({"holdout": None}, "measured on records that are held out"),
             ({"loss": "huber", "bounds": {"*": (-1, 1), "y": (-1, 1)}}, "predicts numbers"),
-            ({"fairness": None}, "lists 'sex' in groups, and fairness does not compare by it"),
-            ({"fairness": "sex"}, 'fairness must be vfl.Fairness(group="COLUMN"), or None'),
+            ({"evaluation": held()}, "lists 'sex' in groups, and fairness does not compare by it"),
             ({"id": "sex"}, "is also a feature or the label"),
         ],
     )
@@ -531,8 +553,8 @@ class TestRefused:
             {"share": 1.0},
             {"distance_share": 0},
             {"bound": 1},
-            {"thresholds": True},  # and a bound
-            {"group": ["a", "b"], "bound": False, "thresholds": True},
+            {"threshold_per_group": True},  # and a bound
+            {"group": ["a", "b"], "bound": False, "threshold_per_group": True},
         ],
     )
     def test_by_the_specification(self, options: dict[str, Any]) -> None:
@@ -557,7 +579,13 @@ class TestRefused:
     def test_no_budget_is_left_for_training(self) -> None:
         privacy = vfl.Privacy(epsilon=1.0, class_balance=0.6)
         with pytest.raises(PrivacyError, match="leave no budget for training"):
-            make_plan(replace(job(fairness=vfl.Fairness(group="sex", distance_share=0.5)), privacy=privacy), N)
+            make_plan(
+                replace(
+                    job(evaluation=held(fairness=vfl.Fairness(group="sex", distance_share=0.5))),
+                    privacy=privacy,
+                ),
+                N,
+            )
 
     @pytest.mark.parametrize("cell", ["x", None, 3])
     def test_a_cell_without_a_declared_category_is_its_owners_error(self, cell: object) -> None:
@@ -586,16 +614,21 @@ class TestRefused:
 class TestUnchanged:
     def test_a_job_without_fairness_is_written_without_it(self) -> None:
         partition = vfl.FeaturePartition({"bank": ["a0", "a1"], "telco": ["b0"]}, label=("telco", "y"))
-        spec = vfl.Job(partition=partition, bounds={"*": (-1, 1)}, privacy=vfl.Privacy(epsilon=1.0), holdout=0.25)
+        spec = vfl.Job(
+            partition=partition,
+            bounds={"*": (-1, 1)},
+            privacy=vfl.Privacy(epsilon=1.0),
+            evaluation=vfl.Evaluation(holdout=0.25),
+        )
         assert "fairness" not in spec.to_dict()
         assert "groups" not in spec.to_dict()["partition"]
 
     def test_a_job_file_says_the_same(self, tmp_path: Path) -> None:
         for fairness in (
             vfl.Fairness(group="sex"),
-            vfl.Fairness(group="sex", notions=["parity"], bound=False, thresholds=True, share=0.3),
+            vfl.Fairness(group="sex", notions=["parity"], bound=False, threshold_per_group=True, share=0.3),
         ):
-            spec = job(fairness=fairness, seed=None)
+            spec = job(evaluation=held(fairness=fairness), seed=None)
             jobfile.write(spec, tmp_path / "job.toml")
             again, _ = jobfile.read(tmp_path / "job.toml")
             assert again == spec
@@ -603,7 +636,7 @@ class TestUnchanged:
             assert again.fairness == fairness
 
     def test_an_estimate_without_intervals_is_written_as_before(self) -> None:
-        found = train(job(fairness=None, partition=PARTITION.without_groups(), columns={})).findings
+        found = train(job(evaluation=held(), partition=PARTITION.without_groups(), columns={})).findings
         assert set(found) == {"held out"}
         for measure in found["held out"].to_dict()["measures"].values():
             assert set(measure) <= {"value", "error", "interval", "baseline", "best", "cap"}
@@ -620,8 +653,14 @@ class TestNeighbours:
 
     @pytest.mark.parametrize("fairness", ["bound", "thresholds"])
     def test_replacing_a_record(self, fairness: str) -> None:
-        options: dict[str, Any] = {"bound": True} if fairness == "bound" else {"bound": False, "thresholds": True}
-        spec = job(fairness=vfl.Fairness(group="sex", **options), seed=None, solver=vfl.SkGD(passes=2))
+        options: dict[str, Any] = (
+            {"bound": True} if fairness == "bound" else {"bound": False, "threshold_per_group": True}
+        )
+        spec = job(
+            evaluation=held(fairness=vfl.Fairness(group="sex", **options)),
+            seed=None,
+            solver=vfl.SkGD(passes=2),
+        )
         apart = spec.split.held_out(120)
         for record in (int(apart.nonzero()[0][0]), int((~apart).nonzero()[0][0])):
             sex = "f" if table(120)["sex"][record] == "m" else "m"

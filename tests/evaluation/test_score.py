@@ -74,7 +74,11 @@ def test_the_cap_of_deviances_is_declared_or_follows_from_the_bounds(given, cap)
 
 def job(**changes):
     partition = vfl.FeaturePartition({"a": ["x"]}, label=("a", "y"))
-    options = {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-6), "holdout": 0.2, "bounds": {"x": (-1, 1)}}
+    options = {
+        "privacy": vfl.Privacy(epsilon=1.0, delta=1e-6),
+        "evaluation": vfl.Evaluation(holdout=0.2),
+        "bounds": {"x": (-1, 1)},
+    }
     return vfl.Job(partition=partition, **options | changes)
 
 

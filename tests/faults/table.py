@@ -67,8 +67,7 @@ def job() -> vfl.Job:
         bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
         privacy=vfl.Privacy(epsilon=1.0, delta=DELTA),
         solver=vfl.SkGD(passes=10, block_size=1, sweep="block", clip="coordinate"),
-        holdout=0.25,
-        evaluation=vfl.Evaluation(),
+        evaluation=vfl.Evaluation(holdout=0.25),
     )
 
 

@@ -473,7 +473,7 @@ class TestSkip:
         """A party lost in training is not asked for held-out margins.
 
         A loss during these ends the run, which can be resumed."""
-        spec = dataclasses.replace(job(), holdout=0.25, evaluation=vfl.Evaluation())
+        spec = dataclasses.replace(job(), evaluation=vfl.Evaluation(holdout=0.25))
         undisturbed = Lossy(spec, times=0)
         drive(undisturbed, SKIP)
         last = len(undisturbed.asked) - 1
@@ -553,7 +553,7 @@ class TestLedger:
     @pytest.mark.parametrize("at", ["the moments", "the held out"])
     def test_lost_for_good_then_resumed(self, tmp_path: Path, at: str, noise: str, faults: Faults) -> None:
         """The run ends without an outcome. With the party back it continues, and pays for the lost releases."""
-        spec = dataclasses.replace(job(noise=noise), holdout=0.25, evaluation=vfl.Evaluation())
+        spec = dataclasses.replace(job(noise=noise), evaluation=vfl.Evaluation(holdout=0.25))
         undisturbed = Lossy(spec, times=0)
         whole = drive(undisturbed, faults)[1]
         of_shop = [number for number, (_, parties) in enumerate(undisturbed.asked) if "shop" in parties]

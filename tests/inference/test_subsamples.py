@@ -224,8 +224,8 @@ def test_intervals_are_those_of_students_t():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"holdout": 0.2}, "leave holdout out"),
-        ({"diagnostics": True}, "leave diagnostics out"),
+        ({"evaluation": vfl.Evaluation(holdout=0.2)}, "leave holdout out"),
+        ({"evaluation": vfl.Evaluation(holdout=None, diagnostics=True)}, "leave diagnostics out"),
         ({"loss": "logistic", "privacy": {"class_balance": 0.1}}, "leave class_balance out"),
         ({"solver": vfl.solvers.GD()}, "use SkGD"),
         ({"penalty": vfl.L1(0.1)}, "bias of a penalty"),

@@ -348,7 +348,7 @@ def test_errors_follow_from_the_facts_of_a_loss_and_not_from_its_name(monkeypatc
         {"penalty": vfl.L1(0.1)},
         {"penalty": vfl.L2(0.1)},
         {"loss": "smoothed_hinge"},
-        {"holdout": 0.2},
+        {"evaluation": vfl.Evaluation(holdout=0.2)},
     ],
 )
 def test_exact_errors_are_refused_where_they_would_leak_or_mislead(options: dict[str, Any]) -> None:

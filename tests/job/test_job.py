@@ -326,11 +326,9 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
                     "vfl.losses.Huber(width=2.0), not 3"
                 ),
             ),
-            ("holdout", "0.2", "holdout must be a number, 0.2, not '0.2'"),
             ("evaluation", True, "evaluation must be vfl.Evaluation(...), or None, not True"),
             ("bounds", [(0, 1)], "bounds must be a mapping, {column: (low, high)}, not [(0, 1)]"),
             ("fill", 0.0, "fill must be a mapping, {column: value}, not 0.0"),
-            ("diagnostics", "no", "diagnostics must be True or False, not 'no'"),
             ("name", None, "name must be text, not None"),
             ("dataset", 7, "dataset must be text, or None, not 7"),
         )
@@ -729,12 +727,12 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], tuple[str, ...]]] =
     "a hold-out of the simulation": (
         ("[ray]", "[simulation]\nholdout = 0.2\n[ray]"),
         JobFileError,
-        ("move holdout out of [simulation], above the tables",),
+        ("move holdout from [simulation] to [evaluation]",),
     ),
     "a hold-out in words": (
-        ("format = 1", "format = 1\nholdout = 'some'"),
+        ("format = 1", "format = 1\nevaluation.holdout = 'some'"),
         JobFileError,
-        ("holdout must be a number, not 'some'",),
+        ("[evaluation]: holdout must be a number, not 'some'",),
     ),
     "an unknown key of evaluation": (
         ("[ray]", "[evaluation]\nepsilom = 1.0\n[ray]"),
@@ -923,7 +921,7 @@ class TestSet:
         assert read(tmp_path, FILE, "fill.calls=3")[0].fill == {"calls": 3}
 
     def test_an_empty_override_takes_a_value_out(self, tmp_path: Path) -> None:
-        assert read(tmp_path, FILE, "holdout=0.25", "holdout=")[0].holdout is None
+        assert read(tmp_path, FILE, "evaluation.holdout=0.25", "evaluation=")[0].holdout is None
         assert read(tmp_path, FILE, "solver.passes=")[0].solver == vfl.SkGD()
 
     def test_the_last_override_wins(self, tmp_path: Path) -> None:
@@ -1196,16 +1194,14 @@ class TestDroppedColumns:
 
 
 def test_replace_can_remove_the_hold_out() -> None:
-    from dataclasses import replace
-
     partition = vfl.FeaturePartition({"a": ["x"]}, label=("a", "y"))
     plain = vfl.Job(partition=partition, privacy=None, bounds={"x": (0, 1)})
-    held = replace(plain, holdout=0.2)
-    assert held == replace(plain, holdout=0.2, evaluation=vfl.Evaluation())
-    assert replace(held, holdout=None) == plain
-    for asked in (replace(held, evaluation=vfl.Evaluation()), replace(held, evaluation=vfl.Evaluation(public=True))):
+    held = dataclasses.replace(plain, evaluation=vfl.Evaluation(holdout=0.2))
+    assert held == dataclasses.replace(plain, evaluation=vfl.Evaluation())
+    assert dataclasses.replace(held, evaluation=None) == plain
+    for measured in ({"public": True}, {"fairness": vfl.Fairness(group="x")}):
         with pytest.raises(SpecificationError, match="held out"):
-            replace(asked, holdout=None)
+            vfl.Evaluation(holdout=None, **measured)
 
 
 TAKES_A_JOB: dict[str, Callable[[Any], Any]] = {

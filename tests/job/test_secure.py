@@ -45,8 +45,16 @@ def test_every_solver_and_loss_is_offered_or_refused(solver: str, loss: str) -> 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no privacy": ({"privacy": None}, PrivacyError, "the released sums are exact gradients"),
-    "a hold-out": ({"holdout": 0.2}, SpecificationError, "measures held-out records .*: leave holdout out"),
-    "diagnostics": ({"diagnostics": True}, SpecificationError, "leave diagnostics out"),
+    "a hold-out": (
+        {"evaluation": vfl.Evaluation(holdout=0.2)},
+        SpecificationError,
+        "measures held-out records .*: leave holdout out",
+    ),
+    "diagnostics": (
+        {"evaluation": vfl.Evaluation(holdout=None, diagnostics=True)},
+        SpecificationError,
+        "leave diagnostics out",
+    ),
     "moments of the data": (
         {"privacy": vfl.Privacy(epsilon=1.0, smoothness="data")},
         SpecificationError,

@@ -41,14 +41,14 @@ BOUNDS = {"bank.age": (18, 90), "shop.age": (0, 10), "shop.y": (0, 1), "bank.inc
 
 def job(**options: Any) -> vfl.Job:
     given = {"partition": PARTITION, "columns": COLUMNS, "bounds": BOUNDS, "penalty": vfl.L2(1e-3), "id": "id"}
-    fairness = {"holdout": 0.5, "fairness": vfl.Fairness(group="shop.sex")}
+    fairness = {"evaluation": vfl.Evaluation(holdout=0.5, fairness=vfl.Fairness(group="shop.sex"))}
     return vfl.Job(**given | {"privacy": vfl.Privacy(epsilon=4.0, delta=1e-6)} | fairness | options)
 
 
 def without_fairness(**options: Any) -> vfl.Job:
     # Without a tolerance no pass is extrapolated: extrapolation turns the rounding of another row order into 1e-7.
     solver = vfl.SkGD(passes=300, tol=None)
-    none = {"holdout": None, "fairness": None, "privacy": None, "columns": PLAIN, "solver": solver}
+    none = {"evaluation": None, "privacy": None, "columns": PLAIN, "solver": solver}
     return job(partition=PARTITION.without_groups(), **none | options)
 
 

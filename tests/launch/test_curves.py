@@ -75,12 +75,12 @@ def job(curve: Any = None, *, paired: bool = True, **options: Any) -> vfl.Job:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[vfl.Result, Path]:
     folder = tmp_path_factory.mktemp("curves") / "run"
-    return vfl.train(job(holdout=0.2), table(), at="inprocess", output=folder), folder
+    return vfl.train(job(evaluation=vfl.Evaluation(holdout=0.2)), table(), at="inprocess", output=folder), folder
 
 
 def test_one_run_finds_its_knots_and_spends_one_budget(run: tuple[vfl.Result, Path]) -> None:
     result, folder = run
-    plan = vfl.plan(job(holdout=0.2), N)
+    plan = vfl.plan(job(evaluation=vfl.Evaluation(holdout=0.2)), N)
     assert 1.99 < plan.epsilon <= 2.0
     assert plan.epsilon == pytest.approx(result.certificate.epsilon)
     assert list(result.knots) == ["age", "amount", "calls"]
@@ -92,7 +92,11 @@ def test_one_run_finds_its_knots_and_spends_one_budget(run: tuple[vfl.Result, Pa
     report = verify_run(folder)
     assert report.ok
     assert {check.name: check.holds for check in report.checks}["knots"]
-    line = vfl.train(job(columns={"tariff": vfl.Categorical(("S", "M"))}, holdout=0.2), table(), at="inprocess")
+    line = vfl.train(
+        job(columns={"tariff": vfl.Categorical(("S", "M"))}, evaluation=vfl.Evaluation(holdout=0.2)),
+        table(),
+        at="inprocess",
+    )
     right, left = ((own.predict(table()) == table()["y"]).mean() for own in (result, line))
     assert right > left + 0.05
 
@@ -178,7 +182,7 @@ def test_pairs_at_a_small_budget_are_products_of_lines() -> None:
 def test_declared_knots_cost_nothing(run: tuple[vfl.Result, Path]) -> None:
     result, _ = run
     assert vfl.plan(result.applied, N).knots is None
-    declared = replace(result.applied, privacy=None, holdout=None)
+    declared = replace(result.applied, privacy=None, evaluation=None)
     assert vfl.train(declared, table(), at="inprocess").certificate.knots == {}
 
 
@@ -389,7 +393,7 @@ def test_records_in_another_order_are_aligned_with_the_cells_that_wait_for_knots
 
 
 def test_organisations_find_the_same_knots_and_model(tmp_path: Path) -> None:
-    spec, data = job(holdout=0.2), table(600)
+    spec, data = job(evaluation=vfl.Evaluation(holdout=0.2)), table(600)
     here = vfl.train(spec, data, at="inprocess")
     with federation(tmp_path) as joined:
         for name, source in sources_of(spec, data).items():
@@ -404,7 +408,7 @@ def test_organisations_find_the_same_knots_and_model(tmp_path: Path) -> None:
 
 def test_ray_finds_the_same_knots_and_model(parties_on_ray: SharedParties) -> None:
     """Curves in row shards: tests/coordinator/test_shards.py."""
-    spec, data = job(holdout=0.2), table(600)
+    spec, data = job(evaluation=vfl.Evaluation(holdout=0.2)), table(600)
     here, there = vfl.train(spec, data, at="inprocess"), parties_on_ray.train(spec, data)
     assert there.knots == here.knots
     assert there.w.tobytes() == here.w.tobytes()

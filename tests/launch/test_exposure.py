@@ -94,7 +94,7 @@ def test_predictions_and_the_export_are_rates(table: dict[str, np.ndarray], refe
 
 
 def test_shards_sparse_columns_and_alignment_give_the_same_model(table: dict[str, np.ndarray]) -> None:
-    noised = job(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2)), holdout=0.2)
+    noised = job(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2)), evaluation=vfl.Evaluation(holdout=0.2))
     assert np.array_equal(fitted(noised, table, at=vfl.InProcess(shards=3)).coef_, fitted(noised, table).coef_)
     spec = job(sparse=["bank"])
     whole = fitted(spec, table)
@@ -120,7 +120,7 @@ def test_the_label_party_may_hold_a_sparse_matrix(table: dict[str, np.ndarray]) 
 
 
 def test_measures_count_the_exposure(table: dict[str, np.ndarray]) -> None:
-    spec = job(holdout=0.3, evaluation=vfl.Evaluation(public=True))
+    spec = job(evaluation=vfl.Evaluation(holdout=0.3, public=True))
     found = fitted(spec, table)
     apart = spec.split.held_out(N)  # type: ignore[union-attr]
     held = {name: column[apart] for name, column in table.items()}
@@ -148,7 +148,7 @@ def test_a_shard_of_new_records_adds_its_offsets(table: dict[str, np.ndarray]) -
 
 
 def test_the_objective_has_offsets_too(table: dict[str, np.ndarray]) -> None:
-    found = fitted(job(diagnostics=True), table)
+    found = fitted(job(evaluation=vfl.Evaluation(holdout=None, diagnostics=True)), table)
     v = found.decision_function({name: table[name] for name in "abc"}) + np.log(table["years"])
     loss = LOSS.value(v, table["y"]).mean()
     assert found.findings["diagnostics"].measures["loss"].value == pytest.approx(loss, abs=1e-9)
@@ -240,7 +240,7 @@ def test_a_constant_rate_explains_what_the_exposure_explains(loss: str) -> None:
     found = vfl.train(spec, table)
     rates, weights = table.y / table.e, table.e ** (2.0 - power)
     d2 = d2_tweedie_score(rates, found.predict(table), sample_weight=weights, power=power)
-    held = replace(spec, holdout=0.5, evaluation=vfl.Evaluation(public=True))
+    held = replace(spec, evaluation=vfl.Evaluation(holdout=0.5, public=True))
     public = vfl.train(held, table).findings["held out"]
     for measures in [vfl.evaluate(found, table, at=vfl.InProcess(shards=k)).measures for k in (1, 3)]:
         assert measures["d2"].value == pytest.approx(d2, abs=1e-4)
@@ -255,7 +255,7 @@ def test_noisy_r2_and_d2_of_a_model_without_signal_cover_zero(loss: str) -> None
     spec, table, _ = _signalless(loss)
     for seed in range(3):
         privacy = vfl.Privacy(epsilon=5.0, noise=vfl.SeededNoise(seed))
-        spec = replace(spec, privacy=privacy, solver=vfl.SkGD(passes=2), holdout=0.4)
+        spec = replace(spec, privacy=privacy, solver=vfl.SkGD(passes=2), evaluation=vfl.Evaluation(holdout=0.4))
         for name, measure in vfl.train(spec, table, at="inprocess").findings["held out"].measures.items():
             if name in ("r2", "d2"):
                 assert measure.interval[0] <= 0.02

@@ -33,7 +33,12 @@ def train(output: Path | None = None, **options: Any) -> vfl.Result:
         name="credit",
         partition=vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, label=("bank", "y")),
         bounds={"*": (-1.0, 1.0)},
-        **{"privacy": vfl.Privacy(epsilon=2.0, delta=1e-6), "solver": vfl.SkGD(passes=2), "holdout": 0.3} | options,
+        **{
+            "privacy": vfl.Privacy(epsilon=2.0, delta=1e-6),
+            "solver": vfl.SkGD(passes=2),
+            "evaluation": vfl.Evaluation(holdout=0.3),
+        }
+        | options,
     )
     return vfl.train(job, table, at="inprocess", output=output)
 
@@ -41,7 +46,7 @@ def train(output: Path | None = None, **options: Any) -> vfl.Result:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("tracked") / "run"
-    train(folder, diagnostics=True)
+    train(folder, evaluation=vfl.Evaluation(holdout=None, diagnostics=True))
     return folder
 
 

@@ -207,7 +207,7 @@ def test_a_ledger_with_both_runs_changes_no_claim(tmp_path: Path) -> None:
 
 def test_every_door_to_a_start_is_flagged(laundered: tuple[Result, Result, Result], tmp_path: Path) -> None:
     """Job files, tunes, and the counts of a monitored model; a data set refuses a start without a stated cost."""
-    job = starting_from(unseeded(1.0, holdout=0.3), laundered[0])
+    job = starting_from(unseeded(1.0, evaluation=vfl.Evaluation(holdout=0.3)), laundered[0])
     path = tmp_path / "job.toml"
     jobfile.write(job, path)
     assert flags_of(jobfile.read(path)[0]) == flags_of(job) != ()

@@ -150,7 +150,7 @@ def test_a_run_that_can_learn_nothing_says_so_at_its_end(tmp_path: Path, call: C
 
 def test_a_model_that_measures_worse_than_a_constant_is_named() -> None:
     """Labels that turn in the held-out records make the ranking worse than a coin."""
-    job = replace(JOB, privacy=None, holdout=0.3)
+    job = replace(JOB, privacy=None, evaluation=vfl.Evaluation(holdout=0.3))
     assert job.split is not None
     data = table(2000)
     y = data["x0"] > 0

@@ -123,7 +123,9 @@ def test_every_part_gives_the_same_bits(loss: str, classes: Any, solver: Any, ta
     bounds = BOUNDS if loss in ("squared", "huber") else {"*": (-1, 1), "s": (0.0, HIGH)}
     options: dict[str, Any] = {} if classes is None else {"classes": classes}
     privacy = vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2))
-    spec = job(loss=loss, bounds=bounds, solver=solver, privacy=privacy, holdout=0.2, **options)
+    spec = job(
+        loss=loss, bounds=bounds, solver=solver, privacy=privacy, evaluation=vfl.Evaluation(holdout=0.2), **options
+    )
     whole = fitted(spec, data)
     assert np.array_equal(fitted(spec, data, at=vfl.InProcess(shards=3)).coef_, whole.coef_)
     (_, visits), (_, single) = in_process(spec, data), in_process(spec, data, expand=True)
@@ -158,7 +160,7 @@ def test_a_record_of_weight_0_changes_nothing(table: dict[str, np.ndarray]) -> N
 
 
 def test_measures_count_every_record_once(table: dict[str, np.ndarray]) -> None:
-    spec = job(holdout=0.3, evaluation=vfl.Evaluation(public=True))
+    spec = job(evaluation=vfl.Evaluation(holdout=0.3, public=True))
     found = fitted(spec, table)
     apart = spec.split.held_out(N)  # type: ignore[union-attr]
     held = {name: column[apart] for name, column in table.items()}

@@ -106,7 +106,7 @@ def test_wide_bounds_of_the_label_are_named_with_the_range_of_most_labels(far: v
 @pytest.mark.parametrize("half", [4.0, 16.0])
 def test_bounds_that_fit_the_labels_say_nothing(half: float) -> None:
     for solver in (vfl.SkGD(passes=3), vfl.solvers.GD(passes=3)):
-        job = label_job(half, solver=solver, holdout=0.3)
+        job = label_job(half, solver=solver, evaluation=vfl.Evaluation(holdout=0.3))
         assert wide_bounds(vfl.train(job, numbers(), at="inprocess")) == ()
 
 
@@ -115,7 +115,9 @@ def test_rare_labels_far_out_keep_the_bounds(far: vfl.Result) -> None:
 
 
 def test_errors_on_a_hold_out_show_wide_bounds_of_the_label() -> None:
-    job = label_job(400.0, solver=vfl.solvers.GD(passes=1, step_size=1e-9, label_share=0.5), holdout=0.5)
+    job = label_job(
+        400.0, solver=vfl.solvers.GD(passes=1, step_size=1e-9, label_share=0.5), evaluation=vfl.Evaluation(holdout=0.5)
+    )
     privacy = vfl.Privacy(epsilon=20.0, noise=vfl.SeededNoise(0))
     found = vfl.train(replace(job, privacy=privacy), numbers(), at="inprocess")
     (said,) = wide_bounds(found)

@@ -29,23 +29,23 @@ POLICY = 'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon =
 SKGD = vfl.SkGD(passes=2, block_size=1)
 PAIRED = vfl.FeaturePartition({"bank": ("a", "ab", "b"), "telco": ("c",)}, label=("telco", "y"))
 ASKED: dict[str, dict[str, Any]] = {
-    "a hold-out": {"holdout": 0.4},
-    "a hold-out, public": {"holdout": 0.4, "evaluation": vfl.Evaluation(public=True)},
-    "thresholds": {"holdout": 0.4, "evaluation": vfl.Evaluation(thresholds=[0.2, 0.5])},
-    "a threshold of least cost": {"holdout": 0.4, "evaluation": vfl.Evaluation(cost={"missed": 5, "false_alarm": 1})},
-    "diagnostics": {"diagnostics": True},
+    "a hold-out": {"evaluation": vfl.Evaluation(holdout=0.4)},
+    "a hold-out, public": {"evaluation": vfl.Evaluation(holdout=0.4, public=True)},
+    "thresholds": {"evaluation": vfl.Evaluation(holdout=0.4, thresholds=[0.2, 0.5])},
+    "a threshold of least cost": {"evaluation": vfl.Evaluation(holdout=0.4, cost={"missed": 5, "false_alarm": 1})},
+    "diagnostics": {"evaluation": vfl.Evaluation(holdout=None, diagnostics=True)},
     "no intercept, unscaled": {"intercept": False, "scaling": "none"},
     "float32": {"storage": "float32"},
     "a class balance": {"privacy": {"class_balance": 0.1}},
     "exact moments": {"privacy": {"smoothness": "data"}},
     "moments by the bounds": {"privacy": {"smoothness": "bounds"}},
     "missing cells": {"columns": {"a": vfl.Numeric(bounds=(-1.0, 1.0), missing="indicator")}, "bounds": {"*": (-1, 1)}},
-    "curves": {"columns": {"*": vfl.Curve(4)}, "holdout": 0.4},
+    "curves": {"columns": {"*": vfl.Curve(4)}, "evaluation": vfl.Evaluation(holdout=0.4)},
     "a pair of curves": {
         "partition": PAIRED,
         "columns": {"*": vfl.Curve(pieces=4), "ab": vfl.columns.Pair("a", "b", pieces=3)},
         "bounds": {"*": (-1, 1)},
-        "holdout": 0.4,
+        "evaluation": vfl.Evaluation(holdout=0.4),
     },
     "a pair with missing cells": {
         "partition": PAIRED,
@@ -77,7 +77,7 @@ def test_a_loss(loss: str, pair: Any) -> None:
 @pytest.mark.parametrize("bounded", [True, False])
 def test_deviances_of_a_record_held_out(loss: str, bounded: bool) -> None:
     """The record's label is at either end. Under a low cap, the deviances are clamped at one of them."""
-    spec = job(SKGD, loss, holdout=0.4, evaluation=vfl.Evaluation(deviance_cap=None if bounded else 1e-3))
+    spec = job(SKGD, loss, evaluation=vfl.Evaluation(holdout=0.4, deviance_cap=None if bounded else 1e-3))
     assert spec.split is not None
     record = int(np.flatnonzero(spec.split.held_out(N))[0])
     tables = [replaced(table(loss), record, y=end) for end in ENDS[loss]]
@@ -94,7 +94,7 @@ BAD = (0.0, -5e-324, -np.inf, np.inf, 1e300)
 @pytest.mark.parametrize("cell", BAD)
 @pytest.mark.parametrize(
     "option",
-    [{}, {"solver": vfl.solvers.GD(passes=2)}, {"holdout": 0.4}, {"loss": "tweedie"}],
+    [{}, {"solver": vfl.solvers.GD(passes=2)}, {"evaluation": vfl.Evaluation(holdout=0.4)}, {"loss": "tweedie"}],
     ids=["", "GD", "hold-out", "tweedie"],
 )
 def test_exposure(cell: float, option: dict[str, Any]) -> None:
@@ -271,7 +271,7 @@ def test_whole_runs_of_any_job(data: st.DataObject) -> None:
             st.sampled_from([vfl.L2(0.1), NoPenalty(), vfl.L1(0.1), ElasticNet(0.1, 0.5), Box(-1, 1)])
         ),
         "intercept": data.draw(st.booleans()),
-        "holdout": data.draw(st.sampled_from([None, 0.4])),
+        "evaluation": vfl.Evaluation(holdout=data.draw(st.sampled_from([None, 0.4]))),
         "storage": data.draw(st.sampled_from(["float64", "float32"])),
         "fill": dict.fromkeys("abc", 0.0),
     }

@@ -61,7 +61,7 @@ JOBS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 def job(name: str, **options: Any) -> vfl.Job:
     solver, loss, own = JOBS[name]
-    return setting.job(solver, loss, holdout=0.25, **own, **options)
+    return setting.job(solver, loss, evaluation=vfl.Evaluation(holdout=0.25), **own, **options)
 
 
 def noted(spec: Any, party: str) -> list[tuple[Query, Records, ReleaseKey]]:

@@ -74,8 +74,7 @@ def job(**options: Any) -> vfl.Job:
         "columns": {"sex": vfl.Boolean()},
         "bounds": {"a": (-1, 1), "b": (-1, 1)},
         "privacy": vfl.Privacy(epsilon=1.0),
-        "holdout": 0.5,
-        "fairness": vfl.Fairness(group="sex"),
+        "evaluation": vfl.Evaluation(holdout=0.5, fairness=vfl.Fairness(group="sex")),
     }
     return vfl.Job(**(fixed | options))
 

@@ -62,7 +62,11 @@ WEAK = {"penalty": vfl.L2(1e-3)}
 OTHERS = {
     "pieces": setting.job(NoisyGram(), "squared", partition=THREE),
     "slopes": setting.job(
-        vfl.SkGD(passes=2), "squared", privacy={"epsilon": 60.0, "inference": True}, holdout=0.25, **WEAK
+        vfl.SkGD(passes=2),
+        "squared",
+        privacy={"epsilon": 60.0, "inference": True},
+        evaluation=vfl.Evaluation(holdout=0.25),
+        **WEAK,
     ),
     "slopes in pieces": setting.job(
         vfl.SkGD(passes=2), "squared", partition=THREE, privacy={"epsilon": 60.0, "inference": True}, **WEAK

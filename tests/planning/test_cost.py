@@ -95,7 +95,7 @@ COUNTED: tuple[dict[str, Any], ...] = (
     {"solver": vfl.SkGD(**FOUR, parallel=2)},
     {"solver": vfl.SkGD(passes=10), "loss": "squared", "privacy": replace(SEEDED, epsilon=100.0)},
     {"solver": vfl.SkGD(**FOUR), "loss": "multinomial", "classes": (0, 1)},
-    {"solver": vfl.SkGD(**FOUR), "holdout": 0.3, "evaluation": vfl.Evaluation()},
+    {"solver": vfl.SkGD(**FOUR), "evaluation": vfl.Evaluation(holdout=0.3)},
     {"solver": vfl.solvers.GD(passes=12)},
     {"solver": vfl.solvers.GCD(rounds=10)},
 )
@@ -321,7 +321,7 @@ def test_a_machine_is_measured_without_ray() -> None:
 @pytest.mark.parametrize("name", sorted(set(SOLVERS) - {"NoisyGram"}))
 @pytest.mark.parametrize("delta", [1e-6, None])
 def test_a_job_is_refused_before_its_n_is_known_only_if_every_n_costs_too_much(name: str, delta: float | None) -> None:
-    spec = tuning_job(solver=SOLVERS[name](), holdout=None, privacy=vfl.Privacy(epsilon=1.0, delta=delta))
+    spec = tuning_job(solver=SOLVERS[name](), evaluation=None, privacy=vfl.Privacy(epsilon=1.0, delta=delta))
     least = cheapest(spec)  # raises for no job that some n lets run
     for n_records in (300, 100_000):
         made = plan(spec, n_records)

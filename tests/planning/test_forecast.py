@@ -118,7 +118,7 @@ def test_the_gain_is_that_of_normal_scores() -> None:
 
 
 def test_held_out_records_are_not_counted() -> None:
-    whole, split = forecast(job(), 1000), forecast(job(holdout=0.2), 1000)
+    whole, split = forecast(job(), 1000), forecast(job(evaluation=vfl.Evaluation(holdout=0.2)), 1000)
     assert split.n_records < whole.n_records == 1000
     assert split.missed[0] > whole.missed[0]
 

@@ -16,7 +16,7 @@ from vfl.planning.cost import JOINING, Link, Transfer
 
 N = 4000
 JOBS: dict[str, dict[str, Any]] = {
-    "held out": {"holdout": 0.25},
+    "held out": {"evaluation": vfl.Evaluation(holdout=0.25)},
     "classes": {"loss": "multinomial", "classes": (0, 1, 2)},
     "one column at a time": {"solver": vfl.SkGD(passes=3, block_size=1)},
     "on shares": {"trust": "secure", "solver": vfl.SkGD(passes=3, block_size=1)},

@@ -13,9 +13,13 @@ from vfl.planning import Plan
 
 N = 600
 OPTIONS: dict[str, dict[str, Any]] = {
-    "classes, held out": {"holdout": 0.25},
+    "classes, held out": {"evaluation": vfl.Evaluation(holdout=0.25)},
     "classes, without intercept": {"intercept": False},
-    "numbers, held out": {"loss": "squared", "bounds": {"*": (-1, 1), "y": (0, 1)}, "holdout": 0.25},
+    "numbers, held out": {
+        "loss": "squared",
+        "bounds": {"*": (-1, 1), "y": (0, 1)},
+        "evaluation": vfl.Evaluation(holdout=0.25),
+    },
     "a cap per coordinate": {"solver": vfl.SkGD(passes=3, clip="coordinate")},
     "class balance": {"privacy": vfl.Privacy(epsilon=2.0, class_balance=0.1)},
 }

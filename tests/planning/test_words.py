@@ -28,7 +28,7 @@ FORMULAS = ("κ", "μ", "√", "Σ", "‖", "L_{", "γ", "sigma", "Gaussian (")
 )
 @pytest.mark.parametrize("holdout", [None, 0.2])
 def test_the_outline_has_no_formula(solver: object, holdout: float | None) -> None:
-    job = replace(JOB, holdout=holdout, **({} if solver is None else {"solver": solver}))
+    job = replace(JOB, evaluation=vfl.Evaluation(holdout=holdout), **{} if solver is None else {"solver": solver})
     if isinstance(solver, vfl.solvers.NoisyGram):
         job = replace(job, loss="squared", bounds={**JOB.bounds, "default": (0, 1)})
     made = plan(job, 20_000)

@@ -58,7 +58,7 @@ def shown(tmp_path_factory):
         dataset=f"set {EVIL}",
         name=f"job {EVIL}",
         solver=vfl.SkGD(passes=2),
-        holdout=0.2,
+        evaluation=vfl.Evaluation(holdout=0.2),
     )
     rng = np.random.default_rng(0)
     data = {column: rng.random(50) for column in partition.features} | {"de<fault": rng.integers(0, 2, 50)}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("card") / "run"
-    trained(folder, job(holdout=0.4))
+    trained(folder, job(evaluation=vfl.Evaluation(holdout=0.4)))
     return folder
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("compare")
-    trained(folder / "one", job(holdout=0.4))
-    trained(folder / "two", job(holdout=0.4, privacy=vfl.Privacy(epsilon=8.0, delta=1e-6)))
+    trained(folder / "one", job(evaluation=vfl.Evaluation(holdout=0.4)))
+    trained(folder / "two", job(evaluation=vfl.Evaluation(holdout=0.4), privacy=vfl.Privacy(epsilon=8.0, delta=1e-6)))
     return folder / "one", folder / "two"
 
 
@@ -86,7 +86,7 @@ def test_intervals_that_are_not_symmetric_are_compared_by_the_halves_that_face_e
 
 
 def test_digests_are_short_and_options_are_shown(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    trained(tmp_path / "three", job(holdout=0.4, solver=vfl.SkGD(passes=3)))
+    trained(tmp_path / "three", job(evaluation=vfl.Evaluation(holdout=0.4), solver=vfl.SkGD(passes=3)))
     first, other = compare((runs[0], tmp_path / "three"))
     assert first.facts["solver_options"].startswith("passes = 6, ")
     assert other.facts["solver_options"] == "passes = 3"

@@ -50,8 +50,10 @@ def test_a_run_without_a_bound_says_why(tmp_path: Path) -> None:
 
 
 def test_thresholds_are_listed(tmp_path: Path) -> None:
-    fairness = vfl.Fairness(group="sex", bound=False, thresholds=True)
-    page = page_of(job(seed=None, fairness=fairness, intercept=True, epsilon=8.0), tmp_path / "run")
+    fairness = vfl.Fairness(group="sex", bound=False, threshold_per_group=True)
+    page = page_of(
+        job(seed=None, evaluation=vfl.Evaluation(fairness=fairness), intercept=True, epsilon=8.0), tmp_path / "run"
+    )
     assert "threshold on the margin" in page
     assert "opportunity of sex=f" in page
 
@@ -59,7 +61,7 @@ def test_thresholds_are_listed(tmp_path: Path) -> None:
 def test_a_run_without_fairness_has_no_section(tmp_path: Path) -> None:
     partition = job().partition.without_groups()
     assert "<h2>Fairness</h2>" not in page_of(
-        job(seed=None, fairness=None, partition=partition, columns={}), tmp_path / "run"
+        job(seed=None, evaluation=vfl.Evaluation(holdout=0.3), partition=partition, columns={}), tmp_path / "run"
     )
 
 
@@ -79,7 +81,7 @@ def test_the_chart_is_drawn_in_scale() -> None:
 
 
 def test_the_commands_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """plan, run, evaluate and verify, from a job file with a [fairness] table and [partition.groups]."""
+    """plan, run, evaluate and verify, from a job file with a table [evaluation.fairness] and [partition.groups]."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     spec = job(seed=None, solver=vfl.solvers.OutputPerturbation())
@@ -90,7 +92,7 @@ def test_the_commands_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (tmp_path / f"{party}.csv").write_text("\n".join(lines) + "\n")
     jobfile.write(spec, tmp_path / "job.toml")
     text = (tmp_path / "job.toml").read_text()
-    assert '[fairness]\ngroup = "sex"' in text
+    assert '[evaluation.fairness]\ngroup = "sex"' in text
     assert "[partition.groups]" in text
     files = "".join(f'{party} = "{party}.csv"\n' for party in spec.partition.parties)
     (tmp_path / "job.toml").write_text(f"{text}\n[data]\n{files}")
@@ -105,5 +107,5 @@ def test_the_commands_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "\n  opportunity of sex=f " in said("run", "job.toml", "--at", "inprocess", "--output", "out")
     assert "without noise: between" in said("show", "out")
     assert "ok    findings" in said("verify", "out")
-    refused = run(cli.vfl, ["plan", "job.toml", "-n", str(N), "--set", "fairness.thresholds=true"])
+    refused = run(cli.vfl, ["plan", "job.toml", "-n", str(N), "--set", "fairness.threshold_per_group=true"])
     assert "set bound to false" in str(refused.exception)

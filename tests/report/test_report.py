@@ -403,7 +403,7 @@ SOLVERS = {
     "sgd": job(solver=vfl.solvers.SGD(passes=2, sampling="disjoint", batch_size=20)),
     "scd": job(solver=vfl.solvers.SCD(passes=2, sampling="disjoint", batch_size=20), penalty=vfl.L2(0.1)),
     "svrg": job(solver=vfl.solvers.SVRG(passes=2, sampling="disjoint", batch_size=20)),
-    "held out": job(holdout=0.25, evaluation=vfl.Evaluation()),
+    "held out": job(evaluation=vfl.Evaluation(holdout=0.25)),
     "gram": job(solver=vfl.solvers.NoisyGram(constant=False), loss="squared"),
     "plain": job(privacy=None),
 }

@@ -134,7 +134,7 @@ def cases() -> dict[str, Callable[[], Vector]]:
         "group LASSO": run(SkGD(passes=6), "squared", penalty=vfl.penalties.GroupLasso(0.02), partition=GROUPS),
         "float32": run(SkGD(passes=4), storage="float32"),
         "sparse": run(SkGD(passes=6, block_size=2), sparse=["bank"], penalty=vfl.ElasticNet(1e-3)),
-        "held out": run(SkGD(passes=4), holdout=0.25, evaluation=vfl.Evaluation()),
+        "held out": run(SkGD(passes=4), evaluation=vfl.Evaluation(holdout=0.25)),
         "no privacy, tol": run(SkGD(tol=1e-6), private=False),
         "no privacy, parallel, tol": run(SkGD(parallel=3, tol=1e-7), "squared", private=False),
         "a lost party, logistic": lambda: without_shop(job(SkGD(passes=20))),

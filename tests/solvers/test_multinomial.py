@@ -85,7 +85,7 @@ def exact() -> Result:
 @pytest.fixture(scope="module")
 def private() -> Result:
     noise = vfl.SeededNoise(3)
-    return fitted(job_of(privacy=vfl.Privacy(epsilon=8.0, noise=noise), holdout=0.3))
+    return fitted(job_of(privacy=vfl.Privacy(epsilon=8.0, noise=noise), evaluation=vfl.Evaluation(holdout=0.3)))
 
 
 def reference() -> LogisticRegression:
@@ -496,8 +496,11 @@ def test_outcomes_move_by_their_sensitivity() -> None:
 
 
 def test_a_score_alone(exact: Result) -> None:
-    spec = vfl.Evaluation(score="accuracy")
-    job = job_of(privacy=vfl.Privacy(epsilon=8.0, noise=vfl.SeededNoise(5)), holdout=0.3, evaluation=spec)
+    spec = vfl.Evaluation(holdout=0.3, score="accuracy")
+    job = job_of(
+        privacy=vfl.Privacy(epsilon=8.0, noise=vfl.SeededNoise(5)),
+        evaluation=spec,
+    )
     assert 0.5 < fitted(job).findings["score"].measures["accuracy"].value < 1.3
 
 
@@ -537,7 +540,7 @@ def test_estimators_fit_more_than_two_classes() -> None:
         ({"classes": tuple(map(str, range(101)))}, "at most 100 classes"),
         ({"loss": "logistic"}, "use loss='multinomial'"),
         (
-            {"fairness": vfl.Fairness(group="sepal_width"), "holdout": 0.3},
+            {"evaluation": vfl.Evaluation(fairness=vfl.Fairness(group="sepal_width"), holdout=0.3)},
             "fairness compares predictions of two classes",
         ),
         ({"privacy": vfl.Privacy(epsilon=1.0, class_balance=0.1)}, "class_balance counts the labels of two classes"),

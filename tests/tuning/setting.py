@@ -20,13 +20,17 @@ def table(n: int = 400) -> pd.DataFrame:
     return pd.DataFrame(X, columns=["a", "b", "c", "d"]).assign(y=y)
 
 
+def held(**options: Any) -> vfl.Evaluation:
+    return vfl.Evaluation(**{"holdout": 0.25} | options)
+
+
 def job(**changes: Any) -> vfl.Job:
     """Return a job on `table`, with a hold-out."""
     options: dict[str, Any] = {
         "partition": vfl.FeaturePartition({"bank": ["a", "b"], "telco": ["c", "d"]}, label=("bank", "y")),
         "bounds": {"*": (-1.0, 1.0)},
         "privacy": vfl.Privacy(epsilon=1.0, delta=1e-6),
-        "holdout": 0.25,
+        "evaluation": vfl.Evaluation(holdout=0.25),
         "penalty": vfl.L2(0.01),
         "solver": vfl.SkGD(passes=1),
         "name": "small",

@@ -91,7 +91,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ledger = vfl.Ledger(root / "owner.db").open()
     ledger.set_cap("credit-2026", epsilon=4.0, delta=1e-6)
     vfl.train(
-        job(dataset="credit-2026", holdout=0.3),
+        job(dataset="credit-2026", evaluation=vfl.Evaluation(holdout=0.3)),
         data(),
         at="inprocess",
         output=root / "runs/one",
@@ -175,7 +175,7 @@ def test_the_page_of_a_job_shows_its_plan_and_no_place_of_data(root: Path, tmp_p
         (root / "job.toml").read_text() + '\n[data]\nbank = "postgresql://me:secret@host/db"\n'
     )
     jobfile.write(spec, tmp_path / "plain.toml")
-    jobfile.write(job("split", holdout=0.5), tmp_path / "split.toml")
+    jobfile.write(job("split", evaluation=vfl.Evaluation(holdout=0.5)), tmp_path / "split.toml")
     with served(tmp_path) as server:
         assert "Give the number of records" in page(server, "job/plain.toml").text
         said = page(server, "job/plain.toml?n=5000&positives=0.1").text
@@ -401,7 +401,7 @@ def _hostile(root: Path, tmp_path: Path) -> dict[str, Path]:
     os.mkfifo(folder / "x.toml")
     os.mkfifo(folder / "x.db")
     (folder / "deep.toml").write_text("[partition]\na = " + "[" * 10**4)
-    jobfile.write(job("split", holdout=0.5), folder / "split.toml")
+    jobfile.write(job("split", evaluation=vfl.Evaluation(holdout=0.5)), folder / "split.toml")
     (folder / "evil.db").unlink(missing_ok=True)
     with closing(sqlite3.connect(folder / "evil.db")) as ledger:
         for name in ("format", "entries"):

@@ -58,7 +58,7 @@ def main(folder: Path, customers: int = 12_000) -> None:
         bounds=BOUNDS,
         loss="logistic",
         penalty=vfl.L2(1e-4),
-        holdout=0.2,
+        evaluation=vfl.Evaluation(holdout=0.2),
         privacy=vfl.Privacy(epsilon=1.0, delta=1e-9),
     )
     print("Two files, in different orders, whose customers overlap in part:")

@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
 
     def asking(epsilon: float, name: str) -> vfl.Job:
         privacy = vfl.Privacy(epsilon=epsilon, delta=DELTA)
-        return dataclasses.replace(job, dataset="biopsies", privacy=privacy, name=name, holdout=None, evaluation=None)
+        return dataclasses.replace(job, dataset="biopsies", privacy=privacy, name=name, evaluation=None)
 
     print("\nTen o'clock: a first job asks for ε = 1. Its releases are known before it runs.")
     first = asking(1.0, "first")

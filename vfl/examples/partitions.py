@@ -31,7 +31,7 @@ def main() -> None:
         for deal in range(DEALS):
             partition = vfl.FeaturePartition.random(job.partition.features, parties, label="target", seed=deal)
             privacy = vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(deal))
-            dealt = dataclasses.replace(job, partition=partition, privacy=privacy, holdout=None, evaluation=None)
+            dealt = dataclasses.replace(job, partition=partition, privacy=privacy, evaluation=None)
             trips = vfl.plan(dealt, table.num_rows).round_trips
             result = vfl.train(dealt, table)
             scores.append(float((result.predict(table) == truth).mean()))

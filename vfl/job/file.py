@@ -15,8 +15,8 @@ sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [columns.city]         kind = "categorical", categories = ["Bern", "Basel"], missing = "indicator" (or: kind = "dropped")
 [penalty]              kind = "l2", strength = 1e-4
 [privacy]              epsilon = 1.0               (privacy = "none" trains without privacy)
-[evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
-[fairness]             group = "sex"               (a feature, or one of [partition.groups] bank = ["sex"])
+[evaluation]           holdout = 0.2               (fraction of the records that are kept out of training)
+[evaluation.fairness]  group = "sex"               (a feature, or one of [partition.groups] bank = ["sex"])
 [solver]               kind = "SkGD", passes = 10
 [trust]                dealer = "separate", collude = 1 (instead of trust = "secure")
 [data]                 bank = "bank.parquet"       environment: files that the parties' actors open
@@ -94,7 +94,7 @@ def _homes() -> dict[str, list[str]]:
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
     kinds += [("[solver.shares]", (Shares,))]
-    kinds += [("[fairness]", (Fairness,)), ("[trust]", (Secure,)), ("[start]", (Start,))]
+    kinds += [("[evaluation.fairness]", (Fairness,)), ("[trust]", (Secure,)), ("[start]", (Start,))]
     kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Ray,)), ("[faults]", (Faults,)), (TOP, (Job,))]
     for where, members in kinds:
         for key in dict.fromkeys(f.name for kind in members for f in dataclasses.fields(kind) if f.init):
@@ -173,7 +173,10 @@ def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Jo
             privacy["noise"] = _built(SeededNoise, _table(privacy, "noise"), "[privacy.noise]")
         plain["privacy"] = _built(Privacy, privacy, "[privacy]")
     plain |= {key: _table(plain, key) for key in ("bounds", "fill") if key in plain}
-    for key, kind in (("evaluation", Evaluation), ("fairness", Fairness), ("start", Start)):
+    if isinstance(plain.get("evaluation"), Mapping) and "fairness" in plain["evaluation"]:
+        fairness = _built(Fairness, _table(plain["evaluation"], "fairness"), "[evaluation.fairness]")
+        plain["evaluation"] = {**plain["evaluation"], "fairness": fairness}
+    for key, kind in (("evaluation", Evaluation), ("start", Start)):
         if key in plain:
             plain[key] = _built(kind, _table(plain, key), f"[{key}]")
     if "columns" in plain:
@@ -245,7 +248,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     data, simulation, ray, ledger, policies, alignment, faults = (_table(plain, key) for key in ENVIRONMENT)
     indexes = _table(alignment, "index")
     if "holdout" in simulation:
-        raise JobFileError("a hold-out is part of the job: move holdout out of [simulation], above the tables")
+        raise JobFileError("a hold-out is part of the job: move holdout from [simulation] to [evaluation]")
     _known(simulation, ("table",), "[simulation]")
     if isinstance(simulation.get("table"), Mapping):
         simulation["table"] = _source(simulation["table"], "[simulation.table]")

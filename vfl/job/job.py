@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vfl.base import markup
-from vfl.base.arguments import provides, require, require_number
+from vfl.base.arguments import provides, require
 from vfl.base.columns import Dropped, Numeric, canonical_category, categories_of
 from vfl.base.features import Curve, curves_in
 from vfl.base.holdout import Split, Subsamples
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 16
 """Largest number of groups between which fairness is checked, per column."""
-DEFAULT_EVALUATION = Evaluation()
-"""Evaluation of a job that has a hold-out and names no evaluation; replace(job, holdout=None) removes this evaluation again."""
 TRUSTS = ("trusted", "secure")
 STORAGES = ("float64", "float32")
 APART = ("name", "storage", "margins")
@@ -91,12 +89,8 @@ class Job:
         Id(column, kind='integer') or kind='text' decides how ids are compared; without a kind the type of the id columns does,
         which has to be the same at all parties, and columns of text files are text (vfl.crypto.identifiers). None means that
         all parties hold the records in the same order.
-    holdout : share of the records that are kept out of training and used to measure the model at the end. A public hash of
-        positions and names chooses these records (vfl.base.holdout). None trains on all records.
-    evaluation : Evaluation(...), which names the measures on the held-out records. With a holdout, None means Evaluation(),
-        which spends the full ε on these measures. They add no cost, since no record is both trained on and held out.
-    fairness : Fairness(group=...), which compares the model's predictions between groups of held-out records; None skips this.
-    diagnostics : True also releases the objective at the end, without noise; the certificate then says NOT PRIVATE.
+    evaluation : Evaluation(holdout=...), the records that are kept out of training and the measures on them, which spend the
+        full ε. They add no cost, since no record is both trained on and held out. None trains on all records.
     read_from_data : names, in words, of declarations that were read from the records, such as 'the names of the classes'.
         Reading these was not charged, so the certificate says NOT PRIVATE. None means that all declarations are public
         knowledge.
@@ -123,10 +117,7 @@ class Job:
     trust: str | Secure = "trusted"
     dataset: str | None = None
     id: str | Mapping[str, str] | Id | None = None
-    holdout: float | None = None
     evaluation: Evaluation | None = None
-    fairness: Fairness | None = None
-    diagnostics: bool = False
     read_from_data: str | None = None
     start: Start | None = None
     name: str = "job"
@@ -272,11 +263,9 @@ class Job:
             ("partition", FeaturePartition, "vfl.FeaturePartition({party: its columns}, label=(party, column))"),
             ("privacy", Privacy | None, "vfl.Privacy(epsilon=...), or None to train without"),
             ("evaluation", Evaluation | None, "vfl.Evaluation(...), or None"),
-            ("fairness", Fairness | None, 'vfl.Fairness(group="COLUMN"), or None'),
             ("trust", str | Secure, "'trusted', 'secure' or vfl.Secure(...)"),
             ("start", Start | None, "a vfl.job.start.Start, or None"),
             ("intercept", bool, "True or False"),
-            ("diagnostics", bool, "True or False"),
             ("name", str, "text"),
             ("dataset", str | None, "text, or None"),
         ):
@@ -290,31 +279,18 @@ class Job:
             require(option, value, f"a mapping, {{column: {SPELT[option]}}}", fits=isinstance(value, MappingABC))
         read = self.read_from_data
         require("read_from_data", read, "text, or None", fits=read is None or (isinstance(read, str) and bool(read)))
-        if self.holdout is not None:
-            require_number("holdout", self.holdout)
 
     def _check_inquiries(self, loss: Loss) -> None:
         """Refuse evaluation measures that the job or its budget does not allow."""
-        if self.holdout is None:
-            if self.evaluation is DEFAULT_EVALUATION:
-                object.__setattr__(self, "evaluation", None)
-            elif self.evaluation is not None:
-                raise SpecificationError(
-                    "evaluation measures records that are held out: set holdout=0.2, or leave evaluation out"
-                )
-        elif not 0 < self.holdout < 1:
-            raise SpecificationError(f"holdout is a share of the records, between 0 and 1, not {self.holdout!r}")
-        elif self.evaluation is None:
-            object.__setattr__(self, "evaluation", DEFAULT_EVALUATION)
         asked, privacy = self.evaluation or Evaluation(), self.privacy
         unused = "error_cap" if loss.classification else "loss_cap"
         if getattr(asked, unused) is not None:
             raise SpecificationError(f"evaluation: {unused} has no use under {loss.name} loss: leave {unused} out")
         for threshold in asked.thresholds or ((0.5,) if asked.cost is not None else ()):
             margin_of(threshold, loss)
-        if asked.decides and self.fairness is not None and self.fairness.thresholds:
+        if asked.decides and self.fairness is not None and self.fairness.threshold_per_group:
             raise SpecificationError(
-                "fairness.thresholds chooses a threshold per group, instead of one for all records: leave it out, or leave out "
+                "fairness.threshold_per_group replaces the one threshold for all records: leave it out, or leave out "
                 "thresholds and cost of the evaluation"
             )
         if asked.deviance_cap is not None and loss.power is None:
@@ -356,16 +332,12 @@ class Job:
         if unused:
             raise SpecificationError(
                 f"the partition lists {unused[0]!r} in groups, and fairness does not compare by it: set "
-                f"fairness=vfl.Fairness(group={unused[0]!r}), or leave it out of groups"
+                f"fairness=vfl.Fairness(group={unused[0]!r}) in the evaluation, or leave it out of groups"
             )
 
     def _check_compared(self, fairness: Fairness, loss: Loss) -> None:
         """Refuse to compare groups if the job lacks the group column, classes or held-out records."""
         listed = self.partition.group_columns
-        if self.holdout is None:
-            raise SpecificationError(
-                "fairness is measured on records that are held out: set holdout=0.2, or leave fairness out"
-            )
         if not loss.classification:
             raise SpecificationError(
                 f"fairness compares predicted classes, and {loss.name} loss predicts numbers: use a "
@@ -401,7 +373,8 @@ class Job:
             object.__setattr__(self, option, named)
         if self.fairness is not None:
             columns = tuple(map(self.partition.named, self.fairness.columns))
-            object.__setattr__(self, "fairness", replace(self.fairness, group=columns))
+            fairness = replace(self.fairness, group=columns)
+            object.__setattr__(self, "evaluation", replace(self.evaluation, fairness=fairness))  # type: ignore[type-var]
 
     def _drop(self) -> None:
         """Remove dropped columns from partition and declarations, so that equal jobs are written alike."""
@@ -643,6 +616,21 @@ class Job:
         return loss_of(self.loss).classification
 
     @property
+    def holdout(self) -> float | None:
+        """Fraction of the records that are kept out of training; None if training uses all records."""
+        return None if self.evaluation is None else self.evaluation.holdout
+
+    @property
+    def fairness(self) -> Fairness | None:
+        """Comparison between groups of held-out records; None without one."""
+        return None if self.evaluation is None else self.evaluation.fairness
+
+    @property
+    def diagnostics(self) -> bool:
+        """True if the job releases the objective at the end, without noise."""
+        return self.evaluation is not None and self.evaluation.diagnostics
+
+    @property
     def split(self) -> Split | None:
         """The public split of the records; None if training uses all records."""
         return None if self.holdout is None else Split(self._salt, self.holdout)
@@ -678,9 +666,7 @@ class Job:
         groups = self.partition.group_columns
         columns = {column: declared for column, declared in self.columns.items() if column not in groups}
         fill = {column: value for column, value in self.fill.items() if column not in groups}
-        return replace(
-            self, holdout=None, evaluation=None, fairness=None, partition=partition, id=ids, columns=columns, fill=fill
-        )
+        return replace(self, evaluation=None, partition=partition, id=ids, columns=columns, fill=fill)
 
     def noise_source(self) -> NoiseSource:
         """Return the noise source: the operating system, unless the job names seeded noise."""

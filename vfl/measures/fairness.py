@@ -326,7 +326,7 @@ class GroupFairness(Inquiry):
         return tuple(len(column.categories) for column in self.columns)
 
     def _statistic(self, w: Vector, d: float | None, threshold: float = 0.0) -> GroupCells | GroupScores:
-        if self.spec.thresholds:
+        if self.spec.threshold_per_group:
             return GroupScores(self._sizes[0], edges_of(spread_of(self.problem, w)))
         return GroupCells(self._sizes, d, threshold)
 
@@ -475,7 +475,7 @@ class GroupFairness(Inquiry):
                 else "TOO NOISY: every gap would be left out"
             )
             said = f"by {named}; {known}, for groups of equal size, if half of the labels are positive"
-        if self.spec.thresholds:
+        if self.spec.threshold_per_group:
             return f"{said}; chooses a threshold for each group: predicting with them needs each record's group"
         if self.why_unbounded:
             return f"{said}; no bound for the model without noise: {self.why_unbounded}"

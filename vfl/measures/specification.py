@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.base.arguments import check_options, flag, option, require, require_fraction, require_positive
+from vfl.base.arguments import check_options, flag, number, option, require, require_fraction, require_positive, that
 from vfl.errors import PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ MOST_COLUMNS = 8
 """Largest number of group columns for which the sum of the codes is exact."""
 MOST_THRESHOLDS = 32
 _SHARE = partial(require_fraction, error=PrivacyError)
+_HOLDOUT = number(lambda share: 0.0 < share < 1.0, "is a fraction of the records, between 0 and 1")
+_FAIRNESS = that(lambda value: isinstance(value, Fairness), 'must be vfl.Fairness(group="COLUMN")')
 SCORES = ("loss", "accuracy", "mae", "mse", "deviance")
 """Measures that can be released alone: loss and accuracy with classes, mae and mse without. Losses of counts and amounts have
 mae, mse and deviance.
@@ -36,8 +38,78 @@ def scores_of(loss: Loss) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fairness:
+    """Fairness of the released model between groups, measured on the held-out records with noise, and charged.
+
+    Guarantee: the counts behind all measures are one Gaussian release on the held-out records, paid with a share of the
+    evaluation's μ². For `bound`, the distance to the model without noise follows from public facts, or is one Gaussian release
+    on the training records, paid with a share of the training's μ². A run costs the larger of the ε of training and of
+    evaluation (vfl.base.holdout).
+
+    Each notion compares a group's share of records with the same share of all records (docs/fairness.md):
+
+        opportunity   predicted positive, among the positive records
+        odds          as for opportunity, and predicted negative among the negative records
+        parity        predicted positive, among all records
+        accuracy      predicted correctly, among all records
+
+    group : the column that names the groups, or several columns, compared one by one. Each must be a Categorical or Boolean
+        column of any party: a feature, or a column that the partition lists in `groups`.
+    notions : the notions to measure.
+    bound : True also bounds each measure of the model without noise (vfl.measures.distance). This needs a strongly convex
+        objective that penalises every coordinate; for any other objective the plan says that there is no bound.
+    threshold_per_group : True chooses a threshold for each group on half of the held-out records and measures on the other
+        half. Predicting with these thresholds needs each record's group. Needs `bound=False` and one column.
+    share : share of the evaluation's μ² for the counts. distance_share : share of the training's μ² for the distance, if the
+        distance needs a release.
+    """
+
+    group: str | Sequence[str]
+    notions: Sequence[str] = NOTIONS
+    bound: bool = option(flag, True)
+    threshold_per_group: bool = option(flag, False)
+    share: float = option(_SHARE, 0.4)
+    distance_share: float = option(_SHARE, 0.1)
+
+    def __post_init__(self) -> None:
+        check_options(self, "fairness: ")
+        columns = (self.group,) if isinstance(self.group, str) else self.group
+        fits = isinstance(columns, list | tuple) and bool(columns) and all(isinstance(c, str) and c for c in columns)
+        require("fairness: group", self.group, "the name of a column, or a list of names", fits=fits)
+        if len(set(columns)) < len(columns):
+            raise SpecificationError(f"fairness: group names a column twice: {list(columns)}")
+        object.__setattr__(self, "group", columns[0] if len(columns) == 1 else tuple(columns))
+        fits = isinstance(self.notions, list | tuple) and bool(self.notions)
+        require("fairness: notions", self.notions, f"a list of {', '.join(NOTIONS)}", fits=fits)
+        for notion in self.notions:
+            if notion not in NOTIONS:
+                raise SpecificationError(
+                    f"fairness: unknown notion {notion!r}{nearest(str(notion), NOTIONS)}; known: {', '.join(NOTIONS)}"
+                )
+        object.__setattr__(self, "notions", tuple(notion for notion in NOTIONS if notion in self.notions))
+        if len(columns) > MOST_COLUMNS:
+            raise SpecificationError(
+                f"fairness: group names {len(columns)} columns, and at most {MOST_COLUMNS} are compared"
+            )
+        if self.threshold_per_group and self.bound:
+            raise SpecificationError(
+                "fairness: the bound holds for predictions with one threshold for all groups: set bound to false, or leave "
+                "threshold_per_group out"
+            )
+        if self.threshold_per_group and len(columns) > 1:
+            raise SpecificationError(
+                "fairness: threshold_per_group chooses thresholds for the groups of one column: name one"
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the names of the group columns."""
+        return (self.group,) if isinstance(self.group, str) else tuple(self.group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Measures of the trained model on the records that `holdout` keeps out of training. They are released once, with noise.
+    """Measures of the trained model on records that are kept out of training. They are released once, with noise.
 
     With classes these are accuracy, true and false positive rate, area under the ROC curve, and mean clamped loss. Without
     classes they are mean absolute and root mean squared error, and R², of clamped errors. Poisson, Gamma and Tweedie loss add
@@ -45,6 +117,10 @@ class Evaluation:
     measure has a 95 % interval, and as baseline the measure of a model without features. Without classes, R², deviances and the
     baselines need bounds for the label.
 
+    holdout : fraction of the records that are kept out of training. A public hash of positions and names chooses these records
+        (vfl.base.holdout). None trains on all records and measures nothing on held-out records.
+    fairness : Fairness(group=...), which compares the model's predictions between groups of held-out records; None skips this.
+    diagnostics : True also releases the objective at the end, without noise; the certificate then says NOT PRIVATE.
     epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run costs
         the larger of the two ε, not the sum (vfl.base.holdout). A smaller epsilon adds noise and does not lower the run's ε.
     loss_cap : cap on a record's loss; None is four times the loss at margin 0.
@@ -66,6 +142,9 @@ class Evaluation:
         no protection, and the certificate says NOT PRIVATE.
     """
 
+    holdout: float | None = option(_HOLDOUT, 0.2)
+    fairness: Fairness | None = option(_FAIRNESS, None)
+    diagnostics: bool = option(flag, False)
     epsilon: float | None = option(partial(require_positive, error=PrivacyError), None)
     loss_cap: float | None = option(require_positive, None)
     error_cap: float | None = option(require_positive, None)
@@ -88,6 +167,13 @@ class Evaluation:
             )
         if self.public and self.epsilon is not None:
             raise PrivacyError("evaluation: records that are declared public need no epsilon: leave one of the two out")
+        plain = ("holdout", "diagnostics")
+        if self.holdout is None and any(
+            getattr(self, f.name) != f.default for f in fields(self) if f.name not in plain
+        ):
+            raise SpecificationError(
+                "evaluation: measures and fairness are of records that are held out: set holdout=0.2, or leave them out"
+            )
 
     def _check_decisions(self) -> None:
         if self.thresholds is not None:
@@ -112,71 +198,3 @@ class Evaluation:
     def decides(self) -> bool:
         """True if the job sets the thresholds at which decisions are measured."""
         return self.thresholds is not None or self.cost is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fairness:
-    """Fairness of the released model between groups, measured on the held-out records with noise, and charged.
-
-    Guarantee: the counts behind all measures are one Gaussian release on the held-out records, paid with a share of the
-    evaluation's μ². For `bound`, the distance to the model without noise follows from public facts, or is one Gaussian release
-    on the training records, paid with a share of the training's μ². A run costs the larger of the ε of training and of
-    evaluation (vfl.base.holdout).
-
-    Each notion compares a group's share of records with the same share of all records (docs/fairness.md):
-
-        opportunity   predicted positive, among the positive records
-        odds          as for opportunity, and predicted negative among the negative records
-        parity        predicted positive, among all records
-        accuracy      predicted correctly, among all records
-
-    group : the column that names the groups, or several columns, compared one by one. Each must be a Categorical or Boolean
-        column of any party: a feature, or a column that the partition lists in `groups`.
-    notions : the notions to measure.
-    bound : True also bounds each measure of the model without noise (vfl.measures.distance). This needs a strongly convex
-        objective that penalises every coordinate; for any other objective the plan says that there is no bound.
-    thresholds : True chooses a threshold for each group on half of the held-out records and measures on the other half.
-        Predicting with these thresholds needs each record's group. Needs `bound=False` and one column.
-    share : share of the evaluation's μ² for the counts. distance_share : share of the training's μ² for the distance, if the
-        distance needs a release.
-    """
-
-    group: str | Sequence[str]
-    notions: Sequence[str] = NOTIONS
-    bound: bool = option(flag, True)
-    thresholds: bool = option(flag, False)
-    share: float = option(_SHARE, 0.4)
-    distance_share: float = option(_SHARE, 0.1)
-
-    def __post_init__(self) -> None:
-        check_options(self, "fairness: ")
-        columns = (self.group,) if isinstance(self.group, str) else self.group
-        fits = isinstance(columns, list | tuple) and bool(columns) and all(isinstance(c, str) and c for c in columns)
-        require("fairness: group", self.group, "the name of a column, or a list of names", fits=fits)
-        if len(set(columns)) < len(columns):
-            raise SpecificationError(f"fairness: group names a column twice: {list(columns)}")
-        object.__setattr__(self, "group", columns[0] if len(columns) == 1 else tuple(columns))
-        fits = isinstance(self.notions, list | tuple) and bool(self.notions)
-        require("fairness: notions", self.notions, f"a list of {', '.join(NOTIONS)}", fits=fits)
-        for notion in self.notions:
-            if notion not in NOTIONS:
-                raise SpecificationError(
-                    f"fairness: unknown notion {notion!r}{nearest(str(notion), NOTIONS)}; known: {', '.join(NOTIONS)}"
-                )
-        object.__setattr__(self, "notions", tuple(notion for notion in NOTIONS if notion in self.notions))
-        if len(columns) > MOST_COLUMNS:
-            raise SpecificationError(
-                f"fairness: group names {len(columns)} columns, and at most {MOST_COLUMNS} are compared"
-            )
-        if self.thresholds and self.bound:
-            raise SpecificationError(
-                "fairness: the bound holds for predictions with one threshold for all groups: set bound to false, or leave "
-                "thresholds out"
-            )
-        if self.thresholds and len(columns) > 1:
-            raise SpecificationError("fairness: thresholds are chosen for the groups of one column: name one")
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the names of the group columns."""
-        return (self.group,) if isinstance(self.group, str) else tuple(self.group)

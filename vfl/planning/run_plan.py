@@ -169,7 +169,7 @@ MANY = 10**9
 """Number of records that is larger than in any job."""
 THRESHOLDS = (
     "thresholds per group: predicting with them needs each record's group and treats equal records of two groups "
-    "differently, which law may forbid; leave fairness.thresholds out to measure only"
+    "differently, which law may forbid; leave fairness.threshold_per_group out to measure only"
 )
 
 
@@ -193,7 +193,7 @@ def inquiries_of(
     """Return the inquiries (releases planned after training), in order. trained : releases of the resolved solver."""
     asked: list[Inquiry] = []
     privacy, delta = job.privacy, problem.delta
-    if job.evaluation is not None:
+    if job.evaluation is not None and job.evaluation.holdout is not None:
         mu = None
         if privacy is not None and delta is not None and not job.evaluation.public:
             mu = _evaluation_mu(job.evaluation.epsilon or privacy.epsilon, delta, trained)
@@ -425,7 +425,7 @@ class Plan:
     def warnings(self) -> tuple[str, ...]:
         """Warnings about questionable options, each with a remedy, from public facts alone."""
         fairness = self.job.fairness
-        chosen = (THRESHOLDS,) if fairness is not None and fairness.thresholds else ()
+        chosen = (THRESHOLDS,) if fairness is not None and fairness.threshold_per_group else ()
         if self.problem.delta is None or self.job.privacy is None:
             return chosen
         return (*warnings_of(self.job.privacy.epsilon, self.problem.delta, self.n_records), *chosen)

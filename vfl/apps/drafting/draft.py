@@ -236,7 +236,7 @@ def draft(
         NAME,
         f'loss = "{loss}"  # {_LOSSES[loss]}',
         *([] if dataset is None else [f"dataset = {_text(dataset)}"]),
-        "# holdout = 0.2  # share of the records to measure the model on; they are missing from its training",
+        "# evaluation.holdout = 0.2  # fraction of the records to measure the model on; they are missing from its training",
         *_id_lines(id_of, found, id_how),
         *class_lines,
         "",

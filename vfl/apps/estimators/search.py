@@ -19,6 +19,7 @@ from vfl.apps.tuning.run import tune
 from vfl.base.losses import loss_of
 from vfl.errors import PrivacyError, SpecificationError, nearest
 from vfl.launch.run.warnings import PrivacyWarning
+from vfl.measures import Evaluation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -131,7 +132,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # of declarations that all candidates share
             prepared += [each.prepared(X, y, **given) for each in fitted[1:]]
-        jobs = [dataclasses.replace(each.job, holdout=self.holdout) for each in prepared]
+        jobs = [dataclasses.replace(each.job, evaluation=Evaluation(holdout=self.holdout)) for each in prepared]
         try:
             _ = None if jobs[0].split is None else jobs[0].split.sizes(n_records)
         except SpecificationError as error:

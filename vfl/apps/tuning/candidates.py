@@ -291,7 +291,9 @@ def _check_job(job: Job) -> None:
             "trust='trusted', or choose by public facts (vfl plan --explain)"
         )
     if job.holdout is None:
-        raise SpecificationError("candidates are scored on records that are held out: set holdout=0.2 in the job")
+        raise SpecificationError(
+            "candidates are scored on records that are held out: set evaluation=Evaluation(holdout=0.2) in the job"
+        )
     asked = job.evaluation or Evaluation()
     if asked.public:
         raise SpecificationError(
@@ -303,7 +305,7 @@ def _check_job(job: Job) -> None:
             "a tuning run releases one score, at the default threshold: leave evaluation.cost and evaluation.thresholds out, "
             "and measure the chosen job in a run of its own"
         )
-    if job.diagnostics:
+    if asked.diagnostics:
         raise SpecificationError(
             "diagnostics releases exact values of every candidate: leave diagnostics out of a tuning run"
         )

@@ -61,7 +61,7 @@ def paid_release(
         penalty=NoPenalty(),
         scaling="none",
         intercept=False,
-        diagnostics=False,
+        evaluation=None,
     )
     settings = settings_of(spec, data, at=at, ledger=ledger)
     with running(spec, asked_sources(spec, settings), settings) as events:

@@ -37,7 +37,7 @@ def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
         "--set",
         "assignments",
         "KEY=VALUE",
-        "Change a value of the job, as in --set privacy.epsilon=2; --set holdout= takes it out. May be repeated.",
+        "Change a value of the job, as in --set privacy.epsilon=2; --set dataset= takes it out. May be repeated.",
     )
     return click.argument("job", metavar="JOB", shell_complete=_completed)(with_set(command))
 
