@@ -848,7 +848,11 @@ def test_errors_are_cut_where_their_released_sizes_end() -> None:
     partition = vfl.FeaturePartition({"p": ["a"]}, ("p", "y"))
     privacy = vfl.Privacy(epsilon=4.0, delta=1e-6, noise=vfl.SeededNoise(1))
     spec = vfl.Job(
-        partition=partition, bounds={"a": (-1, 1), "y": (-400, 400)}, loss="squared", holdout=0.5, privacy=privacy
+        partition=partition,
+        bounds={"a": (-1, 1), "y": (-400, 400)},
+        loss="squared",
+        evaluation=vfl.Evaluation(holdout=0.5),
+        privacy=privacy,
     )
     found = vfl.train(spec, frame, at=vfl.InProcess(cores=1)).findings["held out"]
     rmse = found.measures["rmse"]
@@ -865,7 +869,9 @@ def test_labels_at_their_bounds_are_counted() -> None:
     partition = vfl.FeaturePartition({"p": ["a"]}, ("p", "y"))
     privacy = vfl.Privacy(epsilon=4.0, delta=1e-6, noise=vfl.SeededNoise(1))
     bounds = {"a": (-1, 1), "y": (-1, 1)}
-    spec = vfl.Job(partition=partition, bounds=bounds, loss="squared", holdout=0.5, privacy=privacy)
+    spec = vfl.Job(
+        partition=partition, bounds=bounds, loss="squared", evaluation=vfl.Evaluation(holdout=0.5), privacy=privacy
+    )
     found = vfl.train(spec, frame, at=vfl.InProcess(cores=1)).findings["held out"].measures["at_bounds"]
     assert found.interval[0] < (abs(frame["y"]) >= 1).mean() < found.interval[1]
     assert found.interval[1] - found.interval[0] < 0.2

@@ -130,7 +130,13 @@ def test_errors_on_a_hold_out_show_wide_bounds_of_the_label() -> None:
 def test_bounds_that_many_labels_reach_are_named() -> None:
     def said(half: float) -> tuple[str, ...]:
         privacy = vfl.Privacy(epsilon=20.0, noise=vfl.SeededNoise(0))
-        return wide_bounds(vfl.train(replace(label_job(half, holdout=0.5), privacy=privacy), numbers(), at="inprocess"))
+        return wide_bounds(
+            vfl.train(
+                replace(label_job(half, evaluation=vfl.Evaluation(holdout=0.5)), privacy=privacy),
+                numbers(),
+                at="inprocess",
+            )
+        )
 
     (found,) = said(1.0)  # the labels have deviation 1
     assert "lie at an end of their bounds" in found
