@@ -40,7 +40,8 @@ def jobs() -> dict[str, vfl.Job]:
             dataset="census",
             partition=vfl.FeaturePartition(parties, label=("bank", "over_50k")),
             bounds=LINEAR,
-            privacy=vfl.Privacy(epsilon=1.0, delta=1e-9, inference=True),
+            privacy=vfl.Privacy(epsilon=1.0, delta=1e-9),
+            intervals=True,
         ),
     }
 

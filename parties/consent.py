@@ -10,7 +10,7 @@ sources = ["bank.parquet"]      files and addresses that may be read to train, a
                                 file's folder; left out: any file or table. Addresses must be listed, with their parameters:
                                 "postgresql://reader@db/bank", "s3://bucket/*?region=eu-central-1" (parties.allowed)
 products = true                 accept jobs that may show this party's columns, without noise, to the coordinator and to later
-                                parties, who multiply these columns with their own (privacy.inference, the solver NoisyGram,
+                                parties, who multiply these columns with their own (intervals, the solver NoisyGram,
                                 SkGD with joint=True)
 interactive = true              ask at the terminal for jobs that are not listed
 allow_non_private = true        accept jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",

@@ -21,7 +21,7 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> vfl.Job:
     """Return a job with intervals, which are allowed for 40 records here."""
     for name in ("LEAST", "SETTLED"):
         monkeypatch.setattr(intervals, name, 0.0)
-    return job(vfl.SkGD(passes=2), penalty=vfl.penalties.NoPenalty(), privacy={"inference": 0.5})
+    return job(vfl.SkGD(passes=2), penalty=vfl.penalties.NoPenalty(), intervals=0.5)
 
 
 def test_products_lose_no_more_than_is_claimed(spec: vfl.Job) -> None:

@@ -3,7 +3,7 @@
     python -m tests.benchmarks coverage [--only squared] [--runs 200] [--output DIR]
 
 A cell is a number of records, columns, an ε, a loss and a world. Each run draws new records and new noise and trains with
-`Privacy(inference=True)`, in process. The truth of a misspecified model is the coefficient of the same regression without
+`Job(intervals=True)`, in process. The truth of a misspecified model is the coefficient of the same regression without
 privacy on a million other records, whose own error weighs at n = 200,000. Widths are divided by those of
 the sandwich without privacy.
 
@@ -143,7 +143,8 @@ def job_of(p: int, world: str, loss: str, epsilon: float, seed: int) -> vfl.Job:
         bounds=dict.fromkeys(names, (-4.0, 4.0))
         | ({"y": HIGHEST[loss]} if loss in HIGHEST else {})
         | ({"e": (0.25, 1.0)} if loss == "poisson" else {}),
-        privacy=vfl.Privacy(epsilon=epsilon, inference=True, noise=vfl.SeededNoise(seed)),
+        privacy=vfl.Privacy(epsilon=epsilon, noise=vfl.SeededNoise(seed)),
+        intervals=True,
         **more,
     )
 

@@ -233,7 +233,8 @@ def job_of(kind: Kind, loss: str, epsilon: float, seed: int) -> vfl.Job:
         loss=loss,
         bounds=dict(kind.bounds) | label,
         columns={name: vfl.Categorical(levels) for name, levels in kind.levels.items()},
-        privacy=vfl.Privacy(epsilon=epsilon, inference=True, noise=vfl.SeededNoise(seed)),
+        privacy=vfl.Privacy(epsilon=epsilon, noise=vfl.SeededNoise(seed)),
+        intervals=True,
     )
 
 

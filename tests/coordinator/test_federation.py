@@ -79,7 +79,8 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
         vfl.Job(
             partition=PARTITION,
             bounds=job().bounds,
-            privacy=vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3), inference="subsamples"),
+            privacy=vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3)),
+            intervals="subsamples",
             solver=vfl.SkGD(passes=2),
         ),
     ],

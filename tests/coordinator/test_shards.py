@@ -38,18 +38,20 @@ if TYPE_CHECKING:
 
 N = 403  # divisible by none of the numbers of shards
 SEEDED = vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(5))
-INFERRED = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference=True)
-SUBSAMPLED = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference="subsamples")
+PRECISE = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5))
 DUAL = {"penalty": vfl.L2(1e-1), "intercept": False}
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "CD": (vfl.solvers.CD(passes=2), {}),
     "SkGD, sums of what its cap cuts": (vfl.SkGD(passes=3, shares=vfl.solvers.Shares(excess_share=0.2)), {}),
     "SkGD, joint steps": (vfl.SkGD(passes=3, joint=True), {"privacy": replace(SEEDED, epsilon=45.0)}),
     "SkGD, curves": (vfl.SkGD(passes=2), {"columns": {"*": vfl.Curve(4)}}),
-    "SkGD, intervals": (vfl.SkGD(passes=2), {"penalty": vfl.penalties.NoPenalty(), "privacy": INFERRED}),
+    "SkGD, intervals": (
+        vfl.SkGD(passes=2),
+        {"penalty": vfl.penalties.NoPenalty(), "privacy": PRECISE, "intervals": True},
+    ),
     "SkGD, subsamples": (
         vfl.SkGD(passes=2),
-        {"loss": "squared", "penalty": vfl.penalties.NoPenalty(), "privacy": SUBSAMPLED},
+        {"loss": "squared", "penalty": vfl.penalties.NoPenalty(), "privacy": PRECISE, "intervals": "subsamples"},
     ),
     "GCD": (vfl.solvers.GCD(rounds=4), {"penalty": vfl.L1(1e-3)}),
     "GD": (vfl.solvers.GD(passes=3), {}),

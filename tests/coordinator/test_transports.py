@@ -172,11 +172,12 @@ def datasets(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # in Ray's own code
-@pytest.mark.parametrize("inference", [pytest.param(True, marks=pytest.mark.slow), "subsamples"])
-def test_intervals_in_row_shards_of_datasets_on_ray_agree_to_the_bit(local_ray: Any, inference: bool | str) -> None:
+@pytest.mark.parametrize("intervals", [pytest.param(True, marks=pytest.mark.slow), "subsamples"])
+def test_intervals_in_row_shards_of_datasets_on_ray_agree_to_the_bit(local_ray: Any, intervals: bool | str) -> None:
     """Shards on Ray read blocks of datasets; in process they read tables."""
-    privacy = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference=inference)
+    privacy = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5))
     spec = replace(job(loss="squared"), solver=vfl.SkGD(passes=2), penalty=vfl.penalties.NoPenalty(), privacy=privacy)
+    spec = replace(spec, intervals=intervals)
     tables = sources_of(spec, table(403))
     here, there = (
         vfl.train(spec, data, at=at)

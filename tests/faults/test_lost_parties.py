@@ -332,9 +332,7 @@ def test_lost_during_the_releases_for_intervals(
     for name in ("LEAST", "SETTLED"):  # so few records may have intervals here
         monkeypatch.setattr(intervals, name, 0.0)
     spec = job(noise=noise)
-    spec = dataclasses.replace(
-        spec, penalty=vfl.penalties.NoPenalty(), privacy=dataclasses.replace(spec.privacy, inference=0.3)
-    )
+    spec = dataclasses.replace(spec, penalty=vfl.penalties.NoPenalty(), intervals=0.3)
     undisturbed = Lossy(spec, times=0)
     whole, _ = drive(undisturbed, WAIT)
     kept = policies(tmp_path) if moment == "after" else None  # without books the coordinator alone refuses

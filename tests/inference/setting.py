@@ -26,7 +26,12 @@ def table(loss: str = "squared", n: int = N, seed: int = 0) -> dict[str, Any]:
 
 def job(loss: str = "squared", **options: Any) -> vfl.Job:
     """Return the job; options of privacy are given as a mapping `privacy`."""
-    privacy = {"epsilon": 1.0, "inference": True} | options.pop("privacy", {})
+    privacy = {"epsilon": 1.0} | options.pop("privacy", {})
     label = {} if loss in ("logistic", "smoothed_hinge") else {"y": (-8.0, 8.0)}
-    given = {"partition": PARTITION, "loss": loss, "bounds": dict.fromkeys(NAMES, (-4.0, 4.0)) | label}
+    given = {
+        "partition": PARTITION,
+        "loss": loss,
+        "bounds": dict.fromkeys(NAMES, (-4.0, 4.0)) | label,
+        "intervals": True,
+    }
     return vfl.Job(**given | {"privacy": vfl.Privacy(**privacy)} | options)

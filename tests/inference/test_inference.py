@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.inference.setting import job
 from vfl.errors import PrivacyError, SpecificationError
+from vfl.job.job import INTERVALS_SHARE
 from vfl.measures import Inference
-from vfl.privacy.specification import INFERENCE_SHARE, Privacy
 
 
 def _inference(k=2, **changes):
@@ -27,11 +28,10 @@ def test_wrong_shapes_and_values_are_refused(changes):
 
 
 def test_true_is_the_share_of_the_rule():
-    assert Privacy(epsilon=1.0, inference=True) == Privacy(epsilon=1.0, inference=INFERENCE_SHARE)
-    assert Privacy(epsilon=1.0, inference=False) == Privacy(epsilon=1.0)
+    assert job(intervals=True) == job(intervals=INTERVALS_SHARE) != job(intervals=False) == job(intervals=None)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9, "much", float("nan")])
 def test_shares_out_of_range_are_refused(share):
-    with pytest.raises((PrivacyError, SpecificationError), match="inference"):
-        Privacy(epsilon=1.0, inference=share)
+    with pytest.raises((PrivacyError, SpecificationError), match="intervals"):
+        job(intervals=share)

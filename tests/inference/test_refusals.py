@@ -26,9 +26,10 @@ UNFIT = {
         {
             "loss": "poisson",
             "bounds": dict.fromkeys(NAMES, (-4, 4)) | {"y": (0, 20)},
-            "privacy": {"epsilon": 30.0, "inference": "subsamples"},
+            "privacy": {"epsilon": 30.0},
+            "intervals": "subsamples",
         },
-        "inference=True",
+        "intervals=True",
     ),
     "another solver": ({"solver": vfl.solvers.GD()}, "use SkGD"),
     "counts without an intercept": (
@@ -60,21 +61,21 @@ def test_a_small_ridge_is_taken():
     assert plan(job(penalty=vfl.L2(0.5 / N)), N).releases
 
 
-@pytest.mark.parametrize("inference", [True, "subsamples"])
-def test_shares_are_refused(inference):
-    with pytest.raises(SpecificationError, match=r"margins or from subsamples.*leave privacy\.inference out"):
-        job("logistic", partition=PARTITION, trust="secure", privacy={"inference": inference})
+@pytest.mark.parametrize("intervals", [True, "subsamples"])
+def test_shares_are_refused(intervals):
+    with pytest.raises(SpecificationError, match=r"margins or from subsamples.*leave intervals out"):
+        job("logistic", partition=PARTITION, trust="secure", intervals=intervals)
 
 
 def test_organisations_are_refused_unless_the_run_shows_no_columns():
     place = object.__new__(Organisations)
     with pytest.raises(PlacementError, match=r"before noise.*subsamples"):
         require_fit(place, job())
-    require_fit(place, job(privacy={"epsilon": 30.0, "inference": "subsamples"}))
+    require_fit(place, job(privacy={"epsilon": 30.0}, intervals="subsamples"))
 
 
 def test_the_cap_has_a_floor_and_keeps_the_other_releases():
-    wide, narrow = plan(job(), 20_000), plan(job(privacy={"inference": False}), 20_000)
+    wide, narrow = plan(job(), 20_000), plan(job(intervals=False), 20_000)
     of_wide, of_narrow = wide.solver.decided, narrow.solver.decided
     assert of_wide.record_clip > of_narrow.record_clip
     assert (of_wide.label_share, of_wide.excess_share) == (of_narrow.label_share, of_narrow.excess_share)
@@ -87,4 +88,4 @@ def test_the_command_asks_for_intervals():
 
     refused = CliRunner().invoke(command, ["run", "diabetes", "--intervals"])
     assert refused.exit_code
-    assert "privacy.inference" in str(refused.exception)
+    assert "leave intervals out" in str(refused.exception)

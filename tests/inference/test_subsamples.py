@@ -32,8 +32,8 @@ DELTA = 1e-6
 
 def asked(loss: str = "squared", **options: Any) -> vfl.Job:
     """Return a job that is cheap: so large an ε needs few records."""
-    privacy = {"epsilon": 30.0, "delta": DELTA, "inference": "subsamples"} | options.pop("privacy", {})
-    return job(loss, privacy=privacy, **{"solver": vfl.SkGD(passes=3)} | options)
+    privacy = {"epsilon": 30.0, "delta": DELTA} | options.pop("privacy", {})
+    return job(loss, privacy=privacy, **{"intervals": "subsamples", "solver": vfl.SkGD(passes=3)} | options)
 
 
 SEEDED = {"noise": vfl.SeededNoise(5)}
@@ -68,7 +68,8 @@ def test_a_replaced_record_costs_what_one_subsample_does():
         vfl.SkGD(passes=2, block_size=1),
         "squared",
         penalty=vfl.L2(1e-4),
-        privacy={"epsilon": 60.0, "inference": "subsamples"},
+        privacy={"epsilon": 60.0},
+        intervals="subsamples",
     )
     found = compare(spec, *setting.turned("squared", 160))
     assert found.raised == (None, None)
@@ -230,25 +231,25 @@ def test_intervals_are_those_of_students_t():
         ({"solver": vfl.solvers.GD()}, "use SkGD"),
         ({"penalty": vfl.L1(0.1)}, "bias of a penalty"),
         ({"columns": {"x0": vfl.Curve(4)}}, "declare the knots"),
-        ({"loss": "poisson", "bounds": dict.fromkeys(NAMES, (-4, 4)) | {"y": (0, 20)}}, "inference=True"),
+        ({"loss": "poisson", "bounds": dict.fromkeys(NAMES, (-4, 4)) | {"y": (0, 20)}}, "intervals=True"),
         ({"privacy": {"epsilon": 0.5}}, "8 subsamples"),
     ],
 )
 def test_what_subsamples_do_not_offer_is_refused_before_any_release(options: dict[str, Any], said: str):
     given = {"loss": options.pop("loss", "squared"), "solver": vfl.SkGD(passes=3)} | options
-    privacy = {"epsilon": 30.0, "delta": DELTA, "inference": "subsamples"} | given.pop("privacy", {})
+    privacy = {"epsilon": 30.0, "delta": DELTA} | given.pop("privacy", {})
     with pytest.raises(SpecificationError, match=said):
-        plan(job(given.pop("loss"), privacy=privacy, **given), N)
+        plan(job(given.pop("loss"), privacy=privacy, intervals="subsamples", **given), N)
 
 
 def test_an_unknown_way_to_intervals_is_refused():
     with pytest.raises(PrivacyError, match="subsamples"):
-        vfl.Privacy(epsilon=1.0, inference="shards")
+        job(intervals="shards")
 
 
 def test_the_forecast_states_wider_intervals_than_those_from_products():
     found = [
-        forecast(job("logistic", privacy={"epsilon": epsilon, "inference": way}), 20_000, signal=0.67).widths[0.67].half
+        forecast(job("logistic", privacy={"epsilon": epsilon}, intervals=way), 20_000, signal=0.67).widths[0.67].half
         for epsilon in (1.0, 5.0)
         for way in (True, "subsamples")
     ]

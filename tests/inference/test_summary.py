@@ -210,7 +210,7 @@ def test_odd_names_neither_break_the_table_nor_stay_untested(result: vfl.Result)
 def test_a_run_without_errors_names_the_option(result: vfl.Result) -> None:
     without = dataclasses.replace(result, inference=None)
     for call in (without.summary, without.confint, without.cov_params, lambda: without.test("age = 0")):
-        with pytest.raises(SpecificationError, match="inference=True"):
+        with pytest.raises(SpecificationError, match="intervals=True"):
             call()
 
 
@@ -264,7 +264,7 @@ def test_estimators_summarise_their_fit(result: vfl.Result) -> None:
     fitted = vfl.sklearn.VerticalLogisticRegression(epsilon=None, classes=(0, 1)).fit(
         FRAME[["age2"]].to_numpy(), FRAME["y"]
     )
-    with pytest.raises(SpecificationError, match="inference=True"):
+    with pytest.raises(SpecificationError, match="intervals=True"):
         fitted.summary()
     fitted.result_ = result
     assert fitted.confint(0.9) == result.confint(0.9)
@@ -311,7 +311,7 @@ def test_without_privacy_errors_are_the_classical_ones(loss: str) -> None:
 def test_weights_count_in_classical_errors() -> None:
     weights = np.random.default_rng(4).uniform(0.5, 2, N)
     fitted = vfl.sklearn.VerticalLogisticRegression(
-        epsilon=None, classes=(0, 1), inference=True, C=np.inf, tol=1e-12, max_iter=3000
+        epsilon=None, classes=(0, 1), intervals=True, C=np.inf, tol=1e-12, max_iter=3000
     ).fit(FRAME[["age2"]], FRAME["y"], sample_weight=weights)
     _, V = classical(np.column_stack([np.ones(N), FRAME["age2"]]), FRAME["y"].to_numpy(), "logistic", weights)
     assert [row.standard_error for row in fitted.summary().rows] == pytest.approx(np.sqrt(np.diag(V)), rel=1e-6)
@@ -382,7 +382,8 @@ def test_a_table_states_covariance_condition_and_convergence() -> None:
             partition=vfl.FeaturePartition({"p": ("c",), "q": names}, label=("q", "y")),
             bounds={"*": (-1, 1)},
             columns={"ward": vfl.Categorical(("n", "s"))},
-            privacy=vfl.Privacy(epsilon=8.0, delta=1e-6, inference=True, noise=vfl.SeededNoise(2)),
+            privacy=vfl.Privacy(epsilon=8.0, delta=1e-6, noise=vfl.SeededNoise(2)),
+            intervals=True,
         )
         result = vfl.train(job, frame, at=vfl.InProcess(cores=1))
         facts = result.summary().facts

@@ -46,7 +46,7 @@ def train(output: Path | None = None, **options: Any) -> vfl.Result:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("tracked") / "run"
-    train(folder, evaluation=vfl.Evaluation(holdout=None, diagnostics=True))
+    train(folder, evaluation=vfl.Evaluation(holdout=0.3, diagnostics=True))
     return folder
 
 

@@ -90,7 +90,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_intervals(loss: str) -> vfl.Job:
-    return job(vfl.SkGD(passes=3), loss, penalty=vfl.penalties.NoPenalty(), privacy={"inference": 0.5})
+    return job(vfl.SkGD(passes=3), loss, penalty=vfl.penalties.NoPenalty(), intervals=0.5)
 
 
 @pytest.mark.usefixtures("anywhere")

@@ -172,11 +172,11 @@ GRAM: dict[str, Any] = {"solver": vfl.solvers.NoisyGram(), "loss": "squared", "b
 @pytest.mark.parametrize(
     "changes",
     [
-        {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9, inference=True)},
+        {"intervals": True},
         GRAM,
         {"solver": JOINT},
     ],
-    ids=["inference", "NoisyGram", "joint steps"],
+    ids=["intervals", "NoisyGram", "joint steps"],
 )
 def test_columns_shown_before_noise_need_their_own_consent(changes: dict[str, Any]) -> None:
     refused("products", policy(), job(**changes))

@@ -64,17 +64,19 @@ OTHERS = {
     "slopes": setting.job(
         vfl.SkGD(passes=2),
         "squared",
-        privacy={"epsilon": 60.0, "inference": True},
+        privacy={"epsilon": 60.0},
+        intervals=True,
         evaluation=vfl.Evaluation(holdout=0.25),
         **WEAK,
     ),
     "slopes in pieces": setting.job(
-        vfl.SkGD(passes=2), "squared", partition=THREE, privacy={"epsilon": 60.0, "inference": True}, **WEAK
+        vfl.SkGD(passes=2), "squared", partition=THREE, privacy={"epsilon": 60.0}, intervals=True, **WEAK
     ),
     "subsamples": setting.job(
         vfl.SkGD(passes=1, clip="record", block_size=1),
         "squared",
-        privacy={"epsilon": 600.0, "inference": "subsamples"},
+        privacy={"epsilon": 600.0},
+        intervals="subsamples",
         **WEAK,
     ),
     "no hold-out": setting.job(vfl.SkGD(passes=2)),

@@ -217,8 +217,8 @@ def test_widths_of_intervals_are_about_those_of_a_run(loss: str, unit: str, p: i
     y = rng.random(n) < 1.0 / (1.0 + np.exp(-v)) if loss == "logistic" else v + rng.normal(size=n)
     bounds = dict.fromkeys(names, (-4.0, 4.0)) | ({} if loss == "logistic" else {"y": (-6.0, 6.0)})
     partition = vfl.FeaturePartition({"a": names}, label=("a", "y"))
-    privacy = vfl.Privacy(epsilon=1.0, inference=True)
-    job = vfl.Job(partition=partition, loss=loss, bounds=bounds, privacy=privacy)
+    privacy = vfl.Privacy(epsilon=1.0)
+    job = vfl.Job(partition=partition, loss=loss, bounds=bounds, privacy=privacy, intervals=True)
     expected = forecast(job, n, signal=0.66 if loss == "logistic" else 0.275)
     assert unit in str(expected)
     (width,) = expected.widths.values()
@@ -229,4 +229,4 @@ def test_widths_of_intervals_are_about_those_of_a_run(loss: str, unit: str, p: i
     assert 0.67 < (width.correlated if correlation else width.half) / np.median(halves) < 1.5
     assert width.half < width.correlated
     assert width.over > 1.0
-    assert not forecast(replace(job, privacy=vfl.Privacy(epsilon=1.0)), n).widths
+    assert not forecast(replace(job, intervals=None), n).widths

@@ -107,5 +107,5 @@ def test_the_commands_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "\n  opportunity of sex=f " in said("run", "job.toml", "--at", "inprocess", "--output", "out")
     assert "without noise: between" in said("show", "out")
     assert "ok    findings" in said("verify", "out")
-    refused = run(cli.vfl, ["plan", "job.toml", "-n", str(N), "--set", "fairness.threshold_per_group=true"])
+    refused = run(cli.vfl, ["plan", "job.toml", "-n", str(N), "--set", "evaluation.fairness.threshold_per_group=true"])
     assert "set bound to false" in str(refused.exception)

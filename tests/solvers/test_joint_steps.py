@@ -225,7 +225,7 @@ def test_options_that_joint_steps_decide_are_refused(options: dict[str, Any], sa
         ({"loss": "multinomial", "classes": (0, 1)}, "logistic or squared"),
         ({"columns": {"*": vfl.Curve(4, smooth=1.0)}}, "terms of their own"),
         (
-            {"penalty": vfl.penalties.NoPenalty(), "privacy": vfl.Privacy(epsilon=45.0, inference=True)},
+            {"penalty": vfl.penalties.NoPenalty(), "privacy": vfl.Privacy(epsilon=45.0), "intervals": True},
             "standard errors",
         ),
     ],

@@ -100,9 +100,9 @@ SELECTED = {"solver": {"kind": "GCD", "passes": None}}
         (job(evaluation=vfl.Evaluation(cost={"missed": 5, "false_alarm": 1})), CANDIDATES, "leave evaluation.cost"),
         (job(evaluation=vfl.Evaluation(thresholds=(0.3,))), CANDIDATES, "leave evaluation.cost"),
         (
-            job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, inference=True)),
+            job(intervals=True),
             CANDIDATES,
-            "leave privacy.inference out, or train the chosen job",
+            "leave intervals out, or train the chosen job",
         ),
         (job(), [{}, {"bounds": {"a": [-2, 2]}}], "candidate 2 differs from the first in bounds"),
         (job(), [{}, {"evaluation.holdout": 0.5}], "candidate 2 differs from the first in evaluation"),

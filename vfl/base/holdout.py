@@ -185,7 +185,7 @@ class Subsamples:
         """Number of records per subsample. Raises SpecificationError if it is 0."""
         if self.n_records < COUNT:
             raise SpecificationError(
-                f"inference='subsamples' needs at least {COUNT} records, and there are fewer: leave inference out"
+                f"intervals='subsamples' needs at least {COUNT} records, and there are fewer: leave intervals out"
             )
         return self.n_records // COUNT
 

@@ -14,6 +14,7 @@ sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [loss]                 kind = "huber", width = 2.0 (instead of loss = NAME, for a loss with options)
 [columns.city]         kind = "categorical", categories = ["Bern", "Basel"], missing = "indicator" (or: kind = "dropped")
 [penalty]              kind = "l2", strength = 1e-4
+intervals = true       (standard errors of the coefficients)
 [privacy]              epsilon = 1.0               (privacy = "none" trains without privacy)
 [evaluation]           holdout = 0.2               (fraction of the records that are kept out of training)
 [evaluation.fairness]  group = "sex"               (a feature, or one of [partition.groups] bank = ["sex"])
@@ -71,7 +72,11 @@ ADDRESS = "://"
 DUCKDB = "duckdb://"
 """Prefix of the address of a DuckDB file. A relative path after the prefix starts at the job file's folder."""
 TOP = "the job file"
-RENAMED = {"secure": "[trust]", "id_kind": 'id = { column = "COLUMN", kind = "integer" }'}
+RENAMED = {
+    "inference": "intervals, above the tables",
+    "secure": "[trust]",
+    "id_kind": 'id = { column = "COLUMN", kind = "integer" }',
+}
 """Former keys of job files, for errors."""
 ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "faults")
 

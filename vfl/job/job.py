@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vfl.base import markup
-from vfl.base.arguments import provides, require
+from vfl.base.arguments import provides, require, require_number
 from vfl.base.columns import Dropped, Numeric, canonical_category, categories_of
 from vfl.base.features import Curve, curves_in
 from vfl.base.holdout import Split, Subsamples
@@ -48,6 +48,10 @@ MOST_GROUPS = 16
 """Largest number of groups between which fairness is checked, per column."""
 TRUSTS = ("trusted", "secure")
 STORAGES = ("float64", "float32")
+INTERVALS_SHARE = 0.1
+"""Default fraction of μ² for intervals. The coverage of intervals hardly depends on it. With few records, their widths do."""
+SUBSAMPLES = "subsamples"
+"""Value of `intervals` for standard errors from the spread of fits on disjoint subsamples."""
 APART = ("name", "storage", "margins")
 """Options that change neither the guarantee nor what others see of the data, and so are no part of the digest."""
 ALL = "*"
@@ -89,6 +93,11 @@ class Job:
         Id(column, kind='integer') or kind='text' decides how ids are compared; without a kind the type of the id columns does,
         which has to be the same at all parties, and columns of text files are text (vfl.crypto.identifiers). None means that
         all parties hold the records in the same order.
+    intervals : fraction, at most 0.5, of the μ² that is left when the passes begin. It pays for standard errors of the
+        coefficients (`Result.summary`). True takes INTERVALS_SHARE; None or False releases no standard errors. 'subsamples'
+        instead trains on each of 8 disjoint public subsamples, and takes errors from the spread of the 8 models
+        (vfl.base.holdout). These errors are wider, but no party sees another party's columns. Without privacy this option has
+        no effect: `Result.infer` computes errors from the records.
     evaluation : Evaluation(holdout=...), the records that are kept out of training and the measures on them, which spend the
         full ε. They add no cost, since no record is both trained on and held out. None trains on all records.
     read_from_data : names, in words, of declarations that were read from the records, such as 'the names of the classes'.
@@ -117,6 +126,7 @@ class Job:
     trust: str | Secure = "trusted"
     dataset: str | None = None
     id: str | Mapping[str, str] | Id | None = None
+    intervals: bool | float | str | None = None
     evaluation: Evaluation | None = None
     read_from_data: str | None = None
     start: Start | None = None
@@ -169,6 +179,7 @@ class Job:
                     + ("; for more than two labels use loss='multinomial'" if more else "")
                 )
             object.__setattr__(self, "classes", classes)
+        self._check_intervals()
         self.scaling_of(self.partition.features)
         self._check_inquiries(loss)
         self._check_amounts(loss)
@@ -279,6 +290,28 @@ class Job:
             require(option, value, f"a mapping, {{column: {SPELT[option]}}}", fits=isinstance(value, MappingABC))
         read = self.read_from_data
         require("read_from_data", read, "text, or None", fits=read is None or (isinstance(read, str) and bool(read)))
+
+    def _check_intervals(self) -> None:
+        """Refuse a fraction out of range, and give equal jobs one form."""
+        if isinstance(self.intervals, bool):
+            object.__setattr__(self, "intervals", INTERVALS_SHARE if self.intervals else None)
+        if self.intervals is None or self.intervals == SUBSAMPLES:
+            return
+        if isinstance(self.intervals, str):
+            raise PrivacyError(f"intervals must be true, a fraction, or {SUBSAMPLES!r}, not {self.intervals!r}")
+        object.__setattr__(self, "intervals", require_number("intervals", self.intervals))
+        if not 0 < self.intervals <= 0.5:
+            raise PrivacyError(f"intervals must be true or a fraction of at most 0.5, not {self.intervals!r}")
+
+    @property
+    def intervals_share(self) -> float | None:
+        """Fraction of μ² for sums of products of columns; None for a run that releases no such sums."""
+        return self.intervals if isinstance(self.intervals, float) and self.privacy is not None else None
+
+    @property
+    def subsampled(self) -> bool:
+        """True if standard errors come from disjoint subsamples."""
+        return self.intervals == SUBSAMPLES and self.privacy is not None
 
     def _check_inquiries(self, loss: Loss) -> None:
         """Refuse evaluation measures that the job or its budget does not allow."""
@@ -586,8 +619,7 @@ class Job:
 
         Public rules may decline products when the number of records is known (`Plan.has_products`).
         """
-        inference = self.privacy is not None and self.privacy.inference_share
-        return bool(inference) or (self.solver.shows_columns and self.secure is None)
+        return bool(self.intervals_share) or (self.solver.shows_columns and self.secure is None)
 
     def shape_of_margins(self, n_records: int) -> tuple[int, ...]:
         """Return the shape of predicted margins: (n,), or (n, K) with multinomial loss."""
@@ -637,7 +669,7 @@ class Job:
 
     def subsamples(self, n_records: int) -> Subsamples | None:
         """Return the disjoint public subsamples of n records on which the job trains; None if it trains on all at once."""
-        return Subsamples(self._salt, n_records) if self.privacy is not None and self.privacy.subsampled else None
+        return Subsamples(self._salt, n_records) if self.subsampled else None
 
     @property
     def _salt(self) -> str:
@@ -897,9 +929,9 @@ def _require_offered(job: Job) -> None:
         ),
         (job.diagnostics, "releases the objective from margins", "leave diagnostics out"),
         (
-            privacy.inference is not None,
+            job.intervals is not None,
             "takes standard errors from margins or from subsamples, which shares do not have",
-            "leave privacy.inference out",
+            "leave intervals out",
         ),
         (privacy.smoothness == "data", "releases exact moments", "use smoothness='private'"),
         (job.start is not None, "starts from a released model", "leave start out, so that training starts at 0"),

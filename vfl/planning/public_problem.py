@@ -54,10 +54,10 @@ def problem_of(job: Job, n_records: int) -> Problem:
             f"{job.solver.name} moves one margin per record, and multinomial loss has one per class: use SkGD, CD or GD, "
             "or logistic loss for one class against the rest, classes=((A, B), C)"
         )
-    if job.privacy is not None and job.privacy.inference and not job.solver.infers:
+    if job.privacy is not None and job.intervals and not job.solver.infers:
         raise SpecificationError(
             f"{job.solver.name} releases nothing that standard errors could follow from: use SkGD, or leave "
-            "privacy.inference out"
+            "intervals out"
         )
     subsamples = job.subsamples(n_records)
     if subsamples is not None:
@@ -102,7 +102,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         start=_start(job, layout),
         exposure=None if job.partition.exposure is None else job.schema[job.partition.exposure].limits,
         weighted=job.partition.weight is not None,
-        inference=None if privacy is None else privacy.inference_share,
+        inference=job.intervals_share,
         subsamples=1 if subsamples is None else COUNT,
         terms=_terms(job, layout),
     )
@@ -133,7 +133,7 @@ def _require_subsampled(job: Job) -> None:
         (curved, "would place the knots of each subsample elsewhere", "declare the knots of curves"),
     ):
         if asked:
-            raise SpecificationError(f"inference='subsamples' {what}: {remedy}, or leave privacy.inference out")
+            raise SpecificationError(f"intervals='subsamples' {what}: {remedy}, or leave intervals out")
 
 
 def _terms(job: Job, layout: Layout) -> ColumnTerms | None:
@@ -162,8 +162,8 @@ def _why_no_terms(job: Job) -> str | None:
         )
     if job.secure is not None:
         return "trust='secure' takes steps on shares, without terms of columns: leave them out, or use trust='trusted'"
-    if job.privacy is not None and job.privacy.inference:
-        return "standard errors are derived for steps without them: leave them or privacy.inference out"
+    if job.privacy is not None and job.intervals:
+        return "standard errors are derived for steps without them: leave them or intervals out"
     return None
 
 

@@ -7,22 +7,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.base.arguments import check_options, option, require, require_fraction, require_number, require_positive
+from vfl.base.arguments import check_options, option, require, require_fraction, require_positive
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
     from vfl.privacy.noise import SeededNoise
 
 SMOOTHNESS = ("private", "bounds", "data")
-INFERENCE_SHARE = 0.1
-"""Default share of μ² for standard errors. The coverage of intervals hardly depends on the share. With few records, the widths
-of the intervals do.
-"""
 _EPSILON = partial(require_positive, error=PrivacyError, remedy=f"; or {WITHOUT_PRIVACY}")
 _DELTA = partial(require_fraction, error=PrivacyError, remedy="; leave it out for 1/n²")
 _SHARE = partial(require_fraction, error=PrivacyError)
-SUBSAMPLES = "subsamples"
-"""Value of `inference` for standard errors from the spread of fits on disjoint subsamples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +32,6 @@ class Privacy:
         certificate flags.
     class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of a
         later job can be declared from this count. None releases no count.
-    inference : share, at most 0.5, of the μ² that is left when the passes begin. The share pays for standard errors of the
-        coefficients (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples'
-        instead trains on each of 8 disjoint public subsamples, and takes errors from the spread of the 8 models
-        (vfl.base.holdout). These errors are wider, but no party sees another party's columns.
     """
 
     epsilon: float = option(_EPSILON)
@@ -50,18 +40,9 @@ class Privacy:
     smoothness: str | Mapping[str, float] = "private"
     smoothness_share: float = option(_SHARE, 0.1)
     class_balance: float | None = option(_SHARE, None)
-    inference: bool | float | str | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
-        if isinstance(self.inference, bool):
-            object.__setattr__(self, "inference", INFERENCE_SHARE if self.inference else None)
-        if self.inference is not None and self.inference != SUBSAMPLES:
-            if isinstance(self.inference, str):
-                raise PrivacyError(f"inference must be true, a share, or {SUBSAMPLES!r}, not {self.inference!r}")
-            require_number("inference", self.inference)
-            if not 0 < self.inference <= 0.5:
-                raise PrivacyError(f"inference must be true or a share of at most 0.5, not {self.inference!r}")
         if self.noise is not None and not callable(getattr(self.noise, "stream", None)):
             raise PrivacyError(
                 f"noise must be left out, or vfl.SeededNoise(seed) ([privacy.noise] with a seed in a job file), "
@@ -83,13 +64,3 @@ class Privacy:
         if self.noise is None:
             return self
         return replace(self, noise=replace(self.noise, seed=self.noise.seed * 1_000_003 + number))
-
-    @property
-    def inference_share(self) -> float | None:
-        """Share of μ² for sums of products of columns; None for a run that releases no such sums."""
-        return self.inference if isinstance(self.inference, float) else None
-
-    @property
-    def subsampled(self) -> bool:
-        """True if standard errors come from disjoint subsamples."""
-        return self.inference == SUBSAMPLES

@@ -237,9 +237,9 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
             "an audit compares noised sums with exact ones, which trust='secure' shows to nobody: audit the same job with "
             "trust='trusted', whose releases have the same charges"
         )
-    if job.privacy.subsampled:
+    if job.subsampled:
         raise SpecificationError(
-            "an audit follows one model, and inference='subsamples' trains 8: audit the job without it, for n/8 records"
+            "an audit follows one model, and intervals='subsamples' trains 8: audit the job without it, for n/8 records"
         )
     if job.multinomial:
         raise SpecificationError(

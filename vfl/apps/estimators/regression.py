@@ -67,7 +67,7 @@ class VerticalLinearRegression(VerticalRegressor):
     weight_bounds : public range (lo, hi) of sample_weight, lo ≥ 0. Values outside are clamped. A record of weight s counts
         s/hi times, so a hi far above the usual weight adds noise. None is (0, 1), with a warning; without privacy None clamps
         nothing.
-    inference : True, or a share of the budget, releases standard errors of the coefficients, for `summary` and `confint`.
+    intervals : True, or a share of the budget, releases standard errors of the coefficients, for `summary` and `confint`.
         'subsamples' computes the errors from fits on disjoint subsamples. Without privacy True computes the errors directly.
     curves : True fits a curve of every column (vfl.Curve), not a straight line. Curves need bounds that fit the columns.
 

@@ -113,7 +113,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     ledger: str | None = None
     dataset: str | None = None
     weight_bounds: Sequence[float] | None = None
-    inference: bool | float | str | None = None
+    intervals: bool | float | str | None = None
     curves: bool = False
 
     def __sklearn_tags__(self) -> Any:
@@ -212,6 +212,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             classes=classes,
             intercept=bool(self.fit_intercept),
             dataset=self.dataset,
+            intervals=self.intervals,
             read_from_data=read_from_data,
             sparse=tuple(q for q in partition.parties if partition.columns(q)) if is_sparse(X) else (),
         )
@@ -226,7 +227,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         """
         job, sources, names = prepared
         if job.privacy is None:
-            if self.inference:
+            if self.intervals:
                 result = result.infer(sources)
         else:
             certificate = result.certificate
@@ -256,7 +257,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 f"noise must be None, or vfl.SeededNoise(seed) for a fit that is NOT PRIVATE, not {self.noise!r}; to order the "
                 "blocks, give random_state"
             )
-        return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise, inference=self.inference)
+        return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise)
 
     def _chosen_solver(self) -> Solver:
         """Return the solver with the estimator's `max_iter` and `tol`, and with blocks seeded by `random_state`."""
@@ -302,7 +303,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     def summary(self, level: float = 0.95) -> Summary:
         """Return the table of coefficients with standard errors, p-values and intervals; see `Result.summary`.
 
-        Raises SpecificationError unless the model was fitted with inference=True.
+        Raises SpecificationError unless the model was fitted with intervals=True.
         """
         check_is_fitted(self)
         return self.result_.summary(level)

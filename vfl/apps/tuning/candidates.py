@@ -313,9 +313,9 @@ def _check_job(job: Job) -> None:
         raise SpecificationError(
             "fairness takes a share of the scores' budget in every trial: leave fairness out, and check it in a run of its own"
         )
-    if job.privacy.inference:
+    if job.intervals:
         raise SpecificationError(
-            "tuning gives no standard errors, for which every trial would spend budget: leave privacy.inference out, or "
+            "tuning gives no standard errors, for which every trial would spend budget: leave intervals out, or "
             "train the chosen job in a run of its own"
         )
 

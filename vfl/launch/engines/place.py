@@ -157,10 +157,10 @@ def require_fit(place: Place, job: Job) -> None:
     """Raise PlacementError for a job that cannot run at this place. Each organisation also checks a job on its own."""
     if not isinstance(place, Organisations):
         place.require_fit(job.trust_name)
-    elif job.privacy is not None and job.privacy.inference_share:
+    elif job.intervals_share:
         raise PlacementError(
             "intervals show every party's scaled columns to the parties after it, before noise, so they are not offered across "
-            "organisations: take privacy.inference = 'subsamples', or train in one place"
+            "organisations: take intervals = 'subsamples', or train in one place"
         )
 
 

@@ -53,15 +53,14 @@ Trained = TypeVar("Trained", bound="Model")
 
 def inference_of(result: Model) -> Inference:
     """Return the result's inference. If there is none, raise SpecificationError, which names the option that releases one."""
-    privacy = result.job.privacy
-    if result.inference is None and privacy is not None and privacy.inference is not None:
+    if result.inference is None and result.job.privacy is not None and result.job.intervals is not None:
         raise SpecificationError(
             "this run holds no standard errors: it lost a party or stopped before all releases for them were made. "
             "Train again, in a new run with a budget of its own"
         )
     if result.inference is None:
         raise SpecificationError(
-            "this run holds no standard errors: train with Privacy(epsilon=..., inference=True), or vfl run JOB "
+            "this run holds no standard errors: train with Job(..., intervals=True), or vfl run JOB "
             "--intervals. Without privacy, compute them from the training records: result.infer(data)"
         )
     return result.inference
@@ -177,7 +176,7 @@ def _require_classical(result: Model) -> None:
     job, loss = result.job, loss_of(result.job.loss)
     ridge = result.certificate.n_records * job.penalty.convexity
     for met, unfit in (
-        (job.privacy is None, "the run is private, and exact errors would not be: train with Privacy(inference=True)"),
+        (job.privacy is None, "the run is private, and exact errors would not be: train with Job(intervals=True)"),
         (not loss.multinomial, "multinomial loss has one margin per class: train one class against the rest"),
         (
             loss.log_odds or not loss.classification,

@@ -281,7 +281,7 @@ class Result(Model):
         """Return a copy with standard errors, for a run without privacy. Like the model, these errors are not private.
 
         They are computed by the sandwich estimator HC0, so they also hold for misspecified models. This process reads all
-        data. For a private run, train with Privacy(inference=True), which releases standard errors.
+        data. For a private run, train with Job(intervals=True), which releases standard errors.
 
         data : the training records, as for `train`.
 

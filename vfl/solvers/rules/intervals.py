@@ -38,7 +38,7 @@ def require(solver: BlockOptions, problem: Problem) -> None:
     unfit = _unfit(solver, problem)
     if unfit:
         what, remedy = unfit
-        raise SpecificationError(f"intervals need {what}: {remedy}, or leave privacy.inference out")
+        raise SpecificationError(f"intervals need {what}: {remedy}, or leave intervals out")
     _require_signal(solver, problem)
 
 
@@ -67,7 +67,7 @@ def _require_signal(solver: BlockOptions, problem: Problem) -> None:
     raise SpecificationError(
         f"intervals would mislead at n = {n:,}{each}, {p} coefficients and ε = {problem.epsilon:.3g}: most of "
         f"{drowned} would be noise. Use about n = {_rounded(enough):,} records or ε = "
-        f"{epsilon_of(total * short, delta):.2g}{fewer}, or leave privacy.inference out"
+        f"{epsilon_of(total * short, delta):.2g}{fewer}, or leave intervals out"
     )
 
 
@@ -93,7 +93,7 @@ def _unfit(solver: BlockOptions, problem: Problem) -> tuple[str, str] | None:
         ),
         (
             loss.power is None or problem.inference is not None,
-            "inference=True for a loss with a log link",
+            "intervals=True for a loss with a log link",
             "take it instead of subsamples",
         ),
         (

@@ -66,7 +66,7 @@ def command(
 
     if track is not None:
         check_tracker(track)  # before a folder is made
-    spec, environment = read_job(job, (*assignments, *(("privacy.inference=true",) if intervals else ())))
+    spec, environment = read_job(job, (*assignments, *(("intervals=true",) if intervals else ())))
     spec = starting_from(spec, warm_start)  # before a folder is made
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
         where = replace(where, otherwise="inprocess")  # the start of actors would take longer than the run
