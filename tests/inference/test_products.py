@@ -252,7 +252,7 @@ class TestTheParty:
 
     def test_a_job_without_intervals_has_no_pieces(self):
         spec = job("squared")
-        without = replace(spec, privacy=vfl.Privacy(epsilon=1.0))
+        without = replace(spec, intervals=None)
         with pytest.raises(ConsentRefused, match="part of a release"):
             self.record(RunCount(without, "b", N), spec, 0)
 

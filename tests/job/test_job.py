@@ -691,7 +691,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], tuple[str, ...]]] =
             "'epsilom'",
             "[privacy]",
             "did you mean 'epsilon'?",
-            "epsilon, delta, noise, smoothness, smoothness_share, class_balance, inference",
+            "epsilon, delta, noise, smoothness, smoothness_share, class_balance",
         ),
     ),
     "an unknown key of the solver": (
