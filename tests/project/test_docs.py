@@ -31,6 +31,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import click.shell_completion
 import pytest
 from click.testing import CliRunner
@@ -367,3 +368,13 @@ def test_every_exit_code_is_listed():
     codes = {kind.exit_code for kind in vars(vfl.errors).values() if hasattr(kind, "exit_code")}
     assert len(codes) > 3
     assert [code for code in sorted(codes) if f"| {code} |" not in page] == []
+
+
+@pytest.mark.parametrize("option", ["--at", "--log", "--metrics"])
+def test_every_command_with_an_option_is_listed(option):
+    page = " ".join((ROOT / "docs" / "commands.md").read_text(encoding="utf-8").split())
+    listed = re.search(rf"On ((?:`\w+`(?:, | and )?)+),(?: with a federation,)? `{option} ", page)
+    assert listed is not None
+    commands = {name: command_line.get_command(click.Context(command_line), name) for name in COMMANDS}
+    having = {name for name, command in commands.items() if any(option in item.opts for item in command.params)}
+    assert set(re.findall(r"`(\w+)`", listed[1])) == having
