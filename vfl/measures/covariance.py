@@ -115,46 +115,32 @@ FLAT = 4.0
 class Noisy:
     """A released symmetric matrix, with noise of standard deviation σ on the diagonal and σ/√2 elsewhere.
 
-    matrix : (p, p) sum over records. sigma : σ, one for all entries, or (p, p) of rank one.
+    matrix : (p, p) sum over records. sigma : σ.
     """
 
     matrix: Vector
-    sigma: float | Vector
-
-    @property
-    def unit(self) -> Vector:
-        """(p,) unit u of coordinates in which all entries have the noise of the least noisy: σ_jk = u_j u_k·min σ."""
-        deviations = np.sqrt(np.diag(np.broadcast_to(self.sigma, self.matrix.shape)))
-        return np.asarray(deviations / deviations.min() if deviations.min() else np.ones(len(deviations)))
+    sigma: float
 
     @property
     def size(self) -> float:
         """Mean square of the norm of the noise."""
-        variance = np.broadcast_to(np.square(self.sigma), self.matrix.shape)
-        return float(variance.sum() + np.trace(variance)) / 2.0
+        return self.sigma**2 * len(self.matrix) * (len(self.matrix) + 1) / 2.0
 
     def condition(self, rows: Vector) -> tuple[float, bool]:
         """Return the condition number on the span of the rows (m, p), for columns of unit length.
 
         If noise hides the least eigenvalue, which is then below the norm σ√(2p) of the noise, return a lower bound and True.
         """
-        p, sigma = len(self.matrix), float(np.min(self.sigma))
-        even = self.matrix / np.outer(self.unit, self.unit)
-        mean = max(float(np.trace(even)) / p, sigma)
-        length = np.sqrt(np.maximum(np.diag(even), max(0.03 * mean, np.finfo(float).tiny)))
-        basis, noise = basis_of(rows / self.unit / length), sigma * np.sqrt(2.0 * p) / mean
-        values = np.linalg.eigvalsh(basis @ (even / np.outer(length, length)) @ basis.T)
+        p, own = len(self.matrix), np.diag(self.matrix)
+        mean = max(float(own.mean()), self.sigma)
+        length = np.sqrt(np.maximum(own, max(0.03 * mean, np.finfo(float).tiny)))
+        basis, noise = basis_of(rows / length), self.sigma * np.sqrt(2.0 * p) / mean
+        values = np.linalg.eigvalsh(basis @ (self.matrix / np.outer(length, length)) @ basis.T)
         return float(values[-1] / max(values[0], noise, np.finfo(float).eps)), bool(values[0] <= noise)
 
-    def within(self, rows: Vector) -> tuple[Noisy, Vector]:
-        """Return the matrix (r, r) on the span of the rows (m, p), with one noise σ for all entries, and a basis (r, p).
-
-        The basis B maps coefficients to coordinates on the span. A matrix M of curvatures there is BᵀMB, and a covariance C of
-        coordinates is that of coefficients DᵀCD with D = B/unit². Sums of levels have no curvature but noise, and are left out.
-        """
-        basis = basis_of(rows / self.unit)
-        even = self.matrix / np.outer(self.unit, self.unit)
-        return Noisy(basis @ even @ basis.T, float(np.min(self.sigma))), basis * self.unit
+    def within(self, basis: Vector) -> Noisy:
+        """Return the matrix on the span of the orthonormal rows (r, p). Sums of levels, which only have noise, are left out."""
+        return Noisy(basis @ self.matrix @ basis.T, self.sigma)
 
     def raised(self, least: float = RAISED, lowered: float = 0.0) -> Vector:
         """Return the matrix (p, p) with eigenvalues that are lowered by `lowered`·σ, then at least `least`·σ.
@@ -163,9 +149,7 @@ class Noisy:
         part σ/λ in directions without curvature, which adds a share of σ/(least·λ) to its variance, and no more.
         """
         values, vectors = np.linalg.eigh(self.matrix)
-        values = np.maximum(
-            values - lowered * self.sigma, max(least * float(np.min(self.sigma)), least * 1e-11 * values[-1])
-        )
+        values = np.maximum(values - lowered * self.sigma, least * max(self.sigma, 1e-11 * values[-1]))
         return np.asarray((vectors * values) @ vectors.T)
 
     def near(self, other: Vector, size: float) -> tuple[Vector, float]:
@@ -176,7 +160,7 @@ class Noisy:
 
         size : mean square of the norm of the other matrix's noise.
         """
-        ratio = max(float(np.trace(self.matrix)), float(np.max(self.sigma))) / float(np.trace(other))
+        ratio = max(float(np.trace(self.matrix)), self.sigma) / float(np.trace(other))
         away = self.matrix - ratio * other
         found = float((away**2).sum())
         kept = max(0.0, 1.0 - (self.size + ratio**2 * size) / found) if found else 1.0
@@ -197,7 +181,7 @@ class Covariances(NamedTuple):
 
 
 def covariances(
-    problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noisy, determined: Vector, numeric: NDArray[np.bool_]
+    problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noisy, basis: Vector, numeric: NDArray[np.bool_]
 ) -> Covariances:
     """Return the covariances of a run's model, and the limits of what they tell.
 
@@ -211,12 +195,11 @@ def covariances(
     Under a log link, noise gives the coefficients a bias b. Both covariances then contain b bᵀ, so that intervals cover the
     coefficients in spite of the bias.
 
-    determined : (m, p) combinations that records determine. numeric : (p,) True for coordinates that are numeric columns.
+    basis : (r, p) orthonormal, of the combinations that records determine. numeric : (p,) True for numeric columns.
     """
-    inner, basis = H.within(determined)
-    back = basis / H.unit**2
+    inner = H.within(basis)
     curvature = basis.T @ inner.raised() @ basis
-    spread, ratio = Noisy(back @ J.matrix @ back.T, float(np.min(J.sigma))).near(inner.raised(), inner.size)
+    spread, ratio = J.within(basis).near(inner.raised(), inner.size)
     noise, left = noise_covariance(seen.updates, skipped, curvature)
     if problem.loss.power is not None:
         at = problem.layout.names.index(INTERCEPT)
@@ -224,10 +207,10 @@ def covariances(
         b = noise_bias(S, curvature, problem.loss.power, at, seen.scale[at])
         noise += np.outer(b, b)
     ridge = problem.n_records * problem.penalty.convexity * problem.penalised * seen.scale**2
-    inverse = np.linalg.inv(inner.raised() + (back * ridge) @ back.T)
-    total = noise + back.T @ inverse @ spread @ inverse @ back
-    hidden = back.T @ (np.linalg.inv(inner.raised(LEAST, LOWERED)) - GROWTH * np.linalg.inv(inner.raised())) @ back
-    own, deviation = np.diag(H.matrix), np.diag(np.broadcast_to(H.sigma, H.matrix.shape))
-    flat = numeric & (own < FLAT * deviation)
-    larger = np.where(flat, np.maximum(own.mean() / np.maximum(own, deviation) - 1.0, 0.0), 0.0)
+    inverse = np.linalg.inv(inner.raised() + (basis * ridge) @ basis.T)
+    total = noise + basis.T @ inverse @ spread @ inverse @ basis
+    hidden = basis.T @ (np.linalg.inv(inner.raised(LEAST, LOWERED)) - GROWTH * np.linalg.inv(inner.raised())) @ basis
+    own = np.diag(H.matrix)
+    flat = numeric & (own < FLAT * H.sigma)
+    larger = np.where(flat, np.maximum(own.mean() / np.maximum(own, H.sigma) - 1.0, 0.0), 0.0)
     return Covariances(noise, total, left, (hidden, ratio * (left @ left.T + np.diag(larger)) - UNSETTLED**2 * total))

@@ -253,7 +253,7 @@ def inference_from(plan: Plan, released: Sequence[Released | None], original: di
     none = Inference(tuple(original), values, np.zeros((len(values),) * 2), None)
     determined = Estimates.of(none, full_sets(plan.job.schema, plan.job.partition.features)).weights @ to_original
     basis, numeric = basis_of(determined), np.isin(problem.layout.names, plan.job.partition.features)
-    known = covariances(problem, seen, solver.skipped(problem), H, J, determined, numeric)
+    known = covariances(problem, seen, solver.skipped(problem), H, J, basis, numeric)
     noise, both, *limits = (to_original @ M @ to_original.T for M in (known.noise, known.total, *known.limits))
     condition, hidden = H.condition(determined)
     left = float(np.linalg.norm(basis @ known.left @ basis.T, 2))
