@@ -14,6 +14,7 @@ from vfl.kernels.dense import bounds_of
 from vfl.kernels.geometry import PIECE, record_limits
 from vfl.privacy.cover import Answer, Cover, Frame
 from vfl.privacy.geometry import Clip
+from vfl.queries.passes import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -58,9 +59,9 @@ def admit(
 class OwnCap:
     """Refuses releases that cost more privacy than was charged, whatever residuals and limits the coordinator sends.
 
-    Guarantee. The coordinates of one charge's releases are disjoint and have one scale. A record contributes to all of these
-    releases together a vector of norm at most C(1 + p·2⁻⁵⁰), before rounding. The coordinator vouches for the norms of the
-    other parties' columns.
+    Guarantee. The queries under one charge release different coordinates, in one scale. A query may release its coordinates m
+    times, with √m times the noise of the charge. To one release of each coordinate, a record contributes together a vector of
+    norm at most C(1 + p·2⁻⁵⁰), before rounding. The coordinator vouches for the norms of the other parties' columns.
 
     n_coordinates : p_k, number of the party's own coordinates. repeats : as for `Cover`.
     """
@@ -84,11 +85,11 @@ class OwnCap:
             if any(term.event is not None for term in terms):
                 raise self._refusal("was asked for a block of a pass that was not charged")
             return
-        cap.require_covered((term.clip, term.event) for term in terms)
+        # Not block.coordinates, whose offset the sender chooses.
+        columns, times = counted(column for term in terms for column in range(term.block.start, term.block.stop))
+        cap.require_covered(((term.clip, term.event) for term in terms), times)
         if any(type(term.clip) is not Clip for term in terms):  # a pass moves by up to 2C; other clips claim less
             raise self._refusal("was asked for a block of a pass under a clip different from 'norm'")
-        # Not block.coordinates, whose offset the sender chooses.
-        columns = [column for term in terms for column in range(term.block.start, term.block.stop)]
         admit(self._cover, self._party, cap.paid, _shape(cap, self._party), columns, query.subsample)
 
     def _refusal(self, why: str) -> PrivacyError:

@@ -11,6 +11,7 @@ from vfl.privacy.cover import Answer, Cover, Frame
 from vfl.privacy.events import ReleaseKey, on_part
 from vfl.privacy.noise import CryptographicNoise
 from vfl.queries import Need, Paid
+from vfl.queries.passes import counted
 
 if TYPE_CHECKING:
     from vfl.privacy.events import Event
@@ -162,9 +163,9 @@ class Charger:
         """Return the events to charge, None for a release without noise, and the query with the charge that covers it."""
         events, batch, cap = query.events(), query.batch, query.capped
         if cap is not None and query.by_pass:
-            due = self._take(query, cap, key)
+            due, times = self._take(query, cap, key)
             cap = replace(cap, paid=self._paid)
-            cap.require_covered((term.clip, term.event) for term in query.terms())
+            cap.require_covered(((term.clip, term.event) for term in query.terms()), times)
             return due, replace(query, capped=cap)  # type: ignore[call-arg]
         if cap is not None and any(event is not None for event in events):
             raise PrivacyError(
@@ -174,18 +175,20 @@ class Charger:
             raise PrivacyError(f"{type(query).__name__} would release values without a charge")
         return (events if batch is None or None in events else self._of_batch(query, batch)), query
 
-    def _take(self, query: Query, cap: RecordCap, key: ReleaseKey) -> tuple[Event, ...]:
-        """Record the coordinates that a query of a pass releases, under the charge `_paid`. Return its event if it is new."""
+    def _take(self, query: Query, cap: RecordCap, key: ReleaseKey) -> tuple[tuple[Event, ...], int]:
+        """Record the coordinates that a query of a pass releases, under the charge `_paid`.
+
+        Return the charge's event if the charge is new, and the largest number of releases of one coordinate.
+        """
         blocks = [term.block.coordinates for term in query.terms()]
-        coordinates = [j for S in blocks for j in range(S.start, S.stop)]
+        coordinates, times = counted(j for S in blocks for j in range(S.start, S.stop))
         frame = Frame(query.subsample, None, cap)  # caps compare by identity
         if self._passes.admit(frame, coordinates) is Answer.COVERED:
-            return ()
-        if self._passes.renew(frame, coordinates) is Answer.TWICE:
-            raise PrivacyError("a query releases a coordinate twice, and it was charged for one release")
+            return (), times
+        self._passes.renew(frame, coordinates)
         self._paid = Paid(key, cap.price(self._number))
         self._number += 1
-        return (self._paid.event,)
+        return (self._paid.event,), times
 
     def _of_batch(self, query: Query, batch: Fold) -> tuple[Event | None, ...]:
         frame, number = _frame(query, batch), batch.number

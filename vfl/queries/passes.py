@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -79,6 +80,12 @@ class Piece(Fold):
         return np.ones(n_records)
 
 
+def counted(columns: Iterable[int]) -> tuple[list[int], int]:
+    """Return the different columns that a query releases, and the largest number of releases that one of them is part of."""
+    times = Counter(columns)
+    return list(times), max(times.values(), default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Paid:
     """The single charge of a pass. It covers all releases of the pass.
@@ -96,9 +103,9 @@ class RecordCap:
     """Cap C on a record's total contribution: |ρ_i|·‖z_i‖ ≤ C for its residual ρ_i and its scaled row z_i over all columns.
 
     Guarantee. All releases under one charge of a Gaussian event are together μ-GDP under replace-one, with μ = Δ/σ of that
-    event. The conditions: one charge covers each coordinate at most once, and no release under the charge has a larger Δ/σ
-    (docs/mathematics.md has the proof). A pass over disjoint blocks therefore costs as much as releasing all coordinates at
-    once.
+    event. The conditions: one query alone releases a coordinate under the charge, at most m times, and no release of the query
+    has √m times a larger Δ/σ (docs/mathematics.md has the proof). A pass over disjoint blocks therefore costs as much as
+    releasing all coordinates at once, and m passes with √m times the noise cost the same.
 
     cap : C.
     rows : {party: (block of all its columns, their centres, their scales)}, from which the party's part of z_i follows.
@@ -148,8 +155,12 @@ class RecordCap:
         """Return the cap with the rows of this party only, as the party's share of a query carries it."""
         return replace(self, rows={party: self.rows[party]})
 
-    def require_covered(self, releases: Iterable[tuple[Clip, Noise]]) -> None:
-        """Raise PrivacyError unless the charge `paid` covers these releases: one cap, one grid, and enough noise in each."""
+    def require_covered(self, releases: Iterable[tuple[Clip, Noise]], times: int = 1) -> None:
+        """Raise PrivacyError unless the charge `paid` covers these releases: one cap, one grid, and enough noise in each.
+
+        times : m, the largest number of these releases that one coordinate is part of. m·(Δ/σ)² must not exceed that of the
+            charge.
+        """
         known: set[tuple[Clip, Noise]] = set()
         for clip, event in releases:
             if (clip, event) in known:
@@ -164,8 +175,8 @@ class RecordCap:
                     "a block of a pass claims a smaller sensitivity than all of its coordinates have together"
                 )
             whole = self.paid.event
-            if event != whole and (
-                Fraction(event.sensitivity) * Fraction(whole.sigma)
-                > Fraction(whole.sensitivity) * Fraction(event.sigma)
+            if (event != whole or times > 1) and (
+                times * (Fraction(event.sensitivity) * Fraction(whole.sigma)) ** 2
+                > (Fraction(whole.sensitivity) * Fraction(event.sigma)) ** 2
             ):
                 raise PrivacyError("a block of a pass would carry less noise than was charged")

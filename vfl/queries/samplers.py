@@ -133,11 +133,13 @@ def sampler_of(name: str, tau: int | None) -> Sampler:
 
 
 def grouped_by_owner(draws: list[Draw], blocks: Sequence[Block]) -> list[Draw]:
-    """Sort the draws of a pass by owner: owners in the order of their first draws, each owner's draws in their order."""
-    first: dict[str, int] = {}
-    for position, draw in enumerate(draws):
-        first.setdefault(blocks[draw[0]].party, position)
-    return sorted(draws, key=lambda draw: first[blocks[draw[0]].party])
+    """Sort the draws of a pass by owner: owners in the order of their blocks, each owner's draws in their order.
+
+    The order of the owners is equal in all passes. Otherwise a party could move last in one pass and first in the next, and
+    its second moves would start from the result of its first ones.
+    """
+    place = {block.party: position for position, block in enumerate(blocks)}
+    return sorted(draws, key=lambda draw: place[blocks[draw[0]].party])
 
 
 def in_parallel(draws: list[Draw], blocks: Sequence[Block], parties: int) -> list[Draw]:

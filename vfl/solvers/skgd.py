@@ -61,6 +61,11 @@ def require_options(solver: BlockOptions) -> None:
         raise SpecificationError(
             f"{solver.name}: sampling={solver.sampling!r} draws several blocks by itself: leave parallel at 1"
         )
+    if solver.turns > 1 and not (_moves_locally(solver) and solver.clip in (None, RECORD) and not solver.momentum):
+        raise SpecificationError(
+            f"{solver.name}: local_passes={solver.local_passes} needs clip='record', sweep='party', sampling 'shuffled' or "
+            "'cyclic', iterate='tail' and no momentum, parallel or joint steps: leave local_passes out, or those options"
+        )
     _require_record_options(solver)
     _require_joint_options(solver)
     sampler_of(solver.sampling, solver.tau)
@@ -90,9 +95,10 @@ def resolved(given: Own, problem: Problem) -> Own:
         given = solver = _with_joint_steps(solver)
     if given.block_size is None and problem.layout.explicit is None:
         solver = replace(solver, block_size=1 if solver.by_pass else defaults.block_size(problem))
+    solver = replace(solver, local_passes=_local_passes(solver, problem))
     solver = replace(solver, momentum=_momentum(solver, problem))
     if given.inner_rounds is None:
-        passes = given.passes or _default_passes(solver, problem)
+        passes = -(-given.passes // solver.turns) if given.passes else _default_passes(solver, problem)
         outer = given.outer_rounds or defaults.outer_rounds(passes)
         inner = -(-passes * Walk(solver, problem, Curvature.flat(problem)).draws_a_pass // outer)
         solver = replace(solver, passes=None, outer_rounds=outer, inner_rounds=inner)
@@ -121,7 +127,7 @@ def resolved(given: Own, problem: Problem) -> Own:
     size = given.step_size
     if size is None:
         # Steps of up to 2(1 − β) are proved not to diverge with momentum β (vfl.solvers.iterates.trail).
-        size = min(record_defaults.step_size(problem, passes, β), 2.0 * (1.0 - β))
+        size = min(record_defaults.step_size(problem, passes * solver.turns, β), 2.0 * (1.0 - β))
     solver = replace(solver, shares=shares, step_size=size)
     if problem.inferred:
         intervals.require(solver, problem)
@@ -140,13 +146,29 @@ def _clip(solver: BlockOptions, problem: Problem) -> float | str:
     return defaults.clip(problem) if clip == COORDINATE else clip
 
 
+def _local_passes(solver: BlockOptions, problem: Problem) -> int:
+    """Return the passes of a party per message: the user's number, else the rule's if the number of passes is left open."""
+    if solver.local_passes is not None:
+        return solver.local_passes
+    open_ = solver.passes is None and solver.inner_rounds is None and solver.outer_rounds is None
+    fits = open_ and solver.momentum is None and solver.by_pass and _moves_locally(solver)
+    return 1 if problem.inferred or not fits else record_defaults.local_passes(problem, solver.step_size)
+
+
+def _moves_locally(solver: BlockOptions) -> bool:
+    """Return True if a party may make several passes over its columns per message, and their mean is the result."""
+    return solver.sweep == "party" and solver.sampling in ("shuffled", "cyclic") and solver.sequential and (
+        solver.iterate in (None, "tail") and not solver.joint
+    )
+
+
 def _momentum(solver: BlockOptions, problem: Problem) -> float:
     """Return β: the user's value, else the rule's. The rule applies under a record cap if the number of passes is left open."""
     if solver.momentum is not None:
         return solver.momentum
     open_ = solver.passes is None and solver.inner_rounds is None
     averaged = solver.iterate in (None, "tail")  # a last iterate has more noise with momentum
-    if not (open_ and averaged and solver.by_pass and solver.sequential) or problem.inference:
+    if not (open_ and averaged and solver.by_pass and solver.sequential) or problem.inference or solver.turns > 1:
         return 0.0
     return record_defaults.momentum(problem, solver.step_size)
 
@@ -209,7 +231,8 @@ def _require_joint_fit(solver: BlockOptions, problem: Problem) -> None:
 def _default_passes(solver: BlockOptions, problem: Problem) -> int:
     if not solver.by_pass:
         return defaults.passes(problem)
-    return defaults.in_equal_parts(record_defaults.passes(problem, solver.step_size, solver.momentum or 0.0))
+    count = record_defaults.passes(problem, solver.step_size, solver.momentum or 0.0)
+    return defaults.in_equal_parts(-(-count // solver.turns))
 
 
 def _share(name: str, solver: BlockOptions, problem: Problem, passes: int) -> float:
@@ -290,6 +313,9 @@ class SkGD(BlockOptions):
     parallel : number of different parties whose blocks may move at once, from the same margins. The draws of a pass are then
         joined into fewer rounds; which blocks are drawn does not change.
     passes : number of passes over the coordinates. Alternatively, give outer_rounds and inner_rounds.
+    local_passes : number of passes that a party makes over its own columns per message, before the next party moves. They need
+        clip='record' and cost as much as if they were made one message each. None takes several under a record cap if passes
+        and blocks are left open and the run would otherwise take more than 40 passes (`record_defaults.local_passes`).
     outer_rounds, inner_rounds : T and K of the paper. K counts the draws of blocks in one outer round. Xw is rebuilt at the
         start of every outer round.
     clip : None takes 'record' if every pass draws each block once, except for squared loss without an intercept at high μn/p

@@ -79,6 +79,7 @@ class BlockOptions(Solver):
     tau: int | None = None
     parallel: int = option(whole(), 1)
     passes: int | None = option(whole(), None)
+    local_passes: int | None = option(whole(), None)
     outer_rounds: int | None = option(whole(), None)
     inner_rounds: int | None = option(whole(), None)
     clip: float | str | None = option(clip_or_rule, None)
@@ -99,6 +100,11 @@ class BlockOptions(Solver):
     def sequential(self) -> bool:
         """True unless a round moves blocks of several parties."""
         return self.parallel == 1 and self.sampling not in ("nice", "full")
+
+    @property
+    def turns(self) -> int:
+        """Number of passes that a party makes over its own columns per message."""
+        return self.local_passes or 1
 
     @property
     def sweeps(self) -> bool:

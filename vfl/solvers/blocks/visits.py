@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, islice
@@ -55,7 +56,7 @@ class Walk:
     known: Curvature
     multipliers: tuple[tuple[float, int], ...] = ()
     factor: float = 1.0
-    _made: dict[tuple[float | None, float], dict[tuple[int, int], Step]] = field(default_factory=dict)
+    _made: dict[tuple[float | None, float, float], dict[tuple[int, int], Step]] = field(default_factory=dict)
     _caps: dict[float, RecordCap] = field(default_factory=dict)
 
     @cached_property
@@ -70,9 +71,9 @@ class Walk:
 
     @property
     def draws_a_pass(self) -> int:
-        """Number of draws per pass. Together the draws contain as many blocks as the layout has."""
+        """Number of draws per pass. Together the draws contain as many blocks as the layout has, `local_passes` times."""
         count = len(self.blocks)
-        return -(-count // self.sampler.width(count))
+        return -(-count // self.sampler.width(count)) * self.solver.turns
 
     @property
     def n_draws(self) -> int:
@@ -145,15 +146,18 @@ class Walk:
             for clip in dict.fromkeys(self.geometry(block)[1] for block in self.blocks)
         }
 
-    def steps(self, z: float | None = None) -> tuple[Step, ...]:
-        """Return the step of each block: its release, and its update if no other block moves at the same time."""
+    def steps(self, z: float | None = None, length: float = 1.0) -> tuple[Step, ...]:
+        """Return the step of each block: its release, and its update if no other block moves at the same time.
+
+        length : length of the steps, in units of γ.
+        """
         # Equal clips and events are shared, so that pickle sends each one once.
         shared = {clip: (clip, event) for clip, event in self.clips(z).items()}
         steps = []
         for block in self.blocks:
             scale, clip = self.geometry(block)
             centre = self.known.centre[block.coordinates]
-            rule = self.rule(block, self.columns(block))
+            rule = self.rule(block, self.columns(block) / length)
             steps.append(Step(block, centre, scale, shared[clip][0], rule, shared[clip][1]))
         return tuple(steps)
 
@@ -161,7 +165,7 @@ class Walk:
         """Return the number of columns of a block. With K classes, each column has K coordinates, which move together."""
         return block.size // self.problem.layout.width
 
-    def rule(self, block: Block, moving: int) -> ProxStep:
+    def rule(self, block: Block, moving: float) -> ProxStep:
         """Return the update of a block while `moving` columns move at once: s_j = γ/(β M_j) with β = `moving`.
 
         The correlation between columns of different blocks is unknown, so no smaller β is safe. The K classes of a column
@@ -192,8 +196,20 @@ class Walk:
 
     def visit(self, number: int, draws: Iterable[Draw]) -> Visit:
         """Return the steps of a visit, by party. number : number of the pass."""
-        steps = [step for draw in draws for step in self._together(self._multiplier(number), draw)]
+        z, made = self._multiplier(number), Counter[int]()
+        steps: list[Step] = []
+        for draw in draws:
+            steps += self._together(z, draw, self.length(made[draw[0]]))
+            made[draw[0]] += 1
         return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
+
+    def length(self, turn: int) -> float:
+        """Return the length of a step in units of γ, given the number of earlier passes of the party in the same visit.
+
+        In the second half of a visit, steps shrink as 1, 1/2, 1/3, … If columns are uncorrelated, a coordinate then ends at the
+        mean of its iterates, so the next party starts from a model with less noise.
+        """
+        return 1.0 / max(1, turn - self.solver.turns // 2 + 1) if self.solver.turns > 1 else 1.0
 
     def visits(self) -> tuple[int, int]:
         """Return the number of visits, and the number of parties in all visits together."""
@@ -207,11 +223,11 @@ class Walk:
                 visited += 1 if solver.sweeps else len({owners[b] for draw in drawn for b in draw})
         return round(visits * rounds / counted), round(visited * rounds / counted)
 
-    def _together(self, z: float | None, draw: Draw) -> tuple[Step, ...]:
+    def _together(self, z: float | None, draw: Draw, length: float) -> tuple[Step, ...]:
         """Return the steps of the blocks in one draw. These blocks move at the same time, so each step is shorter."""
-        known = self._made.setdefault((z, self.factor), {})
+        known = self._made.setdefault((z, self.factor, length), {})
         if (0, 0) not in known:
-            known.update({(block, 0): step for block, step in enumerate(self.steps(z))})
+            known.update({(block, 0): step for block, step in enumerate(self.steps(z, length))})
         if len(draw) == 1:
             return (known[draw[0], 0],)
         blocks = self.blocks
@@ -235,11 +251,12 @@ class Walk:
             yield number, tuple(draw for _, draw in run)
 
     def _multiplier(self, number: int) -> float | None:
-        for z, count in self.multipliers:
-            number -= count
-            if number < 0:
-                return z
-        return self.multipliers[-1][0] if self.multipliers else None
+        if not self.multipliers:
+            return None
+        ends = itertools.accumulate(count for _, count in self.multipliers)
+        z = next((z for (z, _), end in zip(self.multipliers, ends, strict=True) if number < end), self.multipliers[-1][0])
+        turns = self.solver.turns  # the factor 1 + 2⁻⁵⁰ covers the rounding of √turns, of the product and of σ = zΔ
+        return z if turns == 1 else z * math.sqrt(turns) * (1.0 + 2.0**-50)
 
     def _indices(self) -> Iterator[tuple[int, Draw]]:
         """Yield pairs (number of the pass, draw of blocks) without end, in the order that the public seed determines."""
@@ -248,7 +265,8 @@ class Walk:
         draws: list[Draw] = []
         for number in itertools.count():
             if number % kept == 0:
-                draws = self.sampler.draws(self.blocks, self.known.smoothness, rng)
+                turns = [self.sampler.draws(self.blocks, self.known.smoothness, rng) for _ in range(self.solver.turns)]
+                draws = list(itertools.chain.from_iterable(turns))
                 if self.solver.parallel == 1 and self.solver.sweep == "party":
                     draws = grouped_by_owner(draws, self.blocks)
             yield from ((number, draw) for draw in draws)

@@ -115,15 +115,18 @@ class Average:
     iterate : 'last'; 'average' of each outer round (Maranjyan et al. 2024, Alg. 1); or 'tail', average of the last part of the
         run.
     skip : number of updates that the average 'tail' leaves out.
+    own : True to count each iterate of a coordinate once. False to count it for as long as it lasts, while others move. If a
+        party moves its columns several times in a row, their last iterate lasts much longer than the others.
     """
 
-    def __init__(self, iterate: str, skip: int) -> None:
+    def __init__(self, iterate: str, skip: int, *, own: bool = False) -> None:
         self._iterate = iterate
         self._skip = skip
+        self._own = own
         self._seen = 0
         self._count = 0
         # A step moves few of p coordinates. So a value is added to the sum only when the value changes, times the number of
-        # steps for which the value lasted.
+        # steps for which the value lasted. With `own` every step has a clock of its own coordinates only.
         self._value: Vector | None = None
         self._total = np.zeros(0)
         self._since = np.zeros(0)
@@ -140,14 +143,20 @@ class Average:
         self._count += 1
         if self._value is None:
             self._value, self._total, self._since = θ.copy(), np.zeros(θ.size), np.zeros(θ.size)
-            return
+            if not self._own:
+                return
         for S in moved or (slice(None),):
+            if self._own:
+                self._total[S] += θ[S]
+                self._since[S] += 1.0
+                self._value[S] = self._total[S] / self._since[S]
+                continue
             self._total[S] += self._value[S] * (self._count - 1 - self._since[S])
             self._value[S], self._since[S] = θ[S], self._count - 1
 
     def _mean(self) -> Vector | None:
-        if self._value is None:
-            return None
+        if self._value is None or self._own:
+            return self._value
         return np.asarray((self._total + self._value * (self._count - self._since)) / self._count)
 
     def outer(self, θ: Vector) -> Vector:

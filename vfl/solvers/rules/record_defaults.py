@@ -102,6 +102,8 @@ FEW = 36
 
 With two parties, this number takes at most 80 messages.
 """
+ROUNDS = 40
+"""Largest number of rounds, with one message per party, unless columns are probably nearly parallel across parties."""
 MOVES_ON = 100.0
 """Value of ρ below which runs use momentum by default (docs/studies/dp-skgd.md).
 
@@ -367,6 +369,16 @@ def passes(problem: Problem, step: float | None = None, momentum: float = 0.0) -
     τ = time(problem)
     count = min(MOST, τ / (step or (0.5 if τ < 40.0 else 1.0)) * _stretch(problem))
     return max(FEWEST, math.ceil(count * (1.0 - momentum)))
+
+
+def local_passes(problem: Problem, step: float | None = None) -> int:
+    """Return the number of passes that a party makes over its own columns per message.
+
+    A run of more than ROUNDS passes takes them in at most ROUNDS rounds, with one message per party and round. Passes within a
+    party make up for parallel columns of this party. Rounds make up for columns that are parallel across parties.
+    """
+    count = passes(problem, step)
+    return 1 if count <= ROUNDS or nearly_parallel(problem) else -(-count // ROUNDS)
 
 
 def momentum(problem: Problem, step: float | None = None) -> float:
