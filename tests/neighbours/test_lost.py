@@ -21,6 +21,7 @@ WITHIN = 7
     [
         vfl.SkGD(passes=2),
         vfl.SkGD(passes=4, block_size=1, clip="record", reserve_passes=2),
+        vfl.SkGD(passes=8, local_passes=2, block_size=1, clip="record", reserve_passes=2),
         vfl.solvers.GCD(rounds=3),
         vfl.solvers.SGD(sampling="disjoint", batch_size=4, passes=1),
     ],

@@ -28,6 +28,7 @@ TRIED: dict[str, Any] = {
     "SkGD-blocks": vfl.SkGD(passes=2, block_size=2, sweep="block", noise_geometry="isotropic"),
     "SkGD-bounds": vfl.SkGD(passes=2, clip="bounds"),
     "SkGD-record": vfl.SkGD(passes=2, block_size=1, clip="record"),
+    "SkGD-record-local": vfl.SkGD(passes=6, local_passes=3, block_size=1, clip="record"),
     "SkGD-record-parallel": vfl.SkGD(passes=2, block_size=1, clip="record", parallel=2, sweep="visit"),
     "CD": vfl.solvers.CD(passes=2),
     "CD-record": vfl.solvers.CD(passes=2, clip="record"),

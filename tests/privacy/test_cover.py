@@ -487,7 +487,7 @@ DEFECTS: dict[str, tuple[type[Cover], set[str]]] = {
     "compares no whole": (blind("whole"), {"rule", "coordinator", "party"}),
     "keeps a refused charge": (KeepsCharges, {"rule", "coordinator", "party"}),
     "never goes back": (NeverGoesBack, {"rule", "coordinator"}),
-    "counts a unit once per query": (CountsOnce, {"rule", "coordinator", "party"}),
+    "counts a unit once per query": (CountsOnce, {"rule"}),  # both ends count repetitions by themselves
     # A coordinator closes its charges after every refusal, so no later query finds them open.
     "needs no order": (NeedsNoOrder, {"rule"}),
     "records what it refuses": (RefusesAreRecorded, {"rule"}),

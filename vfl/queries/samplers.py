@@ -138,8 +138,8 @@ def grouped_by_owner(draws: list[Draw], blocks: Sequence[Block]) -> list[Draw]:
     The order of the owners is equal in all passes. Otherwise a party could move last in one pass and first in the next, and
     its second moves would start from the result of its first ones.
     """
-    place = {block.party: position for position, block in enumerate(blocks)}
-    return sorted(draws, key=lambda draw: place[blocks[draw[0]].party])
+    owners = list(dict.fromkeys(block.party for block in blocks))
+    return sorted(draws, key=lambda draw: owners.index(blocks[draw[0]].party))
 
 
 def in_parallel(draws: list[Draw], blocks: Sequence[Block], parties: int) -> list[Draw]:

@@ -105,6 +105,8 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
             found = resolved(replace(solver, joint=True), problem)
             if isinstance(found, SkGD) and found.joint:
                 return found
+    if isinstance(solver, SkGD) and solver.local_passes is None:
+        solver = replace(solver, local_passes=1)
     found = solver.resolve(problem)
     if isinstance(solver, SkGD) and isinstance(found, SkGD) and found.by_pass:
         if solver.block_size is None and problem.layout.explicit is None:
@@ -162,6 +164,8 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
                 f"trust='secure' caps whole rows, so that {solver.name} charges whole passes: leave clip out or set it to "
                 "'record', with sampling 'shuffled', 'cyclic' or 'full'"
             )
+        if solver.turns > 1:
+            raise SpecificationError("trust='secure' opens every column once per pass: leave local_passes out")
         for share in ("residual_share", "excess_share"):
             if getattr(solver.decided, share):
                 raise SpecificationError(

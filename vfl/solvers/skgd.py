@@ -152,7 +152,7 @@ def _local_passes(solver: BlockOptions, problem: Problem) -> int:
         return solver.local_passes
     open_ = solver.passes is None and solver.inner_rounds is None and solver.outer_rounds is None
     fits = open_ and solver.momentum is None and solver.by_pass and _moves_locally(solver)
-    return 1 if problem.inferred or not fits else record_defaults.local_passes(problem, solver.step_size)
+    return 1 if not fits else record_defaults.local_passes(problem, solver.step_size)
 
 
 def _moves_locally(solver: BlockOptions) -> bool:
@@ -479,8 +479,21 @@ class SkGD(BlockOptions):
         return (
             *filter(None, still),
             *defaults.explain(problem, self, [row.said for row in table(self, problem) if row.said]),
+            *filter(None, [self._rounds(problem)]),
             *describe(self.tol),
         )
+
+    def _rounds(self, problem: Problem) -> str:
+        """Return a sentence about passes per message; '' if it says nothing about this run."""
+        count = Walk(self, problem, Curvature.flat(problem)).n_passes
+        if self.turns > 1:
+            return (
+                f"local_passes = {self.turns}: a party makes {self.turns} passes over its columns per message, so "
+                f"{count * self.turns} passes take {count} rounds of messages."
+            )
+        why = record_defaults.needs_rounds(problem) if self.by_pass else "a clip per coordinate charges every step by itself"
+        many = problem.private and not self.joint and count > record_defaults.ROUNDS
+        return f"{count} rounds of messages, one per pass: {why}." if many and why else ""
 
     def remark(self, problem: Problem, resolved: Self) -> str:
         """Return what joint steps would save and show; or why a run takes no joint steps although the user asked for them."""

@@ -1,0 +1,82 @@
+"""Several passes of a party per message: which runs make them, and what they cost and save."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import vfl
+from tests.benchmarks.problems import Case, correlated, private_job
+from vfl.planning import plan
+
+PARTIES = {"a": ["x0", "x1", "x2"], "b": ["x3", "x4", "x5"]}
+
+
+def job(epsilon: float = 1.0, *, loss: str = "squared", intercept: bool = True, low: float = -4.0, **options):
+    bounds = {f"x{k}": (low, 4.0) for k in range(6)} | ({"y": (-9.0, 9.0)} if loss == "squared" else {})
+    return private_job(PARTIES, ("b", "y"), bounds, epsilon, loss=loss, intercept=intercept, **options)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("epsilon", [0.03, 0.1, 0.3, 1.0, 3.0])
+def test_a_default_run_of_two_parties_takes_few_messages_and_says_why_others_do_not(epsilon, loss):
+    for n in (1_000, 8_000, 60_000):
+        found = plan(job(epsilon, loss=loss), n)
+        long = found.round_trips > 91
+        assert long <= ("rounds of messages, one per pass: above μn/p" in found.explain())
+        assert found.epsilon <= epsilon
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"loss": "logistic", "intercept": False, "low": 0.0}, "nearly parallel across parties"),
+        ({"epsilon": 20.0}, "noise is so low"),
+        ({"privacy": vfl.Privacy(epsilon=1.0, inference=True)}, "one pass per message"),
+        ({"intercept": False, "epsilon": 3.0}, "charges every step by itself"),
+    ],
+)
+def test_a_long_run_says_why(options, why):
+    changed = {"privacy": options.pop("privacy")} if "privacy" in options else {}
+    found = plan(replace(job(**options), **changed), 30_000)
+    assert found.round_trips > 91
+    assert why in found.explain()
+
+
+def test_passes_within_a_party_are_passes():
+    """Passes count as such, steps follow from all of them, and 12 of them in rounds of 4 take 3 messages per party."""
+    one, four = (plan(job(solver=vfl.SkGD(passes=12, local_passes=k)), 20_000) for k in (1, 4))
+    assert one.solver.step_size == four.solver.step_size
+    assert one.round_trips - four.round_trips == 2 * (12 - 3) + (one.solver.outer_rounds - four.solver.outer_rounds)
+    assert one.epsilon == pytest.approx(four.epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sampling": "uniform"}, {"parallel": 2}, {"sweep": "block"}, {"sweep": "visit"}, {"iterate": "last"},
+        {"momentum": 0.3}, {"joint": True}, {"clip": 1.0}, {"clip": "coordinate"},
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_with_local_passes_are_refused(options):
+    with pytest.raises(vfl.VflError, match="local_passes=3"):
+        vfl.SkGD(local_passes=3, **options)
+
+
+def test_on_shares_a_column_is_opened_once_per_pass():
+    spec = job(trust="secure", loss="logistic", solver=vfl.SkGD(local_passes=3, joint=False))
+    with pytest.raises(vfl.SpecificationError, match="leave local_passes out"):
+        plan(spec, 2_000)
+    assert plan(replace(spec, solver=vfl.SkGD(joint=False, passes=60)), 2_000).solver.local_passes == 1
+
+
+def test_local_passes_make_up_for_parallel_columns_of_a_party():
+    """Columns correlate within parties. Rounds of one pass leave a multiple of the error of as many rounds of five passes."""
+    whole = correlated("within parties, squared", 10.0)
+    case = Case(whole.name, whole.job, whole.table.slice(0, 8_000))
+    few, local = (
+        np.mean(case.errors(range(1, 4), passes=40 * k, local_passes=k, early_share=0.15)) for k in (1, 5)
+    )
+    assert local < 0.7 * few
