@@ -232,7 +232,9 @@ def _default_passes(solver: BlockOptions, problem: Problem) -> int:
     if not solver.by_pass:
         return defaults.passes(problem)
     count = record_defaults.passes(problem, solver.step_size, solver.momentum or 0.0)
-    return defaults.in_equal_parts(-(-count // solver.turns))
+    if solver.turns > 1:
+        count = max(record_defaults.ROUNDS, -(-count // solver.turns))
+    return defaults.in_equal_parts(count)
 
 
 def _share(name: str, solver: BlockOptions, problem: Problem, passes: int) -> float:

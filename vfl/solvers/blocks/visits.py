@@ -24,6 +24,7 @@ from vfl.queries.rules import ClassesStep, ColumnStep, ProxStep
 from vfl.queries.samplers import grouped_by_owner, in_parallel, sampler_of
 from vfl.solvers.blocks.options import BOUNDS, RECORD
 from vfl.solvers.iterates.anderson import WINDOW, accelerated
+from vfl.solvers.iterates.convergence import length_of
 from vfl.solvers.rules import record_defaults
 
 if TYPE_CHECKING:
@@ -199,17 +200,9 @@ class Walk:
         z, made = self._multiplier(number), Counter[int]()
         steps: list[Step] = []
         for draw in draws:
-            steps += self._together(z, draw, self.length(made[draw[0]]))
+            steps += self._together(z, draw, length_of(made[draw[0]], self.solver.turns))
             made[draw[0]] += 1
         return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
-
-    def length(self, turn: int) -> float:
-        """Return the length of a step in units of γ, given the number of earlier passes of the party in the same visit.
-
-        In the second half of a visit, steps shrink as 1, 1/2, 1/3, … If columns are uncorrelated, a coordinate then ends at the
-        mean of its iterates, so the next party starts from a model with less noise.
-        """
-        return 1.0 / max(1, turn - self.solver.turns // 2 + 1) if self.solver.turns > 1 else 1.0
 
     def visits(self) -> tuple[int, int]:
         """Return the number of visits, and the number of parties in all visits together."""

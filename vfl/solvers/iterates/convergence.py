@@ -109,24 +109,39 @@ class Convergence:
         self._restless, self._quiet, self._farthest = self._clock, 0, 0.0
 
 
+def length_of(turn: int, turns: int) -> float:
+    """Return the length of a step in units of γ, given its number among successive steps of a coordinate.
+
+    In the second half, steps shrink as 1, 1/2, 1/3, … If columns are uncorrelated, the last iterate is then the mean of as
+    many iterates of whole steps, and the next party starts from a model with less noise.
+    """
+    return 1.0 / max(1, turn - turns // 2 + 1) if turns > 1 else 1.0
+
+
+def weight_of(turn: int, turns: int) -> int:
+    """Return the number of iterates of whole steps for which an iterate of `length_of` counts in an average."""
+    half = turns // 2
+    return 1 if turn < half else (turns - half) * (turn == turns - 1)
+
+
 class Average:
     """Average of iterates, of the kind that the option `iterate` names.
 
     iterate : 'last'; 'average' of each outer round (Maranjyan et al. 2024, Alg. 1); or 'tail', average of the last part of the
         run.
     skip : number of updates that the average 'tail' leaves out.
-    own : True to count each iterate of a coordinate once. False to count it for as long as it lasts, while others move. If a
-        party moves its columns several times in a row, their last iterate lasts much longer than the others.
+    turns : number of successive updates of a coordinate that count by themselves, with weights of `weight_of`. 1 counts an
+        iterate for as long as it lasts, while others move: with several turns, the last iterate would last longest.
     """
 
-    def __init__(self, iterate: str, skip: int, *, own: bool = False) -> None:
+    def __init__(self, iterate: str, skip: int, turns: int = 1) -> None:
         self._iterate = iterate
         self._skip = skip
-        self._own = own
+        self._turns = turns
         self._seen = 0
         self._count = 0
         # A step moves few of p coordinates. So a value is added to the sum only when the value changes, times the number of
-        # steps for which the value lasted. With `own` every step has a clock of its own coordinates only.
+        # steps for which the value lasted. With several turns `_since` is the number of updates.
         self._value: Vector | None = None
         self._total = np.zeros(0)
         self._since = np.zeros(0)
@@ -143,20 +158,22 @@ class Average:
         self._count += 1
         if self._value is None:
             self._value, self._total, self._since = θ.copy(), np.zeros(θ.size), np.zeros(θ.size)
-            if not self._own:
+            if self._turns == 1:
                 return
         for S in moved or (slice(None),):
-            if self._own:
-                self._total[S] += θ[S]
+            if self._turns > 1:
+                self._total[S] += weight_of(int(self._since[S.start]) % self._turns, self._turns) * θ[S]
                 self._since[S] += 1.0
-                self._value[S] = self._total[S] / self._since[S]
+                self._value[S] = θ[S]
                 continue
             self._total[S] += self._value[S] * (self._count - 1 - self._since[S])
             self._value[S], self._since[S] = θ[S], self._count - 1
 
     def _mean(self) -> Vector | None:
-        if self._value is None or self._own:
-            return self._value
+        if self._value is None:
+            return None
+        if self._turns > 1:
+            return np.where(self._since > 0.0, self._total / np.maximum(self._since, 1.0), self._value)
         return np.asarray((self._total + self._value * (self._count - self._since)) / self._count)
 
     def outer(self, θ: Vector) -> Vector:

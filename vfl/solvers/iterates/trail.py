@@ -122,7 +122,7 @@ class Trail:
 
     def __init__(self, solver: BlockOptions, run: Run, w: Vector) -> None:
         problem, unit = run.problem, np.sqrt(run.known.smoothness)
-        self._average = Average(solver.iterate or "last", run.walk.skipped, own=solver.turns > 1)
+        self._average = Average(solver.iterate or "last", run.walk.skipped, solver.turns)
         self._convergence = Convergence(solver.tol, unit, problem.intercept)
         self._momentum = Momentum(0.0 if solver.joint else solver.momentum or 0.0)
         self._acceleration = Acceleration(problem, run.loss, unit, run.present, on=accelerated(solver, problem))
