@@ -323,7 +323,11 @@ def test_a_charge_covers_a_coordinate_several_times_with_as_much_more_noise(end:
     for m in (2, 3, 4, 5, 7):
         ask([0, 1] * m, math.sqrt(m) * ENOUGH, 10 + m)
         ask([2] * m + [3], math.sqrt(m) * ENOUGH, 20 + m)
-        for blocks, z in (([0, 1] * m, math.sqrt(m) * (1.0 - 1e-9)), ([0] * m + [1], 1.0), ([2] * (m + 1), math.sqrt(m))):
+        for blocks, z in (
+            ([0, 1] * m, math.sqrt(m) * (1.0 - 1e-9)),
+            ([0] * m + [1], 1.0),
+            ([2] * (m + 1), math.sqrt(m)),
+        ):
             with pytest.raises(PrivacyError, match="less noise"):
                 ask(blocks, z, 30 + m)
     if end == "party":

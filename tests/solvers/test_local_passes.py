@@ -76,7 +76,5 @@ def test_local_passes_make_up_for_parallel_columns_of_a_party():
     """Columns correlate within parties. Rounds of one pass leave a multiple of the error of as many rounds of five passes."""
     whole = correlated("within parties, squared", 10.0)
     case = Case(whole.name, whole.job, whole.table.slice(0, 8_000))
-    few, local = (
-        np.mean(case.errors(range(1, 4), passes=40 * k, local_passes=k, early_share=0.15)) for k in (1, 5)
-    )
+    few, local = (np.mean(case.errors(range(1, 4), passes=40 * k, local_passes=k, early_share=0.15)) for k in (1, 5))
     assert local < 0.7 * few

@@ -157,8 +157,11 @@ def _local_passes(solver: BlockOptions, problem: Problem) -> int:
 
 def _moves_locally(solver: BlockOptions) -> bool:
     """Return True if a party may make several passes over its columns per message, and their mean is the result."""
-    return solver.sweep == "party" and solver.sampling in ("shuffled", "cyclic") and solver.sequential and (
-        solver.iterate in (None, "tail") and not solver.joint
+    return (
+        solver.sweep == "party"
+        and solver.sampling in ("shuffled", "cyclic")
+        and solver.sequential
+        and (solver.iterate in (None, "tail") and not solver.joint)
     )
 
 
@@ -493,7 +496,11 @@ class SkGD(BlockOptions):
                 f"local_passes = {self.turns}: a party makes {self.turns} passes over its columns per message, so "
                 f"{count * self.turns} passes take {count} rounds of messages."
             )
-        why = record_defaults.needs_rounds(problem) if self.by_pass else "a clip per coordinate charges every step by itself"
+        why = (
+            record_defaults.needs_rounds(problem)
+            if self.by_pass
+            else "a clip per coordinate charges every step by itself"
+        )
         many = problem.private and not self.joint and count > record_defaults.ROUNDS
         return f"{count} rounds of messages, one per pass: {why}." if many and why else ""
 

@@ -247,7 +247,9 @@ class Walk:
         if not self.multipliers:
             return None
         ends = itertools.accumulate(count for _, count in self.multipliers)
-        z = next((z for (z, _), end in zip(self.multipliers, ends, strict=True) if number < end), self.multipliers[-1][0])
+        z = next(
+            (z for (z, _), end in zip(self.multipliers, ends, strict=True) if number < end), self.multipliers[-1][0]
+        )
         turns = self.solver.turns  # the factor 1 + 2⁻⁵⁰ covers the rounding of √turns, of the product and of σ = zΔ
         return z if turns == 1 else z * math.sqrt(turns) * (1.0 + 2.0**-50)
 
