@@ -81,9 +81,9 @@ def test_momentum_that_may_diverge_is_refused(options: dict[str, float], said: s
 
 def test_the_rule_leaves_the_charge_and_takes_fewer_passes() -> None:
     """At the same total ε, up to half of the messages; not for a last iterate, whose noise is not averaged."""
-    spec = setting.job(vfl.SkGD(), "logistic", epsilon=1.0, intercept=True)
+    spec = setting.job(vfl.SkGD(local_passes=1), "logistic", epsilon=1.0, intercept=True)
     spec = replace(spec, privacy=replace(spec.privacy, noise=None))
-    ours, plain = plan(spec, 1_500), plan(replace(spec, solver=vfl.SkGD(momentum=0.0)), 1_500)
+    ours, plain = plan(spec, 1_500), plan(replace(spec, solver=vfl.SkGD(local_passes=1, momentum=0.0)), 1_500)
     assert ours.solver.momentum > 0.0
     assert ours.round_trips < plain.round_trips
     assert ours.epsilon == pytest.approx(plain.epsilon, rel=1e-6)

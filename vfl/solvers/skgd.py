@@ -337,8 +337,8 @@ class SkGD(BlockOptions):
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
     momentum : β, at most 1 − γ/2. Every pass adds β times the previous pass's move to its own move, at no cost in budget
-        (vfl.solvers.iterates.trail). For runs under a record cap with μn/p below 100 and `passes` None, None takes up to
-        ½; such runs then need as few as half of the passes. For other runs None takes 0.
+        (vfl.solvers.iterates.trail). For runs under a record cap with μn/p below 100, `passes` None and one local pass,
+        None takes up to ½; such runs then need as few as half of the passes. For other runs None takes 0.
     joint : True lets long runs take 36 passes. A pass then releases all parties' gradients at the same margins, and takes a
         step in a joint model of all columns (vfl.solvers.iterates.quadratic). 5 % of μ² pay for noisy products of the
         columns, which this model needs. Under trust='trusted', the coordinator then holds the scaled columns of all parties
