@@ -281,7 +281,7 @@ def _withheld(names: Sequence[str], basis: Vector, limits: Sequence[Vector]) -> 
         shares = np.maximum(shares, ((vectors[:, values > 0.0].T @ basis) ** 2).sum(axis=0))
     if not shares.any():
         return ()
-    together = [name for name, share in zip(names, shares, strict=True) if 0.1 <= share < 0.9]
+    together = [name for name, share in zip(names, shares, strict=True) if 0.03 <= share < 0.9]
     alone = [name for name, share in zip(names, shares, strict=True) if share >= 0.9]
     return (WITHHELD.format(_listed(together, TOGETHER) + "; " * bool(together and alone) + _listed(alone, ALONE)),)
 
