@@ -408,7 +408,8 @@ def test_a_table_names_columns_whose_coefficient_the_cap_may_move() -> None:
             partition=vfl.FeaturePartition({"p": ("x", "flag"), "q": ("count", "ward")}, label=("q", "y")),
             bounds={"x": (-4, 4), "count": (0, 275), "flag": (0, 1)},
             columns={"ward": vfl.Categorical(("n", "s", "t"))},
-            privacy=vfl.Privacy(epsilon=epsilon, intervals=True, noise=vfl.SeededNoise(2)),
+            intervals=True,
+            privacy=vfl.Privacy(epsilon=epsilon, noise=vfl.SeededNoise(2)),
         )
         notes = vfl.train(job, frame.astype({"flag": int, "y": int}), at=vfl.InProcess(cores=1)).summary().notes
         (found,) = (note for note in notes if "effect is not linear" in note)
