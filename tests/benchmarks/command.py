@@ -6,7 +6,7 @@
 Each part yields results as its tasks finish. The command appends them to results.jsonl in the output folder, so an
 interrupted run continues after its last finished task. At the end the folder holds results.json, results.md and plots.
 Parts, in order: utility (the papers' tables), sweep (ε and passes, all solvers), curves (SkGD's orders and iterates),
-speed, scale, privacy, partitions, peers, methods, study, coverage, curves-models (additive models). Tasks that cannot run
+speed, scale, privacy, partitions, peers, methods, study, coverage, curves-models (additive models), curve-shapes (kinds of columns). Tasks that cannot run
 here (no data, no such peer, no such solver for a loss) are listed with the reason.
 
 --data : folder of the real data; without it, only synthetic problems run. --only : tasks with this in their name.
@@ -47,8 +47,9 @@ PARTS = (
     "study",
     "coverage",
     "curves-models",
+    "curve-shapes",
 )
-MODULES = {"privacy": "mechanisms", "curves-models": "curves_models"}
+MODULES = {"privacy": "mechanisms", "curves-models": "curves_models", "curve-shapes": "curve_shapes"}
 """Where a part is not in the module of its name."""
 
 
