@@ -6,8 +6,8 @@
 Each part yields results as its tasks finish. The command appends them to results.jsonl in the output folder, so an
 interrupted run continues after its last finished task. At the end the folder holds results.json, results.md and plots.
 Parts, in order: utility (the papers' tables), sweep (ε and passes, all solvers), curves (SkGD's orders and iterates),
-speed, scale, privacy, partitions, peers, methods, study, coverage, curves-models (additive models), curve-shapes (kinds of columns). Tasks that cannot run
-here (no data, no such peer, no such solver for a loss) are listed with the reason.
+speed, scale, privacy, partitions, peers, methods, study, coverage, curves-models (additive models), curve-shapes (kinds of
+columns). Tasks that cannot run here (no data, no such peer, no such solver for a loss) are listed with the reason.
 
 --data : folder of the real data; without it, only synthetic problems run. --only : tasks with this in their name.
 --search : search for the oracle's settings again, instead of using oracle.json. --peers-env : a virtual environment

@@ -2,13 +2,13 @@
 
     python -m tests.benchmarks curve-shapes [--quick] [--only NAME ...] [--runs N] [--output DIR]
 
-A party holds the column, the other a normal column and the label. "error" is the root mean square over the records of curve minus
-effect, both centred, divided by the effect's own (by 1 without effect). "invented" is the largest distance, in the margin's unit,
-from the curve outside the records to the nearer range of its values at the two neighbouring records. "held" is the share of the
-records at which the band holds the effect.
+A party holds the column, the other a normal column and the label. "error" is the root mean square over the records of curve
+minus effect, both centred, divided by the effect's own (by 1 without effect). "invented" is the largest distance, in the
+margin's unit, from the curve outside the records to the range of its values at the two neighbouring records. "held" is the
+share of the records at which the band holds the effect.
 
-`problem` draws problems of several columns, by AUC and log loss on fresh records. CHOSEN are the seeds that rules may be chosen on.
-HELD_OUT were committed before any run, and are reported apart.
+`problem` draws problems of several columns, by AUC and log loss on fresh records. CHOSEN are the seeds that rules may be chosen
+on. HELD_OUT were committed before any run, and are reported apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import functools
 import math
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 EPSILONS = (0.1, 1.0, 4.0)
 CHOSEN = (1, 2, 3, 4)
+DEFAULT = vfl.Curve()
 HELD_OUT = (1001, 1002, 1003, 1004, 1005, 1006)
 
 
@@ -46,7 +47,7 @@ class Kind:
     draw: Draw
     bounds: tuple[float, float]
     effect: Callable[[np.ndarray], np.ndarray]
-    curve: vfl.Curve = vfl.Curve()
+    curve: vfl.Curve = DEFAULT
 
     def frame(self, seed: int, n: int, loss: str) -> pd.DataFrame:
         """Return records with columns x, z and y."""
@@ -101,13 +102,17 @@ def _zeros(rng: np.random.Generator, n: int) -> np.ndarray:
     return np.where(rng.random(n) < 0.9, 0.0, np.minimum(rng.lognormal(6, 1, n), 1e5))
 
 
+def _uneven(x: np.ndarray) -> np.ndarray:
+    return np.asarray(0.41 * np.array([0, 2, -1, 1, 0, 2])[x.astype(int)])
+
+
 KINDS: dict[str, Kind] = {
     "two values, no effect": Kind(lambda rng, n: rng.integers(2, 4, n) * 1.0, (0, 10), lambda x: 0.0 * x),
     "two values": Kind(lambda rng, n: rng.integers(2, 4, n) * 1.0, (0, 10), lambda x: x * 1.0),
     "a gap": Kind(
         lambda rng, n: rng.uniform(0, 2, n) + 8.0 * (rng.random(n) < 0.5), (0, 10), lambda x: 0.5 * x - 5.0 * (x > 5)
     ),
-    "integers 0 to 5": Kind(lambda rng, n: rng.integers(0, 6, n) * 1.0, (0, 5), lambda x: 0.41 * np.array([0, 2, -1, 1, 0, 2])[x.astype(int)]),
+    "integers 0 to 5": Kind(lambda rng, n: rng.integers(0, 6, n) * 1.0, (0, 5), _uneven),
     "integers 0 to 5, wide": Kind(lambda rng, n: np.minimum(rng.poisson(1.2, n), 5.0), (0, 20), lambda x: 1.0 * (x > 1)),
     "integers 0 to 20": Kind(lambda rng, n: rng.binomial(20, 0.5, n) * 1.0, (0, 20), lambda x: np.abs(x - 10) / 2),
     "lognormal": Kind(lambda rng, n: np.minimum(rng.lognormal(0, 1.2, n), 100), (0, 100), np.log1p),
@@ -129,14 +134,14 @@ def problem(seed: int) -> tuple[vfl.Job, pd.DataFrame, pd.DataFrame]:
     size = len(margin)
     for j in range(m):
         width = 10.0 ** rng.uniform(0.0, 1.0)
-        x, ends = (
+        x, ends = (  # only the chosen one draws
             lambda: (rng.uniform(0, 1, size), (0.0, 1.0)),
-            lambda: (rng.normal(0, 1, size), (-3.0 * width, 3.0 * width)),
-            lambda: (rng.lognormal(0, 1.3, size), (0.0, 20.0 * width)),
-            lambda: (np.where(rng.random(size) < 0.8, 0.0, rng.lognormal(2, 1, size)), (0.0, 40.0 * width)),
-            lambda: (rng.geometric(0.4, size) * 1.0, (1.0, 20.0 * width)),
+            lambda width=width: (rng.normal(0, 1, size), (-3.0 * width, 3.0 * width)),
+            lambda width=width: (rng.lognormal(0, 1.3, size), (0.0, 20.0 * width)),
+            lambda width=width: (np.where(rng.random(size) < 0.8, 0.0, rng.lognormal(2, 1, size)), (0.0, 40.0 * width)),
+            lambda width=width: (rng.geometric(0.4, size) * 1.0, (1.0, 20.0 * width)),
             lambda: (rng.integers(0, 6, size) * 1.0, (0.0, 5.0)),
-            lambda: (rng.gamma(1.2, 1.0, size), (0.0, 5.0 * width)),
+            lambda width=width: (rng.gamma(1.2, 1.0, size), (0.0, 5.0 * width)),
         )[rng.integers(0, 7)]()
         rank = np.searchsorted(np.sort(x), x) / size  # effects by rank bend where records are dense
         effect = (
@@ -165,10 +170,8 @@ def problem(seed: int) -> tuple[vfl.Job, pd.DataFrame, pd.DataFrame]:
     return job, frame.iloc[:n], frame.iloc[n:]
 
 
-def measured(seed: int, epsilon: float, noise: int, curve: vfl.Curve = vfl.Curve()) -> tuple[float, float]:
+def measured(seed: int, epsilon: float, noise: int, curve: vfl.Curve = DEFAULT) -> tuple[float, float]:
     """Return AUC and log loss of one run on a problem's fresh records."""
-    from dataclasses import replace
-
     job, train, test = problem(seed)
     columns = job.columns | {"*": curve}
     job = replace(job, columns=columns, privacy=vfl.Privacy(epsilon=epsilon, noise=vfl.SeededNoise(noise)))

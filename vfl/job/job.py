@@ -198,7 +198,7 @@ class Job:
             if isinstance(declared, Curve) and declared.knots is None:
                 raise SpecificationError(
                     f"the run would find new knots of column {column!r}, and the start has coefficients for its own knots: "
-                    "declare the knots of the model to start from (Result.knots)"
+                    "declare the knots of the model to start from (Result.knots, with flat=True)"
                 )
         columns = (*self.schema.features(self.partition.features), *((INTERCEPT,) if self.intercept else ()))
         start.require([name for column in columns for name in coordinates_of(column, self.class_names)])

@@ -320,7 +320,8 @@ STRIPS = 9
 """Largest number of rows, evenly spaced, in the heat map of two multiplied columns."""
 SAID = (
     "The part of the margin that each column adds, over its range or for each category, the largest first. The margin of a "
-    "record is their sum and a constant. Each curve is 0 on average."
+    "record is their sum and a constant. Each curve is 0 on average. A curve of few values, or with "
+    "bounds far too wide, is drawn where the run found records, and is constant outside."
 )
 PAIRS = (
     "The part that both columns of a pair add together, on top of their curves; the mean along each column is 0. Cells in a "

@@ -56,7 +56,7 @@ class Trial:
     ) -> Trial:
         """Return the outcome of a trial. knots : {column: knots found in the trial}."""
         curves = [own for found in (plan.knots.curves if plan.knots else {}).values() for own in found]
-        rooms = {column: declared.n_pieces - 1 for column, declared in curves}
+        rooms = {column: declared.n_pieces + 1 for column, declared in curves}
         padded = [[*knots.get(c, ()), *[math.nan] * room][:room] for c, room in rooms.items()]
         return cls(np.concatenate([score, w, *padded]), plan.n_records, flags, rooms)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.base.arguments import number, one_of, option, whole
+from vfl.base.arguments import flag, number, one_of, option, whole
 from vfl.base.columns import UNBOUNDED, Bounds, checked_bounds
 from vfl.base.features.base import OfNumbers, Terms, ascending
-from vfl.base.features.formula import apply, clipped, steps_at
+from vfl.base.features.formula import apply, clipped, polynomial, steps_at
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ NUMBER_OF_PIECES = whole(1, MOST_PIECES, f"are a whole number from 1 to {MOST_PI
 class Curve(OfNumbers):
     """Continuous curve of a number, with a straight piece between any two neighbouring knots.
 
-    Coordinate 0 is the number itself, so its coefficient is the slope of a straight line. Coordinate j is the hat function of
+    Coordinate 0 is the number itself, so its coefficient is the slope of a straight line; with `flat`, it is
+    stretched so that the first knot lies at the low bound and the last at the high one. Coordinate j is the hat function of
     knot j: 1 at this knot, 0 at the neighbouring knots and beyond. The coefficient of a hat is the distance of the curve from
     the straight line at the hat's knot. Ranges: the bounds for the number, [0, 1] for hats. Cells outside the bounds are
     clamped. For a missing cell, each coordinate is 0, or the number in its range that is nearest to 0.
@@ -46,8 +47,9 @@ class Curve(OfNumbers):
         per piece, that rise from 0 to 1 over the piece. Their coefficients have one sign, and `smooth` penalises differences of
         neighbouring coefficients.
     knots : public points inside the bounds, ascending. If they make fewer than `pieces` pieces, the last coordinates are 0.
-        None: the run finds the knots; a private run first releases a noisy histogram of the column
+        None: the run finds the knots, and the curve is `flat`; a private run first releases a noisy histogram of the column
         (vfl.solvers.releases.knots).
+    flat : True makes the curve constant below the first knot and above the last one, which may then lie on the bounds.
     bounds : (low, high) of the column. They are also the job's bounds for this column.
     of, fill, missing : as for all features (vfl.base.features.Feature).
     """
@@ -57,6 +59,7 @@ class Curve(OfNumbers):
     smooth: float | None = option(number(lambda λ: 0 <= λ < math.inf, "is a strength of at least 0"), None)
     shape: str | None = option(one_of(SHAPES, f"is {' or '.join(map(repr, SHAPES))}"), None)
     knots: tuple[float, ...] | None = option(partial(ascending, least=0), None)
+    flat: bool = option(flag, False)
     bounds: Bounds | None = None
 
     def __post_init__(self) -> None:
@@ -68,10 +71,16 @@ class Curve(OfNumbers):
             raise SpecificationError(f"fill {self.fill:g} lies outside the bounds [{low:g}, {high:g}]")
         if self.knots is None:
             return
-        if len(self.knots) >= (self.pieces or MOST_PIECES + 1):
+        if len(self.points) - 1 > (self.pieces or MOST_PIECES):
             raise SpecificationError(
                 f"{len(self.knots)} knots make more pieces than {self.pieces or MOST_PIECES}: give fewer knots, or raise pieces"
             )
+        if self.flat and len(self.knots) == 1:
+            raise SpecificationError(
+                f"a flat curve with the one knot {self.knots[0]:g} is constant: give two knots or more"
+            )
+        if self.flat and self.knots and low <= self.knots[0] and self.knots[-1] <= high:
+            return
         if self.knots and not low < self.knots[0] <= self.knots[-1] < high:
             raise SpecificationError(
                 f"knots {self.knots!r} must lie inside the bounds [{low:g}, {high:g}], which are the ends of the curve"
@@ -80,16 +89,22 @@ class Curve(OfNumbers):
     @property
     def n_pieces(self) -> int:
         """Return the number of coordinates, except the indicator of missing cells."""
-        return self.pieces or (PIECES if self.knots is None else len(self.knots) + 1)
+        return self.pieces or (PIECES if self.knots is None else len(self.points) - 1)
+
+    @property
+    def points(self) -> tuple[float, ...]:
+        """Return the ends of the straight pieces: the bounds and the knots; without the bounds if the curve is `flat`."""
+        low, high = self.limits
+        return self.knots if self.flat and self.knots else (low, *(self.knots or ()), high)
 
     def at(self, knots: Sequence[float]) -> Curve:
-        """Return this curve with declared knots and an unchanged number of coordinates."""
-        return replace(self, pieces=self.n_pieces, knots=tuple(knots))
+        """Return this curve with the knots that a run found, and an unchanged number of coordinates."""
+        return replace(self, pieces=self.n_pieces, knots=tuple(knots), flat=self.flat or len(knots) > 0)
 
     def coarser(self, pieces: int) -> Curve:
         """Return a curve with at most this many straight pieces, on some of this curve's knots and without `smooth`."""
         fewer = min(pieces, self.n_pieces)
-        knots = None if self.knots is None else thinned(self.knots, fewer - 1)
+        knots = None if self.knots is None else thinned(self.knots, fewer - 1, flat=self.flat)
         return replace(self, pieces=fewer, knots=knots, smooth=None)
 
     def own(self, column: str) -> tuple[str, ...]:
@@ -126,14 +141,16 @@ class Curve(OfNumbers):
 
     def formulas(self, cell: Cell) -> list[Formula]:
         """Return the formula of the number, then of each hat; with a shape, the formulas of the ramps."""
-        low, high = self.limits
-        x, points = clipped(cell, low, high), (low, *(self.knots or ()), high)
+        points = self.points
+        x = clipped(cell, points[0], points[-1])
         if self.shape:
             return [
                 steps_at(x, ends, (0.0, apply("divide", apply("subtract", x, ends[0]), ends[1] - ends[0]), 1.0))
                 for ends in pairwise(points)
             ] + [0.0] * (self.n_pieces - len(points) + 1)
-        found: list[Formula] = [x]
+        low, high = self.limits
+        slope = (high - low) / (points[-1] - points[0])
+        found: list[Formula] = [polynomial(apply("subtract", x, points[0]), (low, slope)) if self.flat else x]
         for j in range(1, self.n_pieces):
             if j >= len(points) - 1:
                 found.append(0.0)
@@ -145,20 +162,21 @@ class Curve(OfNumbers):
         return found
 
     def _made(self, values: Vector) -> Iterator[Vector]:
-        low, high = self.limits
-        x = np.clip(values, low, high)
-        points = np.array([low, *(self.knots or ()), high])
+        points = np.array(self.points)
+        x = np.clip(values, points[0], points[-1])
         if self.shape:
             for j in range(self.n_pieces):
                 yield np.interp(x, points[j : j + 2], (0.0, 1.0)) if j < len(points) - 1 else np.zeros_like(x)
             return
-        yield x.copy()
+        yield np.interp(x, points[[0, -1]], self.limits) if self.flat else x.copy()
         for j in range(1, self.n_pieces):
             yield np.interp(x, points[j - 1 : j + 2], (0.0, 1.0, 0.0)) if j < len(points) - 1 else np.zeros_like(x)
 
 
-def thinned(knots: Sequence[float], most: int) -> tuple[float, ...]:
-    """Return at most this many of the knots, chosen evenly by position."""
+def thinned(knots: Sequence[float], most: int, *, flat: bool = False) -> tuple[float, ...]:
+    """Return at most this many of the knots, chosen evenly by position. flat : True also keeps the first and the last."""
+    if flat and knots:
+        return (knots[0], *thinned(knots[1:-1], most), knots[-1])
     if len(knots) <= most:
         return tuple(knots)
     return tuple(knots[(k + 1) * (len(knots) + 1) // (most + 1) - 1] for k in range(most))

@@ -74,7 +74,7 @@ class Side:
         curve = self.declared
         if not isinstance(curve, Curve) or curve.knots is not None:
             return self
-        return replace(self, declared=curve.at(thinned(knots[self.column], curve.n_pieces - 1)))
+        return replace(self, declared=curve.at(thinned(knots[self.column], curve.n_pieces - 1, flat=True)))
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from vfl.base.arguments import package
 from vfl.base.columns import Boolean, Categorical, categories_of
-from vfl.base.features import Crossed, OfCells, own_of
+from vfl.base.features import Crossed, Curve, OfCells, own_of
 from vfl.base.problem import coordinates_of
 from vfl.errors import SpecificationError, nearest
 from vfl.planning import plan as make_plan
@@ -41,8 +41,9 @@ DOT_NOTE = (
 )
 BAND_NOTE = (
     "Grey: plus and minus two standard deviations of the iterates in the second half of the training, which shows its noise. "
-    "Noise that changes over the whole run only is missed, and so are the sampling of the records and the bias of clips and "
-    "penalty: it is not a confidence interval."
+    "Noise that changes over the whole run only is missed, and so are the sampling of the records, bends that pieces cannot "
+    "follow, and the bias of clips and penalty: it is not a confidence interval. Curves with a shape have no band, since the "
+    "limits of their coefficients hide noise."
 )
 
 
@@ -53,8 +54,9 @@ class Effect:
     The contribution includes those of products with other columns (pairs), averaged over the other column.
 
     column, party : the column (with several classes 'column[class]') and its owner.
-    x : (m,) numbers in the column's unit, ascending; or names of categories.
-    value : (m,) part of the margin. band : (m,) half-width of a band for the noise; None if it is not known.
+    x : (m,) numbers in the column's unit, ascending; or names of categories. A `flat` curve is drawn between its first and
+        last knot, and is constant outside.
+    value : (m,) part of the margin. band : (m,) half-width of a band for the noise; None if it is not known, as for a `shape`.
     size : number by which curves are sorted. It is √Σ w_j² v_j, with coefficients w_j and released variances v_j of the
         column's coordinates; without released variances, the root mean square of `value`.
     """
@@ -233,6 +235,8 @@ def effects_of(result: Model, told: History | None = None) -> Effects:
                 np.hstack([centred, *(parts for _, parts in added)]),
                 k,
             )
+            if getattr(schema[column], "shape", None):
+                band = None
             found.append(Effect(shown, owners[own[0]], x, value, band, math.sqrt(float(square))))
     for column, surface in crossed.items():
         for k, shown in enumerate(coordinates_of(column, job.class_names)):
@@ -332,6 +336,8 @@ def _ends(declared: Any) -> tuple[float, float] | None:
     """Return the range over which to draw a numeric column; None for other columns."""
     if isinstance(declared, Boolean | Categorical) or getattr(declared, "content", "number") != "number":
         return None
+    if isinstance(declared, Curve):
+        return declared.points[0], declared.points[-1]
     if (bounds := getattr(declared, "bounds", None)) is not None:
         return bounds  # type: ignore[no-any-return]
     if knots := getattr(declared, "knots", None):

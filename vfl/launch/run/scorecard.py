@@ -140,8 +140,7 @@ def _effects(result: Model, column: str, coefficient: dict[str, float]) -> dict[
 
 def _of_curve(declared: Curve, column: str, coefficient: dict[str, float], missing: list[float]) -> dict[str, float]:
     """Return {'at POINT': part of the margin there} for the ends and knots of a curve, between which the curve is linear."""
-    low, high = declared.limits
-    points = [low, *(declared.knots or ()), high]
+    points = declared.points
     empty = math.nan if declared.fill is None else float(declared.fill)
     made = np.column_stack(list(declared.made(np.array([*points, empty]))))
     *effects, of_missing = made @ [coefficient[name] for name in own_of(declared, column)]
@@ -163,8 +162,7 @@ def _of_side(side: Side) -> tuple[list[str], Vector]:
     """Return the named points of one of two multiplied columns, and the column's coordinates at these points, (m, k)."""
     declared = side.declared
     if isinstance(declared, Numeric | Curve):
-        low, high = declared.limits
-        points = np.array([low, *(getattr(declared, "knots", None) or ()), high])
+        points = np.array(declared.points if isinstance(declared, Curve) else declared.limits)
         return [f"at {point:.6g}" for point in points], coordinates_at(declared, points) - side.middles
     if isinstance(declared, Boolean):
         return ["false", "true"], coordinates_at(declared, ("false", "true"))

@@ -44,6 +44,14 @@ use only the first of these positions.
 """
 LONG, EXTREME = 0.5, 0.1
 """A tail is long if it takes up more than LONG of the bounds' width. EXTREME is the share of the records in each tail."""
+SLACK, CLEAR, WIDE = 2.0, 4.0, 100.0
+"""Standard deviations of the noise by which a range of cells may seem to lack records, and by which a single cell stands out.
+
+Bounds at least WIDE times as wide as the records are far too wide. With smaller factors, ends cut tails that matter
+(docs/studies/curves.md).
+"""
+FEW = 1 / 4
+"""Largest share of the cells that stand out in a column of few values."""
 LINE = 10.0
 """Value of μn per column below which curves without a declared number of pieces become straight lines."""
 
@@ -67,11 +75,13 @@ def event_for(columns: int, mu: float, n_records: int) -> Gaussian:
 class Knots:
     """Release of the knots of all curves whose knots are not declared, before the first query of the solver.
 
-    The number of pieces of each curve follows from public facts. Released histograms decide only where the pieces meet. If
+    The number of pieces of each curve follows from public facts. Released histograms decide only where the pieces end. If
     two knots of a curve fall on one position, one coordinate of the curve is always 0.
 
-    If a curve has a long tail (LONG), one knot in four lies at a quantile and the other knots in the longer tail. Otherwise
-    all knots lie at quantiles.
+    The first and the last knot are the ends of a curve, outside of which it is constant. A column of few values has its knots
+    on the values. If the bounds are far too wide, the ends are those of the narrowest range that may hold all records
+    (`support_of`), else the bounds. If a curve has a long tail (LONG), one of four inner knots lies at a quantile and the
+    others in the longer tail. Otherwise all lie at quantiles.
 
     curves : {party: ((column, declaration), ...)} in the order of storage.
     signal : μn per column of the job. If `signal` is below LINE, curves without a declared number of pieces are straight lines.
@@ -95,7 +105,7 @@ class Knots:
         return {party: indices for party, indices in found.items() if indices}
 
     def knots_of(self, declared: Curve) -> int:
-        """Return the largest number of knots of a curve; 0 for a straight line."""
+        """Return the largest number of knots between the ends of a curve; 0 for a straight line."""
         return 0 if declared.pieces is None and self.signal < LINE else declared.n_pieces - 1
 
     @property
@@ -149,10 +159,15 @@ class Knots:
         return f"{count} curves of at most {pieces} pieces, placed by histograms of {self.cells} cells{blur}"
 
     def _of(self, declared: Curve, counts: Vector) -> tuple[float, ...]:
-        most, (low, high) = self.knots_of(declared), declared.limits
-        edges = edges_of((low, high), counts.size)
+        most, edges = self.knots_of(declared), edges_of(declared.limits, counts.size)
         if declared.missing is None or declared.fill is not None:  # every record is counted, and their number is public
             counts = counts + (self.n_records - counts.sum()) / counts.size
+        sigma = 0.0 if self.event is None else self.event.sigma
+        if values := few_values(counts, edges, sigma, most + 2):
+            return values
+        start, stop = support_of(counts, edges, sigma)
+        counts, edges = counts[start:stop], edges[start : stop + 1]
+        low, high = float(edges[0]), float(edges[-1])
 
         def quantiles(number: int) -> tuple[float, ...]:
             return quantiles_of(counts, edges, [k / (number + 1) for k in range(1, number + 1)])
@@ -166,13 +181,49 @@ class Knots:
             found = quantiles(most - len(tail))
             last, bound = ((low, *found)[-1], high) if above >= below else ((*found, high)[0], low)
             found = (*found, *(last + (bound - last) * place for place in tail))
-        return shortened(found, (low, high))[:most]
+        return (low, *shortened(found, (low, high))[:most], high)
 
 
 def shortened(points: Sequence[float], bounds: Bounds) -> tuple[float, ...]:
     """Return the distinct points inside the bounds, rounded to 6 digits. Further digits are due to interpolation and noise."""
     rounded = {float(f"{point:.6g}") for point in points}
     return tuple(sorted(point for point in rounded if bounds[0] < point < bounds[1]))
+
+
+def support_of(counts: Vector, edges: Vector, sigma: float) -> tuple[int, int]:
+    """Return first and last edge of the narrowest range of cells that may hold all records, if the whole is WIDE times as wide.
+
+    The range lacks at most SLACK standard deviations of the noise of its count, and at most the share BLUR of the records.
+    counts : noisy, with their total known. sigma : standard deviation σ of the noise of a cell. That of L of M cells is then
+    σ√(L(M − L)/M).
+    """
+    m, running = counts.size, np.concatenate([[0.0], np.cumsum(counts)])
+    first, last = np.triu_indices(m + 1, 1)
+    cells, total = last - first, float(running[-1])
+    slack = np.minimum(SLACK * sigma * np.sqrt(cells * (m - cells) / m), BLUR * total) + 1e-9 * abs(total)
+    fits = (running[last] - running[first] >= total - slack) | (cells == m)
+    best = np.argmin(np.where(fits, edges[last] - edges[first], math.inf))
+    width = edges[last[best]] - edges[first[best]]
+    return (int(first[best]), int(last[best])) if WIDE * width <= edges[-1] - edges[0] else (0, m)
+
+
+def few_values(counts: Vector, edges: Vector, sigma: float, most: int) -> tuple[float, ...]:
+    """Return the middles of at most `most` cells of a column of few values; () for any other column.
+
+    A column has few values if at most FEW of the cells stand out from the noise, others lie between them, and together they
+    may hold all records.
+    """
+    heavy = np.flatnonzero(counts > CLEAR * sigma)
+    m, k = counts.size, heavy.size
+    slack = max(SLACK * sigma * math.sqrt(k * (m - k) / m), BLUR * counts.sum())
+    if not 2 <= k <= FEW * m or heavy[-1] - heavy[0] < 2 * k - 1 or not counts[heavy].sum() >= counts.sum() - slack:
+        return ()
+    running = np.cumsum(counts[heavy]) / counts[heavy].sum()
+    spread = np.unique(np.searchsorted(running, np.arange(1, most - 1) / (most - 1)))
+    largest = np.argsort(-counts[heavy])  # they take the places of quantiles that fall on one value, or on an end
+    chosen = heavy[np.sort(list(dict.fromkeys([0, k - 1, *spread, *largest]))[:most])]
+    found = tuple(np.unique(edges[chosen] / 2 + edges[chosen + 1] / 2).tolist())
+    return found if len(found) > 1 else ()
 
 
 def quantiles_of(counts: Vector, edges: Vector, shares: Sequence[float]) -> tuple[float, ...]:
@@ -191,7 +242,7 @@ def quantiles_of(counts: Vector, edges: Vector, shares: Sequence[float]) -> tupl
     found: list[float] = []
     for cell, number in zip(*np.unique(at, return_counts=True), strict=True):
         low, high = float(edges[cell]), float(edges[cell + 1])
-        if number > 1:
+        if number > 1 or cell in (0, running.size - 1):
             found += [low, high]
             continue
         before = float(running[cell - 1]) if cell else 0.0
