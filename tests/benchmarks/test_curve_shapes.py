@@ -21,7 +21,7 @@ N = 3000
     [
         ("two values, no effect", 0.1),
         ("two values", 0.25),
-        ("integers 0 to 5, wide", 0.4),
+        ("integers 0 to 5, wide", 0.6),
         ("200 times too wide", 0.45),
     ],
 )
