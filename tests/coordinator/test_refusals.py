@@ -307,7 +307,6 @@ REFUSED: dict[str, tuple[str, type, int, Callable[[Any], Any]]] = {
         both(field("clip", lambda own: replace(own, dimension=own.dimension + 1)), LOUD),
     ),
     "slopes of a smaller order": ("slopes", Gram, 0, both(field("clip", lambda own: replace(own, dimension=3)), LOUD)),
-    "a momentum without a start": (PASS, Descend, 0, lambda q: replace(q, push={"shop": np.zeros(2)})),
     "coordinates of fewer parties than scores": (PICK, Select, 0, field("coordinates", of_telco)),
     "scales and rules of fewer parties than scores": (
         PICK,

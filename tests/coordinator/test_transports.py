@@ -36,7 +36,7 @@ PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b
 BOUNDS = {**dict.fromkeys(("a0", "a1", "a2", "b0", "b1"), (-1.0, 2.0)), "y": (0.0, 1.0)}
 
 SOLVERS = {
-    "sweep by party, momentum": {"momentum": 0.5},
+    "sweep by party": {},
     "record cap, visits of blocks of two": {"sweep": "visit", "block_size": 2, "reserve_passes": 1},
     "record cap, both parties at once": {"parallel": 2, "block_size": 2},
     "sweep by visit, blocks of two": {"sweep": "visit", "block_size": 2, "sampling": "importance"},

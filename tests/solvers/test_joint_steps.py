@@ -233,3 +233,27 @@ def test_options_that_joint_steps_decide_are_refused(options: dict[str, Any], sa
 def test_problems_that_the_model_does_not_describe_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
         plan(replace(LONG, intercept=True, **changes), 4_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"joint": True, "momentum": 0.6}, "diverge"),
+        ({"joint": False, "momentum": 0.2}, "only joint steps"),
+        ({"momentum": -0.1}, "0 and"),
+    ],
+)
+def test_momentum_is_of_joint_steps_alone(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecificationError, match=said):
+        vfl.SkGD(**options)
+    with pytest.raises(SpecificationError, match="only joint steps"):
+        vfl.plan(setting.job(vfl.SkGD(momentum=0.2), epsilon=2.0), 1_000)
+
+
+def test_noisy_runs_take_half_of_the_passes_at_the_same_charge() -> None:
+    """Not for a last iterate, whose noise is not averaged."""
+    spec = setting.job(vfl.SkGD(), "logistic", epsilon=1.0, intercept=True)
+    spec = replace(spec, privacy=replace(spec.privacy, noise=None))
+    ours, last = vfl.plan(spec, 1_500), vfl.plan(replace(spec, solver=vfl.SkGD(iterate="last")), 1_500)
+    assert ours.round_trips < 0.8 * last.round_trips
+    assert ours.epsilon == pytest.approx(last.epsilon, rel=1e-6)

@@ -129,7 +129,7 @@ def test_a_run_that_learns_says_nothing():
 
 
 def test_passes_that_are_given_share_the_time():
-    whole = plan(job(epsilon=10.0, solver=replace(RECORD, momentum=0.0)), 30_000).solver
+    whole = plan(job(epsilon=10.0, solver=RECORD), 30_000).solver
     n_passes = whole.outer_rounds * whole.inner_rounds // 9
     twice = plan(job(epsilon=10.0, solver=replace(RECORD, passes=2 * n_passes)), 30_000).solver
     assert twice.step_size == pytest.approx(whole.step_size / 2, rel=0.02)

@@ -48,19 +48,13 @@ class Step:
     rule: Rule
     event: Gaussian | None
 
-    def moved(self, w: Vector, u: Vector, push: Vector | None = None) -> Vector:
-        """Return Δ = rule(w_S + push_S, u) + push_S, (s,). Δ depends on released values only.
+    def moved(self, w: Vector, u: Vector) -> Vector:
+        """Return Δ = rule(w_S, u), (s,). Δ depends on released values only.
 
-        With a proximal step, this is the heavy-ball method: w_S + Δ = prox(w_S + push_S − gain·u), for a gradient taken at w.
-
-        w : (p_k,) the party's coordinates; a rule may also read other coordinates that it names. push : (p_k,) momentum; None
-            without momentum.
+        w : (p_k,) the party's coordinates; a rule may also read other coordinates that it names.
         """
         near, own = getattr(self.rule, "near", ()), w[self.block.local]
-        if push is not None:
-            own = own + push[self.block.local]
-        delta: Vector = self.rule(own, u, w[list(near)]) if near else self.rule(own, u)  # type: ignore[call-arg]
-        return delta if push is None else delta + push[self.block.local]
+        return self.rule(own, u, w[list(near)]) if near else self.rule(own, u)  # type: ignore[call-arg]
 
     def shift(self, delta: Vector) -> Any:
         """Return −c·Δ, which centring adds to the margin of every record. With K margins per record, return (K,).
@@ -84,7 +78,6 @@ class Descend(Weighted):
         of the query use the same r.
     capped : record cap of the pass to which the steps belong. The pass is charged once, for all of its steps. None to clip and
         charge every step separately.
-    push : {party: (p_k,) momentum of its coordinates}, from earlier releases. A party that is left out has no momentum.
     """
 
     steps: Mapping[str, tuple[Step, ...]]
@@ -93,7 +86,6 @@ class Descend(Weighted):
     parts: Mapping[str, int] = field(default_factory=dict)
     replayed: tuple[RawVector, ...] | None = None
     capped: RecordCap | None = None
-    push: Mapping[str, RawVector] = field(default_factory=dict)
 
     asked: ClassVar[Asked] = Asked.TRUSTED
 
@@ -173,7 +165,7 @@ class Descend(Weighted):
         w = {party: start.copy() for party, start in self.start.items()}
         for step, u in zip(steps, released, strict=True):
             party = step.block.party
-            delta = step.moved(w[party], u, self.push.get(party))
+            delta = step.moved(w[party], u)
             w[party][step.block.local] += delta
             yield step, delta
 
@@ -201,14 +193,12 @@ class Descend(Weighted):
         return fits and (self.replayed is None or tuple(map(len, self.replayed)) == self.sizes())
 
     def required(self) -> None:
-        """Check every step, each of which has an event of its own, and the lengths of start and momentum."""
+        """Check every step, each of which has an event of its own, and the length of the start."""
         for step in self.ordered():
             _check_step(step)
         for name, start in self.start.items():
             if any(step.block.stop > len(start) for step in self.steps.get(name, ())):
                 raise PrivacyError("a query of steps starts from fewer coordinates than the steps change")
-        if any(name not in self.start or len(push) != len(self.start[name]) for name, push in self.push.items()):
-            raise PrivacyError("a query of steps has a momentum of a different length from its coordinates")
 
     def priced(self, party: str) -> list[ReleaseTerms]:
         """Return the terms of each of the party's steps."""

@@ -48,23 +48,23 @@ OF_RECORD = ("record_clip", "early_share", "residual_share", "excess_share")
 
 def require_options(solver: BlockOptions) -> None:
     """Raise SpecificationError for an option that contradicts another option."""
-    if solver.momentum is not None:
-        most = 1.0 - (solver.step_size or 1.0) / 2.0
-        if not 0.0 <= solver.momentum <= max(0.0, most):
-            raise SpecificationError(
-                f"{solver.name}: momentum={solver.momentum!r} must lie between 0 and 1 − γ/2 = {max(0.0, most):.3g}, "
-                "where runs with steps of γ are sure not to diverge: lower it, or step_size"
-            )
+    if solver.momentum is not None and not 0.0 <= solver.momentum <= record_defaults.MOMENTUM:
+        raise SpecificationError(
+            f"{solver.name}: momentum={solver.momentum!r} must lie between 0 and {record_defaults.MOMENTUM}, where joint steps "
+            "are sure not to diverge: lower it"
+        )
+    if solver.momentum and solver.joint is False:
+        raise SpecificationError(f"{solver.name}: only joint steps have a momentum: leave momentum out")
     if solver.passes is not None and solver.inner_rounds is not None:
         raise SpecificationError(f"{solver.name}: give passes, or outer_rounds and inner_rounds, not both")
     if solver.parallel > 1 and solver.sampling in ("nice", "full"):
         raise SpecificationError(
             f"{solver.name}: sampling={solver.sampling!r} draws several blocks by itself: leave parallel at 1"
         )
-    if solver.turns > 1 and not (_moves_locally(solver) and solver.clip in (None, RECORD) and not solver.momentum):
+    if solver.turns > 1 and not (_moves_locally(solver) and solver.clip in (None, RECORD)):
         raise SpecificationError(
             f"{solver.name}: local_passes={solver.local_passes} needs clip='record', sweep='party', sampling 'shuffled' or "
-            "'cyclic', iterate='tail' and no momentum, parallel or joint steps: leave local_passes out, or those options"
+            "'cyclic', iterate='tail' and no parallel or joint steps: leave local_passes out, or those options"
         )
     _require_record_options(solver)
     _require_joint_options(solver)
@@ -88,15 +88,16 @@ def _require_record_options(solver: BlockOptions) -> None:
 def resolved(given: Own, problem: Problem) -> Own:
     """Return a copy of the solver with every option decided from public facts (rules.defaults, rules.record_defaults)."""
     shares = replace(given.decided, label_share=_label_share(given, problem))
-    if given.joint is None or (given.joint and declined(given, problem)):
+    if given.joint is None:
         given = replace(given, joint=False)
+    elif given.joint and declined(given, problem):
+        given = replace(given, joint=False, momentum=None)
     solver = replace(given, clip=_clip(given, problem), shares=shares)
     if solver.joint:
         given = solver = _with_joint_steps(solver)
     if given.block_size is None and problem.layout.explicit is None:
         solver = replace(solver, block_size=1 if solver.by_pass else defaults.block_size(problem))
     solver = replace(solver, local_passes=_local_passes(solver, problem))
-    solver = replace(solver, momentum=_momentum(solver, problem))
     if given.inner_rounds is None:
         passes = -(-given.passes // solver.turns) if given.passes else _default_passes(solver, problem)
         outer = given.outer_rounds or defaults.outer_rounds(passes)
@@ -123,11 +124,9 @@ def resolved(given: Own, problem: Problem) -> Own:
         residual_share=_share("residual_share", solver, problem, passes),
         excess_share=_share("excess_share", solver, problem, passes),
     )
-    β = solver.momentum or 0.0
     size = given.step_size
     if size is None:
-        # Steps of up to 2(1 − β) are proved not to diverge with momentum β (vfl.solvers.iterates.trail).
-        size = min(record_defaults.step_size(problem, passes * solver.turns, β), 2.0 * (1.0 - β))
+        size = record_defaults.step_size(problem, passes * solver.turns)
     solver = replace(solver, shares=shares, step_size=size)
     if problem.inferred:
         intervals.require(solver, problem)
@@ -151,7 +150,7 @@ def _local_passes(solver: BlockOptions, problem: Problem) -> int:
     if solver.local_passes is not None:
         return solver.local_passes
     open_ = solver.passes is None and solver.inner_rounds is None and solver.outer_rounds is None
-    fits = open_ and solver.momentum is None and solver.by_pass and _moves_locally(solver)
+    fits = open_ and solver.by_pass and _moves_locally(solver)
     return 1 if not fits else record_defaults.local_passes(problem, solver.step_size)
 
 
@@ -163,17 +162,6 @@ def _moves_locally(solver: BlockOptions) -> bool:
         and solver.sequential
         and (solver.iterate in (None, "tail") and not solver.joint)
     )
-
-
-def _momentum(solver: BlockOptions, problem: Problem) -> float:
-    """Return β: the user's value, else the rule's. The rule applies under a record cap if the number of passes is left open."""
-    if solver.momentum is not None:
-        return solver.momentum
-    open_ = solver.passes is None and solver.inner_rounds is None
-    averaged = solver.iterate in (None, "tail")  # a last iterate has more noise with momentum
-    if not (open_ and averaged and solver.by_pass and solver.sequential) or problem.inference or solver.turns > 1:
-        return 0.0
-    return record_defaults.momentum(problem, solver.step_size)
 
 
 def declined(solver: BlockOptions, problem: Problem) -> str:
@@ -234,7 +222,9 @@ def _require_joint_fit(solver: BlockOptions, problem: Problem) -> None:
 def _default_passes(solver: BlockOptions, problem: Problem) -> int:
     if not solver.by_pass:
         return defaults.passes(problem)
-    count = record_defaults.passes(problem, solver.step_size, solver.momentum or 0.0)
+    averaged = solver.iterate in (None, "tail")  # a last iterate has more noise after longer steps
+    halved = solver.turns == 1 and averaged and solver.sequential and problem.inference is None
+    count = record_defaults.passes(problem, solver.step_size, halved=halved)
     if solver.turns > 1:
         count = max(record_defaults.ROUNDS, -(-count // solver.turns))
     return defaults.in_equal_parts(count)
@@ -336,9 +326,7 @@ class SkGD(BlockOptions):
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
-    momentum : β, at most 1 − γ/2. Every pass adds β times the previous pass's move to its own move, at no cost in budget
-        (vfl.solvers.iterates.trail). For runs under a record cap with μn/p below 100, `passes` None and one local pass,
-        None takes up to ½; such runs then need as few as half of the passes. For other runs None takes 0.
+    momentum : β of joint steps, at most ½, the default: a step goes on from the move of the step before, at no cost in budget.
     joint : True lets long runs take 36 passes. A pass then releases all parties' gradients at the same margins, and takes a
         step in a joint model of all columns (vfl.solvers.iterates.quadratic). 5 % of μ² pay for noisy products of the
         columns, which this model needs. Under trust='trusted', the coordinator then holds the scaled columns of all parties
@@ -411,15 +399,14 @@ class SkGD(BlockOptions):
                     yield from trail.before(number, θ)
                     if not (visit := present.of(walk.visit(number, drawn))):
                         continue
-                    w_own, push = present.parts(θ, visit), trail.push(number, θ, visit)
-                    query = Descend(weighting, visit, w_own, sweep=self.sweeps, capped=walk.cap(), push=push)
+                    query = Descend(weighting, visit, present.parts(θ, visit), sweep=self.sweeps, capped=walk.cap())
                     moving = sum(query.sizes()) // problem.layout.width
                     released = (yield from present.put(query, θ)) or ()  # nothing if a party was lost
                     steps = tuple(zip(query.ordered(), released, strict=bool(released)))
                     moves = None if joint is None else joint.moves(steps, θ, present.mask)
                     for step, u in steps:
-                        S, own = step.block.coordinates, push.get(step.block.party)
-                        Δ = step.moved(θ[step.block.offset :], u, own) if moves is None else moves[S]
+                        S = step.block.coordinates
+                        Δ = step.moved(θ[step.block.offset :], u) if moves is None else moves[S]
                         θ[S] += Δ
                         trail.moved(θ, Δ, step, u, walk.columns(step.block) if self.sweeps else moving)
                     if (yield from trail.ends(θ)):

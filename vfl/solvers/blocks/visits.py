@@ -233,13 +233,13 @@ class Walk:
     def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
         """Return the visits for some draws: one per draw, or one per run of draws from one party if visits have many steps.
 
-        A visit ends with its pass if the run may stop there, if a pass is charged as one release, or if there is momentum.
+        A visit ends with its pass if the run may stop there, or if a pass is charged as one release.
         """
         if not self.solver.sweeps:
             yield from ((number, (draw,)) for number, draw in draws)
             return
         owners = [block.party for block in self.blocks]
-        ends = self.solver.tol is not None or self.solver.clip == RECORD or bool(self.solver.momentum)
+        ends = self.solver.tol is not None or self.solver.clip == RECORD
         for (_, number), run in groupby(draws, key=lambda it: (owners[it[1][0]], it[0] if ends else 0)):
             yield number, tuple(draw for _, draw in run)
 

@@ -35,7 +35,6 @@ MESSAGES = 4
 def accelerated(solver: BlockOptions, problem: Problem) -> bool:
     """Return True for a run that uses extrapolation: no privacy, no clips, a tolerance, and passes in a fixed order."""
     fixed = solver.sampling in ("shuffled", "cyclic", "full") and solver.iterate == "last"
-    fixed = fixed and not solver.momentum
     return not problem.private and solver.tol is not None and solver.clip == math.inf and fixed
 
 

@@ -64,9 +64,11 @@ class JointSteps:
     by a few passes of proximal coordinate descent over v, which read no data. Up to noise, C is an upper bound of the
     curvature.
 
-    Guarantee. Without noise, and with C at least the curvature, exact minimisers never raise F(w) + ½β‖w − w₋‖²_C if β ≤ ½. The
-    proof in `vfl.solvers.iterates.trail` holds with γ = 1 and the norm of C in place of that of M. Errors of C change the speed
-    of a run. They do not change the point to which it converges.
+    Guarantee. Without noise, and with C at least the curvature, exact minimisers never raise F(w) + ½β‖w − w₋‖²_C if β ≤ ½ (the
+    heavy ball, Polyak 1964). Proof. Let the model move by Δ in this step, and by δ in the step before. At the minimiser,
+    C(βδ − Δ) = g + s for a subgradient s of the penalty. So F changes by at most ⟨g + s, Δ⟩ + ½‖Δ‖²_C = β⟨δ, Δ⟩_C − ½‖Δ‖²_C,
+    and with ⟨δ, Δ⟩_C ≤ ½(‖δ‖² + ‖Δ‖²)_C by at most ½β‖δ‖²_C − ½(1 − β)‖Δ‖²_C, where 1 − β ≥ β. ∎ Errors of C change the
+    speed of a run. They do not change the point to which it converges.
 
     smoothness : (p,) M of the centred columns. curvature : (p, p) C of the columns divided by √M_j, from released values.
     passes : passes over the model per step, in random orders. A fixed order is far slower if all columns are correlated.

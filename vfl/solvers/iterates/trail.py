@@ -1,4 +1,4 @@
-"""Iterates of SkGD between releases: momentum, extrapolation, averages, the test for convergence, and shrinkage.
+"""Iterates of SkGD between releases: extrapolation, averages, the test for convergence, and shrinkage.
 
 All of it is post-processing of released values, which costs no budget.
 """
@@ -14,47 +14,12 @@ from vfl.solvers.iterates.convergence import Average, Convergence
 from vfl.solvers.rules import record_defaults
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vfl.base.problem import Problem
     from vfl.base.types import Vector
     from vfl.queries import Step
     from vfl.queries.protocol import Exchange
     from vfl.solvers.blocks.options import BlockOptions
     from vfl.solvers.releases.once import Run
-
-
-class Momentum:
-    """Heavy-ball term of each pass: β times the move of the model in the previous pass (Polyak 1964).
-
-    Guarantee. Without noise, steps of γ/M_j with M_j at least the curvature along coordinate j never raise the energy
-
-        F(w) + β/(2γ)·‖w − w₋‖²_M,        w₋ the model one pass ago,
-
-    if β ≤ 1 − γ/2. Proof. Let coordinate j move by Δ in this pass, and by δ in the pass before. A prox step at w_j + βδ has
-    (M_j/γ)(βδ − Δ) = g_j + s for the slope g_j of the smooth part and a subgradient s of the penalty at the new point. So F
-    changes by at most (g_j + s)Δ + ½M_jΔ² = (M_j/γ)(βδΔ − Δ²) + ½M_jΔ², and with βδΔ ≤ ½β(δ² + Δ²) by at most
-    (M_j/2γ)·(βδ² − (2 − β − γ)Δ²). As 2 − β − γ ≥ β, the sum over a pass is at most (β/2γ)(‖δ‖²_M − ‖Δ‖²_M). ∎
-    For γ = 1 and β > ½ there are quadratic problems on which runs diverge.
-
-    strength : β; 0 for no momentum.
-    """
-
-    def __init__(self, strength: float) -> None:
-        self._strength = strength
-        self._pass = -1
-        self._begin: Vector | None = None
-        self._push: Vector | None = None
-
-    def push(self, number: int, θ: Vector) -> Vector | None:
-        """Return the heavy-ball term of pass `number`, (p,), for all visits of the pass; None without momentum.
-
-        θ : (p,) the model. Before the first visit of a pass, θ must be the result of the previous pass.
-        """
-        if self._strength and number != self._pass:
-            before, self._begin, self._pass = self._begin, θ.copy(), number
-            self._push = None if before is None else self._strength * (θ - before)
-        return self._push
 
 
 MOST = 64
@@ -124,10 +89,8 @@ class Trail:
         problem, unit = run.problem, np.sqrt(run.known.smoothness)
         self._average = Average(solver.iterate or "last", run.walk.skipped, solver.turns)
         self._convergence = Convergence(solver.tol, unit, problem.intercept)
-        self._momentum = Momentum(0.0 if solver.joint else solver.momentum or 0.0)
         self._acceleration = Acceleration(problem, run.loss, unit, run.present, on=accelerated(solver, problem))
         self._shrinkage = Shrinkage(problem, w, on=solver.by_pass and record_defaults.shrinks(problem))
-        self._present = run.present
         self._step_size = solver.step_size or 1.0
         self._moved: list[slice] = []
         self._size = 0
@@ -137,11 +100,6 @@ class Trail:
         """Begin pass `number` at θ, on the first visit of the pass. Extrapolate θ and Xθ in place unless that raises F."""
         if (yield from self._acceleration.before(number, θ)):
             self._restart()
-
-    def push(self, number: int, θ: Vector, visit: Mapping[str, object]) -> dict[str, Vector]:
-        """Return the heavy-ball terms of the visited parties, {party: terms for its coordinates}; {} without momentum."""
-        push = self._momentum.push(number, θ)
-        return {} if push is None else self._present.parts(push, visit)
 
     def moved(self, θ: Vector, Δ: Vector, step: Step, u: Vector, together: int) -> None:
         """Record that a step with release u added Δ to its block of θ. Updates from the same margins count as one iterate.

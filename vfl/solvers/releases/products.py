@@ -345,8 +345,6 @@ class Observed:
     def note(self, query: Any, released: Released) -> None:
         """Record a query of the run with the query's releases."""
         if isinstance(query, Descend):
-            if query.push:
-                raise ValueError("a step with momentum is not a function of its own release")
             for step in query.ordered():
                 if type(step.rule) is not ProxStep or step.event is None:
                     raise ValueError("a step is not linear in its release")

@@ -201,11 +201,6 @@ def explain(problem: Problem, solver: BlockOptions, once: Sequence[str]) -> tupl
     return (
         *said,
         f"step_size γ = {solver.step_size:.3g}: full steps where progress outweighs noise, smaller ones elsewhere.",
-        *(
-            (f"momentum β = {solver.momentum:.2g}: the run needs 1 − β times as many passes as without.",)
-            if solver.momentum
-            else ()
-        ),
         f"blocks of {solver.block_size or 'the sizes that the partition names'}, {solver.sampling} order.",
         f"{solver.outer_rounds} outer rounds of {solver.inner_rounds} block updates.",
         f"iterate = {solver.iterate}: {'averaging is free and divides the noise' if solver.iterate == 'tail' else 'as is'}.",

@@ -115,7 +115,6 @@ def _unfit(solver: BlockOptions, problem: Problem) -> tuple[str, str] | None:
             "blocks that move in turn",
             "leave parallel out",
         ),
-        (not solver.momentum, "steps without momentum", "leave momentum out"),
         (solver.noise_geometry == "scaled", "noise_geometry='scaled'", "leave it out"),
         (solver.iterate == "tail", "the average of the last iterates", "use SkGD with iterate='tail'"),
     )
