@@ -21,6 +21,7 @@ import contextlib
 import functools
 import io
 import os
+import pkgutil
 import re
 import runpy
 import shlex
@@ -289,11 +290,18 @@ def test_links_have_targets(page):
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
-def test_modules_named_in_the_mathematics_exist():
-    text = (ROOT / "docs" / "mathematics.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:vfl|coordinator|parties)/[\w/]+\.py)`", text))
-    assert len(named) > 20
-    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+NOT_PYTHON = ("vfl.sources", "vfl.wire.v1.Federation")
+"""A group of entry points, and a service of the wire."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_names_and_files_on_pages_exist(page):
+    text = page.read_text(encoding="utf-8")
+    files = re.findall(r"`((?:vfl|coordinator|parties|tests|deploy|docs)/[\w/.-]+\.\w+)`", text)
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+    names = {*re.findall(r"`((?:vfl|coordinator|parties)(?:\.\w+)+)[`(]", text)}.difference(NOT_PYTHON)
+    for name in names:
+        pkgutil.resolve_name(name)
 
 
 def test_help_fits_one_screen():
