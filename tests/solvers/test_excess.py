@@ -207,7 +207,7 @@ def test_a_run_buys_the_sums_once_and_between_passes_and_errs_less() -> None:
             assert kinds[first + 1] == "Backward"
             assert {"Descend"} <= set(kinds[:first]) & set(kinds[first + 2 :])
         made = plan(spec, data.num_rows)
-        assert ("sums of what C cuts" in " ".join(made.solver.explain(made.problem))) == (share is None)
+        assert ("sums of the clipping bias" in " ".join(made.solver.explain(made.problem))) == (share is None)
         assert outcome.statement.releases == sum(count for _, count in made.releases)
         assert outcome.statement.epsilon <= 10.0
         errors[share] = Case("", spec, data).error_of(outcome.w)

@@ -102,7 +102,7 @@ def test_the_plan_says_what_joint_steps_would_save_and_why_none_are_taken() -> N
     assert "products = true" in said(plain)
     assert "joint = true" not in said(LONG)
     assert "joint = true" not in said(replace(plain, privacy=few))
-    assert "joint = true changes nothing: below μn/p" in said(replace(LONG, privacy=few))
+    assert "joint = true changes nothing: below a signal-to-noise ratio" in said(replace(LONG, privacy=few))
     own_clips = setting.job(vfl.SkGD(joint=True), "squared", epsilon=4_000.0)
     assert "joint = true changes nothing: each column has a clip of its own" in said(own_clips)
 

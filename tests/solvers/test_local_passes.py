@@ -26,7 +26,7 @@ def test_a_default_run_of_two_parties_takes_few_messages_and_says_why_others_do_
     for n in (1_000, 8_000, 60_000):
         found = plan(job(epsilon, loss=loss), n)
         long = found.round_trips > 92
-        assert long <= ("rounds of messages, one per pass: above μn/p" in found.explain())
+        assert long <= ("rounds of messages, one per pass: above a signal-to-noise ratio" in found.explain())
         assert found.epsilon <= epsilon
 
 

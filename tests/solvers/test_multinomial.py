@@ -418,7 +418,7 @@ def test_a_run_without_progress_ends_at_the_shares_of_the_classes(solver: Any) -
     shares = [0.6, 0.3, 0.1]
     table = TABLE.iloc[np.repeat([0, 50, 100], [600, 300, 100])]
     job = job_of(privacy=vfl.Privacy(epsilon=8.0, noise=vfl.SeededNoise(0)), solver=solver)
-    assert "for 0.5 of μ²: the intercept starts there" in vfl.plan(job, 1000).explain()
+    assert "for 50 % of the privacy budget: the intercept starts there" in vfl.plan(job, 1000).explain()
     found = fitted(job, table)
     assert found.certificate.epsilon <= 8.0
     np.testing.assert_allclose(softmax(by_class(found)[1]), shares, atol=0.02)

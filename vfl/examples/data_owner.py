@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
     result = vfl.train(first, table, ledger=ledger.path, output=folder / "first")
     print(result.certificate)
 
-    print("\nNoon: a second asks for ε = 1.5. ε does not add up, the ledger adds μ²: both fit under 2.")
+    print("\nNoon: a second asks for ε = 1.5. ε does not add up, the ledger adds costs of releases: both fit under 2.")
     vfl.train(asking(1.5, "second"), table, ledger=ledger.path, output=folder / "second")
     print(*ledger.show(), sep="\n")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vfl.base.problem import Problem
     from vfl.planning import Plan
 
-PARTIES = "a party that keeps its own ledger counts all trials by composition: {mu:.3g} times the μ of one"
+PARTIES = "a party that keeps its own ledger counts all trials by composition: {times:.3g} times the cost of one"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,12 +71,12 @@ class TunePlan:
             cost = f"a run alone is expected to leave {alone:.2g} of the loss, a trial {trial:.2g}"
         if self.default_probably_wins:
             return (
-                f"the defaults alone would probably win: at μn/p = {self._ratio:.3g} no options were ahead of them in "
-                f"measured runs, and {cost}"
+                f"the defaults alone would probably win: at a signal-to-noise ratio of {self._ratio:.3g} no options "
+                f"were ahead of them in measured runs, and {cost}"
             )
         return (
-            f"open: at μn/p = {self._ratio:.3g} the rules for the defaults are weak, and noise dominates; {cost}, so a choice "
-            "pays only if a candidate gains more than that"
+            f"open: at a signal-to-noise ratio of {self._ratio:.3g} the rules for the defaults are weak, and noise "
+            f"dominates; {cost}, so a choice pays only if a candidate gains more than that"
         )
 
     def _lines(self) -> run_plan.Lines:
@@ -89,7 +89,7 @@ class TunePlan:
             ),
             ("privacy", f"{stated} for every record (replace one), all trials together"),
             ("noise", f"{self.factor:.3g} times that of one candidate alone: a trial is a run of ε = {trial:.4g}"),
-            ("", PARTIES.format(mu=m**0.5)),
+            ("", PARTIES.format(times=m)),
             (
                 "ledger",
                 f"a ledger counts the tuning run as a run of ε = {self.in_ledger:.4g}, whole, before the first trial",

@@ -249,7 +249,7 @@ def _account(balance: Balance) -> Markup:
         table(("run", "state", "ε reserved", "ε spent", "releases"), runs, numbers=(2, 3, 4)) if runs else None,
         remark(
             f"The ledger states every ε at its own δ = {balance.delta:g}; a certificate states that of its run at the δ of the "
-            "job. The ε of several runs do not add up: the ledger adds μ² or ρ."
+            "job. The ε of several runs do not add up: the ledger adds the costs of their releases."
         )
         if runs
         else None,

@@ -358,7 +358,11 @@ def _added(certificate: Certificate) -> str:
     """Return the cost of the run alone, and the rule by which the cost of its start was added; '' if it was not added."""
     if not certificate.total:
         return ""
-    rule = "μ² of both added up exactly" if certificate.total["rule"] == EXACT else "the sum of both ε, and of both δ"
+    rule = (
+        "the costs of both added up exactly"
+        if certificate.total["rule"] == EXACT
+        else "the sum of both ε, and of both δ"
+    )
     return (
         f", whose cost the stated ε includes ({rule}); for records on which that model was not trained, ε = "
         f"{certificate.epsilon:.4g} and δ = {certificate.delta:.3g}"

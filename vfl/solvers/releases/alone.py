@@ -69,6 +69,7 @@ def explain(solver: str, problem: Problem, remedy: str, *, outweighed: bool) -> 
     """
     if not outweighed:
         return ("the constant model alone, for the whole budget: constant=True.",)
-    why = f"at μn/p = {signal_to_noise(problem):.2g}, the noise of {solver} outweighs what it can learn from these records"
+    ratio = f"a signal-to-noise ratio of {signal_to_noise(problem):.2g}"
+    why = f"at {ratio}, the noise of {solver} outweighs what it can learn from these records"
     remedies = f"{remedy}, more records or a larger ε let it learn; constant=False trains anyway."
     return (f"the constant model alone, for the whole budget: {why}.", remedies)

@@ -66,8 +66,8 @@ def row(problem: Problem, share: float) -> OneTime:
     """Return the release of the products, made once, between the record norms and the first pass."""
     p = problem.layout.n_coordinates
     said = (
-        f"{p * (p + 1) // 2} products of columns for {share:.2g} of μ²: steps follow a joint model of all columns. "
-        f"{products.SHOWN}"
+        f"{p * (p + 1) // 2} products of columns for {100 * share:.2g} % of the privacy budget: steps follow a joint "
+        f"model of all columns. {products.SHOWN}"
     )
     counted = products.messages_of(problem, 1)
     return OneTime(Phase.FIRST, share, lambda mu: (event_of(problem, mu),), release, said, **counted)

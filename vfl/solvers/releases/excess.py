@@ -112,7 +112,9 @@ def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
     joined : True if the run rebuilds the margins before the next pass in any case.
     """
     p, sums, rebuilds = problem.layout.n_coordinates, len(FACTORS) - 1, 2 - joined
-    said = f"sums of what C cuts for {share:.2g} of the μ² left: C is widened if their bias exceeds the noise."
+    said = (
+        f"sums of the clipping bias for {100 * share:.2g} % of the budget left: C is widened if they exceed the noise."
+    )
     return OneTime(
         Phase.BETWEEN,
         share,

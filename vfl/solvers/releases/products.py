@@ -253,7 +253,10 @@ def messages_of(problem: Problem, matrices: int) -> dict[str, int]:
 def row(problem: Problem, share: float) -> OneTime:
     """Return the release of the curvature and of the residuals' variance, made once, after the last pass."""
     p, counted = problem.layout.n_coordinates, messages_of(problem, 2)
-    said = f"{p * (p + 1)} products of columns at the final model for {share:.2g} of μ²: they give standard errors. {SHOWN}"
+    said = (
+        f"{p * (p + 1)} products of columns at the final model for {100 * share:.2g} % of the privacy budget: they give "
+        f"standard errors. {SHOWN}"
+    )
     counted["messages"] += 2  # the model's margins, and norms of damped rows
     counted["back"] += 2
     return OneTime(Phase.END, share, lambda mu: events_of(problem, mu), release, said, **counted)

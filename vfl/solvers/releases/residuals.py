@@ -81,7 +81,7 @@ def row(problem: Problem, share: float, cap: float, early_share: float) -> OneTi
     def events(mu: float) -> tuple[Gaussian, ...]:
         return (noised(ResidualCounts(1.0), noise_multiplier(mu, 1)),)
 
-    said = f"histogram of residuals for {share:.2g} of the μ² left: C follows their size and skewness."
+    said = f"histogram of residuals for {100 * share:.2g} % of the budget left: C follows their size and skewness."
     return OneTime(Phase.BETWEEN, share, events, make, said)
 
 

@@ -168,7 +168,7 @@ def _said(problem: Problem, share: float, *, spread: bool) -> str:
         return (
             f"the intercept starts at {'the median' if seeks_spread(problem) else 'the log of the mean'} of the labels."
         )
-    return f"{what} for {share:.2g} of μ²: {there}."
+    return f"{what} for {100 * share:.2g} % of the privacy budget: {there}."
 
 
 def share_of(solver: str, problem: Problem, given: float | None, clip: float | None) -> float:
@@ -187,7 +187,8 @@ def share_of(solver: str, problem: Problem, given: float | None, clip: float | N
 
 def explain(share: float) -> tuple[str, ...]:
     """Return a sentence about the value at which the intercept starts; () if no release determines that value."""
-    return (f"the constant model for {share:.2g} of μ²: the intercept starts there.",) if share else ()
+    said = f"the constant model for {100 * share:.2g} % of the privacy budget: the intercept starts there."
+    return (said,) if share else ()
 
 
 def begins(problem: Problem, share: float) -> bool:

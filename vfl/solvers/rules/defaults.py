@@ -185,7 +185,7 @@ def outer_rounds(n_passes: int) -> int:
 
 def explain(problem: Problem, solver: BlockOptions, once: Sequence[str]) -> tuple[str, ...]:
     """Return one sentence for every option that a rule decided. once : sentences about releases outside the passes."""
-    noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
+    noise = f"a signal-to-noise ratio of {signal_to_noise(problem):.3g}" if problem.private else "no noise"
     κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"
     said = [f"clip κ = {κ}, for {problem.loss.name} loss at {noise}."]
     shares = solver.decided

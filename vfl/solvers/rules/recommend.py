@@ -72,7 +72,8 @@ def recommendation(problem: Problem) -> Recommendation:
     R = next(filter(math.isfinite, (problem.loss.slope / 2, problem.label_range / 3)), 1.0)
     parts = f"noise {noise:.1g}, steps and bias {rest:.1g}" if noise else "noise, steps and bias together"
     units = f"√p·L_{{M⁻¹}}/(nμ) = {p * R / (math.sqrt(problem.loss.curvature) * nμ):.2g} in any units of the columns"
-    descent = Recommendation("SkGD", left, f"{left:.2g} of the loss left, {parts} at μn/p = {ρ:.3g}; {units}")
+    said = f"{left:.2g} of the loss left, {parts} at a signal-to-noise ratio of {ρ:.3g}; {units}"
+    descent = Recommendation("SkGD", left, said)
     if ρ >= ENOUGH or p == 1 or problem.penalty.grouped or not declares_sparse(problem.penalty):
         return descent
     scale, power = GREEDY

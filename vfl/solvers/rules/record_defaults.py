@@ -176,9 +176,9 @@ def standing_still(problem: Problem) -> str:
 def still(problem: Problem) -> str:
     """Return the warning for a run whose steps cannot learn anything."""
     return (
-        f"μn/p = {signal_to_noise(problem):.2g}: noise at this ε outweighs what steps along all columns can learn from these "
-        "records, so the run stays near the constant model. Fewer columns, more records or a larger ε let it learn; GCD looks "
-        "for single strong columns."
+        f"signal-to-noise ratio {signal_to_noise(problem):.2g}: noise at this ε outweighs what steps along all columns can "
+        "learn from these records, so the run stays near the constant model. Fewer columns, more records or a larger ε let it "
+        "learn; GCD looks for single strong columns."
     )
 
 
@@ -358,8 +358,8 @@ def shrinking(problem: Problem) -> str:
     if not shrinks(problem):
         return ""
     return (
-        f"at μn/p = {signal_to_noise(problem):.2g} released gradients choose a soft threshold for the final model, which "
-        "stays at its start unless they show more than noise."
+        f"at a signal-to-noise ratio of {signal_to_noise(problem):.2g} released gradients choose a soft threshold for the "
+        "final model, which stays at its start unless they show more than noise."
     )
 
 
@@ -393,7 +393,8 @@ def needs_rounds(problem: Problem) -> str:
     if nearly_parallel(problem):
         return "columns of one sign without an intercept are probably nearly parallel across parties"
     if signal_to_noise(problem) >= CONVERGES:
-        return f"above μn/p = {CONVERGES:g} noise is so low that columns parallel across parties decide the error"
+        ratio = f"a signal-to-noise ratio of {CONVERGES:g}"
+        return f"above {ratio} noise is so low that columns parallel across parties decide the error"
     return ""
 
 
@@ -406,7 +407,8 @@ def declines_joint_steps(problem: Problem, noise: float, messages: int) -> str:
     """
     count, parties = passes(problem), len(problem.layout.whole())
     if signal_to_noise(problem) < MOVES_ON:
-        return f"below μn/p = {MOVES_ON:g} passes take about as few messages, and pay for no products"
+        ratio = f"a signal-to-noise ratio of {MOVES_ON:g}"
+        return f"below {ratio} passes take about as few messages, and pay for no products"
     if noise > UNCLEAR:
         return f"noise would hide the products of {problem.layout.n_coordinates} columns"
     if count < LONG or 2 * FEW + messages >= parties * count:
