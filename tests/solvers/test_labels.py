@@ -140,7 +140,9 @@ def test_with_few_records_the_run_starts_at_the_mean() -> None:
     made = plan(replace(spec, privacy=vfl.Privacy(epsilon=0.1, delta=1e-6)), n)
     assert [event.dimension for event, count in made.releases[:2]][1] == 1
     assert made.epsilon <= 0.1
-    assert "mean of the labels for 30 % of the privacy budget: the intercept starts there." in made.solver.explain(made.problem)
+    assert "mean of the labels for 30 % of the privacy budget: the intercept starts there." in made.solver.explain(
+        made.problem
+    )
 
 
 def test_the_share_falls_with_the_records() -> None:

@@ -35,12 +35,12 @@ def test_a_default_run_of_two_parties_takes_few_messages_and_says_why_others_do_
     [
         ({"loss": "logistic", "intercept": False, "low": 0.0}, "nearly parallel across parties"),
         ({"epsilon": 20.0}, "noise is so low"),
-        ({"privacy": vfl.Privacy(epsilon=1.0, inference=True)}, "one pass per message"),
+        ({"intervals": True}, "one pass per message"),
         ({"intercept": False, "epsilon": 3.0}, "charges every step by itself"),
     ],
 )
 def test_a_long_run_says_why(options, why):
-    changed = {"privacy": options.pop("privacy")} if "privacy" in options else {}
+    changed = {"intervals": options.pop("intervals")} if "intervals" in options else {}
     found = plan(replace(job(**options), **changed), 30_000)
     assert found.round_trips > 92
     assert why in found.explain()
