@@ -314,6 +314,10 @@ FAST = (
     ("counts in wide bounds", 20_000, 1.0),
     ("heavy tails", 2_000, 0.1),
     ("given cap", 20_000, 0.1),
+    ("balanced", 2_000, 0.1),
+    ("thresholds", 2_000, 0.1),
+    ("three thresholds", 200, 1.0),
+    ("three classes", 2_000, 0.1),
 )
 
 

@@ -810,6 +810,10 @@ def test_a_measure_that_may_be_perfect_is_too_noisy_to_tell() -> None:
     assert estimates.Estimate(
         1.0, 0.2, baseline=0.5, within=(0.8, 1.0)
     ).too_noisy  # the end of the range cuts the interval
+    ruled = {flag: estimates.Estimate(0.9, 0.5 * (not flag), baseline=0.5, withheld=flag) for flag in (False, True)}
+    assert [own.too_noisy for own in ruled.values()] == [False, True]  # a rule of other releases decides
+    findings = estimates.Findings({str(flag): own for flag, own in ruled.items()}, 9, "")
+    assert estimates.Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
 
 
 def test_baselines_that_noise_moves_by_more_than_a_tenth_are_left_out() -> None:

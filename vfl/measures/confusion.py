@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.measures.estimates import (
+    ROUGH,
     SEEN,
+    SELECTED,
     WIDTH,
     Estimate,
     around,
     bounded_mean,
     constant_loss,
     mean_interval,
+    rough,
     scaled,
     share_error,
     share_interval,
@@ -105,41 +108,60 @@ class Confusion:
         error = share_error(value, noise, n)
         return Estimate(value, error, within=around(value, within))
 
-    def rate(self, hits: int, misses: int) -> Estimate | None:
-        """Return the share hits/(hits + misses) of two cells; None if the noise hides the number of records in both cells."""
+    def rate(self, hits: int, misses: int, known: float | None = None) -> Estimate | None:
+        """Return the share hits/(hits + misses) of two cells; None if the noise hides the number of records in both cells.
+
+        known : the number of these records by a release with other noise, which decides what is shown and told. Without it the
+            noisy number decides what is shown, and the interval is wider.
+        """
         counts, raw = self.possible, self.raw
         count = float(counts[hits] + counts[misses])
-        if not count > SEEN * self.noise([float(k in (hits, misses)) for k in range(CELLS)]):
+        seen = count if known is None else min(max(known, 0.0), float(self.n_records))
+        if not (count > 0.0 and seen > SEEN * self.noise([float(k in (hits, misses)) for k in range(CELLS)])):
             return None
         rate = min(max(float(counts[hits]) / count, 0.0), 1.0)
         slope = np.zeros(CELLS)
         slope[[hits, misses]] = (1.0 - rate) / count, -rate / count
         error = share_error(rate, self.noise(slope.tolist()), count)
         bins = self.bins[hits], self.bins[misses]
-        ends = share_interval(float(raw[hits]), float(raw[misses]), self.sigma, sum(self.bins), bins, self.width)
-        return Estimate(rate, error, within=around(rate, ends))
+        width = self.width if known is not None else max(self.width, SELECTED)
+        ends = share_interval(float(raw[hits]), float(raw[misses]), self.sigma, sum(self.bins), bins, width)
+        withheld = share_error(0.5, self.sigma * math.sqrt(max(bins)) / seen, seen) > ROUGH
+        return Estimate(rate, error, within=around(rate, ends), withheld=withheld)
 
-    def measures(self) -> dict[str, Estimate]:
-        """Return accuracy, true and false positive rate, precision, and the share predicted positive.
+    def measures(
+        self, positives: float | None = None, flagged: float | None = None, cost: Mapping[str, float] | None = None
+    ) -> dict[str, Estimate]:
+        """Return accuracy, true and false positive rate, precision, the share predicted positive, and the mean cost if given.
 
-        A rate is left out if the noise hides the number of records that the rate refers to.
+        A rate is left out if the noise hides the number of records that the rate refers to. The baseline of the cost decides
+        alike for all records, whichever way is cheaper.
+
+        positives, flagged : numbers of positive records and of those predicted positive, by a release with other noise. They
+            decide what is told; None takes the noisy numbers.
         """
-        positive, flagged = self.share(FN, TP).value, self.share(FP, TP)
-        found = {"accuracy": replace(self.share(TN, TP), baseline=max(positive, 1.0 - positive))}
-        if (tpr := self.rate(TP, FN)) is not None:
-            found["tpr"] = replace(tpr, baseline=flagged.value)
-        if (fpr := self.rate(FP, TN)) is not None:
-            found["fpr"] = replace(fpr, baseline=flagged.value, best=0.0)
-        if (precision := self.rate(TP, FP)) is not None:
-            found["precision"] = replace(precision, baseline=positive)
-        return found | {"flagged": flagged}
-
-    def cost(self, cost: Mapping[str, float]) -> Estimate:
-        """Return the mean cost of a decision. The baseline decides alike for all records, whichever way is cheaper."""
-        missed, false_alarm = cost["missed"], cost["false_alarm"]
-        unit, positive = max(missed, false_alarm), self.share(FN, TP).value
-        mean = self.mean([0.0, false_alarm / unit, missed / unit, 0.0])
-        return replace(scaled(mean, unit), baseline=min(missed * positive, false_alarm * (1.0 - positive)), best=0.0)
+        n, shares = self.n_records, (self.share(FN, TP), self.share(FP, TP))
+        positive, predicted = (share.value for share in shares)
+        known = positive if positives is None else min(max(positives / n, 0.0), 1.0)
+        rates = (
+            ("tpr", TP, FN, positives, predicted, 1.0),
+            ("fpr", FP, TN, None if positives is None else n - positives, predicted, 0.0),
+            ("precision", TP, FP, flagged, positive, 1.0),
+        )
+        accuracy, base = self.share(TN, TP), max(known, 1.0 - known)
+        withheld = rough(base, self.noise([1.0, 0.0, 0.0, 1.0]) / n, n)
+        found = {"accuracy": replace(accuracy, baseline=max(positive, 1.0 - positive), withheld=withheld)}
+        for name, hits, misses, count, baseline, best in rates:
+            if (rate := self.rate(hits, misses, count)) is not None:
+                found[name] = replace(rate, baseline=baseline, best=best)
+        if cost is not None:
+            unit = max(cost.values())
+            weights = [0.0, cost["false_alarm"] / unit, cost["missed"] / unit, 0.0]
+            baseline, base = (min(weights[FN] * p, weights[FP] * (1.0 - p)) for p in (positive, known))
+            withheld = rough(base, self.noise(weights) / n, n, best=0.0)
+            mean = scaled(self.mean(weights), unit)
+            found["cost"] = replace(mean, baseline=unit * baseline, best=0.0, withheld=withheld)
+        return found | {"flagged": shares[1]}
 
     def lift(self) -> Estimate | None:
         """Return the lift, precision divided by the share of positive records; None if the noise hides either one.
@@ -161,7 +183,7 @@ class Confusion:
 
 def cheapest(histogram: Histogram, edges: Sequence[int], cost: Mapping[str, float], n_records: int) -> int:
     """Return the position of the edge with the smallest noisy cost; if several edges have that cost, the first of them."""
-    return min(edges, key=lambda edge: Confusion.at(histogram, edge, n_records).cost(cost).value)
+    return min(edges, key=lambda edge: Confusion.at(histogram, edge, n_records).measures(cost=cost)["cost"].value)
 
 
 def of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Confusion:
@@ -176,8 +198,10 @@ def of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: fl
 def loss_of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Estimate:
     """Return the mean clamped loss, computed from the first release of an evaluation. Arguments as for `of_outcomes`."""
     b, positive = statistic.steps[1] * GRID, of_outcomes(released, statistic, n_records, sigma).share(FN, TP).value
-    loss = bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
-    return replace(loss, baseline=constant_loss(statistic, positive), best=0.0, cap=statistic.cap)
+    noise, cap, base = sigma / b / n_records, statistic.cap, constant_loss(statistic, positive)
+    loss = bounded_mean(float(released[-1]) / b / n_records, noise, n_records, cap)
+    # The noise of the counts, which give the baseline, is independent of the noise of the losses.
+    return replace(loss, baseline=base, best=0.0, cap=cap, withheld=rough(base / cap, noise, n_records, best=0.0))
 
 
 @dataclass(frozen=True, slots=True)

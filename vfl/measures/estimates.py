@@ -110,6 +110,14 @@ SURE = 4.0
 """Number of standard deviations of the noise by which a count of errors of one size must exceed 0 to be relied on."""
 RARE = 0.01
 """Share of the records that the noise of a count may hide without a change of the caps (`sizes_of`)."""
+SELECTED = 2.44
+"""Half-width, in standard deviations, of an interval whose own noisy count decides that it is shown. It fails in 1.5 % of runs,
+shown or not, so at most 1.5 % of runs show an interval that fails.
+"""
+ROUGH = 0.125
+"""Largest standard error of a rate or an area that is told: an interval may be as wide as the distance from ½ to 1. Public
+facts and another release decide it, since intervals that their own noise selects would be wrong too often.
+"""
 KNOWN = 10.0
 """A mean error of the constant prediction is shown if it is at least this many standard deviations of its noise. If it had to
 stand out from the noise only, those that are shown would be too large: 1.4 to 8 times in runs with heavy noise.
@@ -145,7 +153,8 @@ class Estimate:
     within : the interval; None means `value` ± two standard errors.
     cap : largest amount that a record's loss, error or deviance counts with; None if nothing is cut. Measure and interval are
         those of the cut amounts.
-    withheld : True if the measure is too noisy by a rule that does not depend on its own noise.
+    withheld : True if a rule that does not depend on the measure's own noise says too noisy, False if it says told; None
+        without such a rule.
     """
 
     value: float
@@ -172,14 +181,16 @@ class Estimate:
 
     @property
     def too_noisy(self) -> bool:
-        """Return True if the interval is wider than the distance from the baseline to a perfect model, or the value withheld.
+        """Return `withheld`; without it, True if the interval is wider than the distance from the baseline to a perfect model.
 
         An interval that the end of a range cuts counts as four standard errors wide: noise beyond the end would else
         select what is told. Except for rates, return True if 0 is the best value and the interval contains it.
         """
+        if self.withheld is not None:
+            return self.withheld
         low, high = self.interval
         of_amounts = self.baseline is None or self.cap is not None
-        if self.withheld or (of_amounts and self.best == 0.0 and low <= 0.0 < high):
+        if of_amounts and self.best == 0.0 and low <= 0.0 < high:
             return True
         width = max(high - low, 2.0 * WIDTH * self.error)
         return self.baseline is not None and width > abs(self.best - self.baseline)
@@ -334,7 +345,7 @@ def _estimates(plain: Mapping[str, Any]) -> dict[str, Estimate]:
             if key in given:
                 low, high = given[key]
                 own["within" if key == "interval" else key] = float(low), float(high)
-        found[name] = Estimate(**own, withheld=bool(given.get("withheld")) or None)
+        found[name] = Estimate(**own, withheld=bool(given["withheld"]) if "withheld" in given else None)
     return found
 
 
@@ -390,11 +401,16 @@ def share_error(share: float, noise: float, n: float) -> float:
     return math.hypot(noise, math.sqrt(max(share * (1.0 - share), 0.0) / n))
 
 
+def rough(baseline: float, noise: float, n: float, best: float = 1.0) -> bool:
+    """Return True if the standard error of a share near the baseline is above a quarter of its distance from the best share."""
+    return 2.0 * WIDTH * share_error(baseline, noise, n) > abs(best - baseline)
+
+
 def share_of(hits: float, count: float, raw: tuple[float, float], sigma: float, cells: int) -> Estimate:
-    """Return the share hits/count. raw : released hits and misses. sigma, cells : as for `share_interval`."""
+    """Return the share hits/count of a shown count. raw : released hits and misses. sigma, cells : as for `share_interval`."""
     share = min(max(hits / count, 0.0), 1.0)
     error = share_error(share, sigma * math.hypot(1.0 - share, share) / count, count)
-    return Estimate(share, error, within=around(share, share_interval(*raw, sigma, cells)))
+    return Estimate(share, error, within=around(share, share_interval(*raw, sigma, cells, width=SELECTED)))
 
 
 def around(value: float, within: Interval) -> Interval:
@@ -474,7 +490,9 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
     inside = (at for at in _areas(A) if abs(A - at) <= WIDTH * math.hypot(counted, _area_sampling(at, P, N)))
     ends = [A, *inside]
     within = min(ends), max(ends)
-    return {"auc": Estimate(A, math.hypot(counted, _area_sampling(A, P, N)), baseline=0.5, within=within)}
+    withheld = area_error(negative.size, n_records, sigma, P / n_records) > ROUGH if sigma else None
+    error = math.hypot(counted, _area_sampling(A, P, N))
+    return {"auc": Estimate(A, error, baseline=0.5, within=within, withheld=withheld)}
 
 
 def _areas(A: float) -> list[float]:

@@ -19,7 +19,7 @@ from vfl.base.problem import INTERCEPT
 from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.measures import estimates
-from vfl.measures.confusion import Confusion, cheapest, loss_of_outcomes, of_outcomes, width_of
+from vfl.measures.confusion import FN, FP, TP, Confusion, cheapest, loss_of_outcomes, of_outcomes, width_of
 from vfl.measures.estimates import ALL, Estimate, Findings, Histogram, margin_of
 from vfl.measures.exact import Unclamped, finer, measures
 from vfl.privacy.calibration import noise_multiplier, split
@@ -428,7 +428,7 @@ class HeldOut(Inquiry):
             found |= estimates.residuals(released, errors, self.n_records, event.sigma, apart, exposures, known)
             return
         confusion = of_outcomes(released, first, self.n_records, sigma)
-        found |= self._decided(confusion)
+        self._decide(found, confusion)
         found["loss"] = loss_of_outcomes(released, first, self.n_records, sigma)
         positives, noise = estimates.positives_of(released, first, self.n_records), sigma / (first.steps[0] * GRID)
         rate = estimates.base_rate(positives, self.n_records)
@@ -444,18 +444,19 @@ class HeldOut(Inquiry):
         else:
             found |= estimates.scores(released, self.n_records, sigma, positives, noise)
         histogram = Histogram.of(statistic.edges, released, sigma, logistic=self.problem.loss.log_odds)
+        (edge,) = histogram.nearest([first.threshold])
+        other = Confusion.at(histogram, edge, self.n_records).raw
+        self._decide(found, confusion, float(other[FN] + other[TP]), float(other[FP] + other[TP]))
         further |= {"histogram": histogram, "confusion": confusion.cells()}
         for t in self._asked:
             (edge,) = histogram.nearest([margin_of(t, self.problem.loss)])
-            at = Confusion.at(histogram, edge, self.n_records).measures()
+            at = Confusion.at(histogram, edge, self.n_records).measures(positives)
             found |= {f"{name} at {t:g}": own for name, own in at.items()}
         if self._fixed is None and self.spec.cost is not None:
             cuts = histogram.nearest(self._cuts(spread_of(self.problem, w), self._centre(rate)))
             edge = cheapest(histogram, cuts, self.spec.cost, self.n_records)
             confusion = Confusion.at(histogram, edge, self.n_records, width_of(len(cuts)))
-            for name in (*confusion.measures(), "tpr", "fpr", "precision"):
-                found.pop(name, None)
-            found |= self._decided(confusion)
+            self._decide(found, confusion, positives)
             further |= {
                 "thresholds": {ALL: histogram.edges[edge]},
                 "confusion": confusion.cells(),
@@ -469,10 +470,18 @@ class HeldOut(Inquiry):
         low_end = self.problem.loss.power is None or self.problem.label_low > 0.0
         return estimates.sizes_of(released, statistic, self.n_records, event.sigma, kept, low_end=low_end)
 
-    def _decided(self, confusion: Confusion) -> dict[str, Estimate]:
-        found = confusion.measures()
-        cost = {} if self.spec.cost is None else {"cost": confusion.cost(self.spec.cost)}
-        return {name: e for name, e in (found | cost).items() if name in self._measures}
+    def _decide(
+        self,
+        found: dict[str, Estimate],
+        confusion: Confusion,
+        positives: float | None = None,
+        flagged: float | None = None,
+    ) -> None:
+        """Replace the measures of decisions, in place; see `Confusion.measures`."""
+        for name in ("tpr", "fpr", "precision"):
+            found.pop(name, None)
+        own = confusion.measures(positives, flagged, self.spec.cost)
+        found |= {name: e for name, e in own.items() if name in self._measures}
 
     def _centre(self, rate: float) -> float:
         """Return the margin that a calibrated logistic model has at the released base rate; 0 for other losses."""
