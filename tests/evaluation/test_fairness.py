@@ -639,7 +639,7 @@ class TestUnchanged:
         found = train(job(evaluation=held(), partition=PARTITION.without_groups(), columns={})).findings
         assert set(found) == {"held out"}
         for measure in found["held out"].to_dict()["measures"].values():
-            assert set(measure) <= {"value", "error", "interval", "baseline", "best", "cap"}
+            assert set(measure) <= {"value", "error", "interval", "baseline", "best", "cap", "withheld"}
 
 
 class TestNeighbours:
