@@ -176,7 +176,7 @@ def uncharged_moments(patch: Patch) -> None:
     )
 
 
-BLOCKS = vfl.SkGD(clip=0.01, passes=3, sweep="block", shares=vfl.solvers.Shares(label_share=0.0))
+BLOCKS = vfl.SkGD(clip=0.01, passes=3, details=vfl.solvers.Details(sweep="block", label_share=0.0))
 DEFECTS: dict[str, tuple[Callable[[Patch], None], vfl.Job, set[str]]] = {
     "σ/√2": (weaker_noise, job(), {"noise", "attack"}),
     "a reused key": (repeated_key, job(), {"repeats"}),

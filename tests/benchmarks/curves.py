@@ -67,7 +67,7 @@ def by_order(name: str, case: Callable[[], problems.Case], settings: Settings) -
         for passes in PASSES[::3] if settings.quick else PASSES:
             seeds, errors = settings.seeds(whole=3, quick=1), []
             for seed in seeds:
-                solver = vfl.SkGD(passes=passes, seed=seed, **options)
+                solver = vfl.SkGD().changed(passes=passes, seed=seed, **options)
                 found = vfl.train(replace(job, solver=solver), case().table, at="inprocess")
                 errors.append(max(case().error_of(found.w), FLOOR))
             yield _result(name, order, "relative error without noise", errors, seeds, options, passes=passes)

@@ -239,7 +239,7 @@ def measured(name, epsilons, seeds, options):
     for epsilon in epsilons:
         own = Case(name, replace(case.job, privacy=vfl.Privacy(epsilon=epsilon)), case.table)
         values = [excess(own.run(seed, **options).w) / best for seed in seeds]
-        found = plan(replace(own.job, solver=vfl.SkGD(**options)), own.n)
+        found = plan(replace(own.job, solver=vfl.SkGD().changed(**options)), own.n)
         yield {
             "problem": name, "epsilon": epsilon, "mean": float(np.mean(values)), "values": values,
             "error": float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan,

@@ -91,7 +91,7 @@ def one(whole: problems.Case, held: Mapping[str, Sequence[str]], seed: int, opti
     """Return (error, round trips, processor seconds of the rounds) of a run on a partition."""
     partition = vfl.FeaturePartition({party: list(names) for party, names in held.items()}, label=("party0", "y"))
     privacy = replace(whole.job.privacy, noise=vfl.SeededNoise(seed))
-    job = replace(whole.job, partition=partition, privacy=privacy, solver=vfl.SkGD(seed=seed, **options))
+    job = replace(whole.job, partition=partition, privacy=privacy, solver=vfl.SkGD().changed(seed=seed, **options))
     taken = follow(stream(job, whole.table, at="inprocess"))
     names, order = problem_of(job, whole.n).layout.names, problem_of(whole.job, whole.n).layout.names
     w = dict(zip(names, taken.result.w, strict=True))

@@ -16,14 +16,10 @@ from parties.loading import load
 from vfl.launch.sources import sources_of
 from vfl.planning import problem_of
 
-SHARES = {f.name for f in fields(vfl.solvers.Shares)}
-
 
 def built(solver, **options):
-    """The solver; shares of SkGD are named as its own options are."""
-    shares = SHARES & options.keys() if issubclass(solver, vfl.SkGD) else ()
-    given = {"shares": vfl.solvers.Shares(**{name: options.pop(name) for name in shares})} if shares else {}
-    return solver(**options, **given)
+    """The solver; details of SkGD are named as its own options are."""
+    return solver().changed(**options) if issubclass(solver, vfl.SkGD) else solver(**options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -166,7 +166,10 @@ def growth(ray, frame):
     from parties.actor import PartyActor
 
     driver, small = ray.remote(Trips).options(num_cpus=0).remote(), frame.slice(0, 500)
-    long = replace(job(2, 2500), solver=vfl.SkGD(block_size=1, passes=1300, sampling="cyclic", sweep="block"))
+    long = replace(
+        job(2, 2500),
+        solver=vfl.SkGD(block_size=1, passes=1300, sampling="cyclic", details=vfl.solvers.Details(sweep="block")),
+    )
     sources = sources_of(long, small)
     actors = {name: ray.remote(PartyActor).options(num_cpus=1).remote(long, name) for name in sources}
     ray.get([actors[name].load.remote(source) for name, source in sources.items()])

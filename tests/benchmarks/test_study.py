@@ -122,9 +122,9 @@ def test_the_share_that_a_clip_cuts(synthetic):
     tight, loose = vfl.SkGD(block_size=1, clip=2.8), vfl.SkGD(block_size=1, clip=2.9)
     assert synthetic.clipped(tight) == pytest.approx(1 / 8)
     assert synthetic.clipped(loose) == 0.0
-    capped = vfl.SkGD(clip="record", shares=vfl.solvers.Shares(record_clip=2.9 / np.sqrt(8.0)))
+    capped = vfl.SkGD(clip="record", details=vfl.solvers.Details(record_clip=2.9 / np.sqrt(8.0)))
     assert synthetic.clipped(capped) == 0.0
-    assert synthetic.clipped(replace(capped, shares=vfl.solvers.Shares(record_clip=2.8 / np.sqrt(8.0)))) == 1.0
+    assert synthetic.clipped(capped.changed(record_clip=2.8 / np.sqrt(8.0))) == 1.0
 
 
 def rows():

@@ -44,7 +44,7 @@ def data() -> dict[str, np.ndarray]:
 def job(*, privacy: vfl.Privacy | str | None = "default", **options: Any) -> vfl.Job:
     if privacy == "default":
         privacy = vfl.Privacy(epsilon=1.5, delta=1e-6)
-    solver = vfl.SkGD(**{"passes": 3, "clip": 0.7, **options.pop("solver", {})})
+    solver = vfl.SkGD().changed(**{"passes": 3, "clip": 0.7, **options.pop("solver", {})})
     return vfl.Job(partition=PARTITION, bounds=BOUNDS, privacy=privacy, solver=solver, **options)
 
 

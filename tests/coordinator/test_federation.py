@@ -66,7 +66,7 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
             bounds=job().bounds,
             penalty=vfl.L2(1e-2),
             privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3)),
-            solver=vfl.SkGD(passes=3, clip="record", shares=vfl.solvers.Shares(excess_share=0.2)),
+            solver=vfl.SkGD(passes=3, clip="record", details=vfl.solvers.Details(excess_share=0.2)),
             evaluation=vfl.Evaluation(holdout=0.25, epsilon=1.0),
         ),
         vfl.Job(

@@ -31,7 +31,11 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     "solver",
-    [vfl.SkGD(passes=3), vfl.SkGD(passes=3, sweep="block", clip=1.0), vfl.solvers.GD(passes=3)],
+    [
+        vfl.SkGD(passes=3),
+        vfl.SkGD(passes=3, details=vfl.solvers.Details(sweep="block"), clip=1.0),
+        vfl.solvers.GD(passes=3),
+    ],
     ids=["SkGD", "block by block, a clip per coordinate", "GD"],
 )
 def test_training_agrees_to_the_bit_with_a_run_in_process(joined: Any, solver: Any) -> None:

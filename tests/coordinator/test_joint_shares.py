@@ -149,7 +149,7 @@ def test_kill_and_resume(tmp_path: Path, seeded: bool, later: int) -> None:
     class Killed(Exception):
         pass
 
-    spec, kinds, charged = job(seeded=seeded, solver=replace(FEW, passes=9, reserve_passes=2)), [], []
+    spec, kinds, charged = job(seeded=seeded, solver=FEW.changed(passes=9, reserve_passes=2)), [], []
 
     def watch(event: object) -> None:
         if isinstance(event, Round):

@@ -365,7 +365,10 @@ class TestLosses:
         assert len(set(sessions)) == 2
 
     def test_a_loss_keeps_its_charge(self) -> None:
-        spec = job(privacy=vfl.Privacy(epsilon=8.0), solver=vfl.SkGD(block_size=2, passes=3, reserve_passes=1))
+        spec = job(
+            privacy=vfl.Privacy(epsilon=8.0),
+            solver=vfl.SkGD(block_size=2, passes=3, details=vfl.solvers.Details(reserve_passes=1)),
+        )
         _, events = outcome(Watched(spec, DATA, (requests.Contribute, "q1"), answered=True))
         charges = [c for e in events if isinstance(e, Round | Lost) for c in e.charges]
         _, without = outcome(Watched(spec, DATA))

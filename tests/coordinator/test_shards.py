@@ -42,7 +42,7 @@ PRECISE = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5))
 DUAL = {"penalty": vfl.L2(1e-1), "intercept": False}
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "CD": (vfl.solvers.CD(passes=2), {}),
-    "SkGD, sums of what its cap cuts": (vfl.SkGD(passes=3, shares=vfl.solvers.Shares(excess_share=0.2)), {}),
+    "SkGD, sums of what its cap cuts": (vfl.SkGD(passes=3, details=vfl.solvers.Details(excess_share=0.2)), {}),
     "SkGD, joint steps": (vfl.SkGD(passes=3, joint=True), {"privacy": replace(SEEDED, epsilon=45.0)}),
     "SkGD, curves": (vfl.SkGD(passes=2), {"columns": {"*": vfl.Curve(4)}}),
     "SkGD, intervals": (
@@ -234,7 +234,7 @@ def of_shards(spec: vfl.Job, moment: int, *, silent: bool = False, group: Any = 
 
 RESTORED = {
     "record cap, held-out records": {"evaluation": vfl.Evaluation(holdout=0.3, epsilon=1.0)},
-    "both parties at once": {"solver": vfl.SkGD(passes=2, parallel=2, block_size=2)},
+    "both parties at once": {"solver": vfl.SkGD(passes=2, details=vfl.solvers.Details(parallel=2), block_size=2)},
     "SVRG": {"solver": vfl.solvers.SVRG(passes=3, batch_size=200, sampling="disjoint"), "penalty": vfl.L2(0.1)},
 }
 

@@ -49,7 +49,7 @@ SAID = {
 LEADING = 9
 """Characters by which a printed number is looked up among the secrets."""
 SOLVERS = [
-    vfl.SkGD(passes=4, sweep="block", clip="coordinate"),
+    vfl.SkGD(passes=4, details=vfl.solvers.Details(sweep="block"), clip="coordinate"),
     vfl.solvers.GCD(),
     vfl.solvers.SCD(sampling="disjoint"),
     vfl.solvers.SGD(sampling="disjoint"),
@@ -178,7 +178,7 @@ def test_numbers_and_lines(solver: Any, caplog: pytest.LogCaptureFixture, capfd:
 def test_a_run_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rounds so far are reported although no event follows."""
     monkeypatch.setattr("coordinator.telemetry.EVERY_SECONDS", 0.3)
-    spec, complete = job(vfl.SkGD(passes=4, sweep="block")), threading.Event()
+    spec, complete = job(vfl.SkGD(passes=4, details=vfl.solvers.Details(sweep="block"))), threading.Event()
 
     class Waited(Meters):
         def set(self, name: str, value: float) -> None:
@@ -239,7 +239,10 @@ def test_metrics_and_logs_on_ray(local_ray: Any, tmp_path: Path) -> None:
     columns, served = table(), importlib.util.find_spec("aiohttp")  # a port is named even where nothing listens
     armed = {p: source(tmp_path, p, {c: columns[c] for c in PARTITION.wanted(p)}) for p in PARTITION.parties}
     Trap("bank", 5, "before", "is killed").set(tmp_path)
-    spec, until = job(vfl.SkGD(passes=4000, block_size=1, sweep="block")), time.monotonic() + 200
+    spec, until = (
+        job(vfl.SkGD(passes=4000, block_size=1, details=vfl.solvers.Details(sweep="block"))),
+        time.monotonic() + 200,
+    )
     found: Mapping[str, float] = {}
     with contextlib.closing(stream(spec, armed, at="ray")) as events:
         plan = next(event for event in events if isinstance(event, Plan))

@@ -77,7 +77,7 @@ def job(
         penalty=vfl.ElasticNet(1e-3),
         bounds={k: b for k, b in BOUNDS.items() if loss == "squared" or k != "y"},
         privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(seed)) if private else None,
-        solver=vfl.SkGD(**({"passes": 3} | solver)),
+        solver=vfl.SkGD().changed(**({"passes": 3} | solver)),
     )
 
 

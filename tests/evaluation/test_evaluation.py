@@ -639,7 +639,7 @@ class TestBoth:
         with pytest.raises(KeyboardInterrupt):
             # No share for the labels: the tally of the measures is the only one.
             train(
-                job(seed=None, solver=vfl.SkGD(passes=2, shares=vfl.solvers.Shares(label_share=0.0))),
+                job(seed=None, solver=vfl.SkGD(passes=2, details=vfl.solvers.Details(label_share=0.0))),
                 output=tmp_path / "run",
                 watch=watch,
             )

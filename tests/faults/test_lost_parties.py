@@ -444,7 +444,7 @@ class TestSkip:
     @pytest.mark.parametrize("noise", ["seeded", "true"])
     def test_lost_in_an_early_pass_of_all_parties(self, at: int, noise: str) -> None:
         """Such a pass is lost as a whole. Its charge counts as made, with seeded noise too: later passes are paid in full."""
-        solver = vfl.SkGD(passes=12, sampling="full", clip="record", shares=vfl.solvers.Shares(early_share=0.15))
+        solver = vfl.SkGD(passes=12, sampling="full", clip="record", details=vfl.solvers.Details(early_share=0.15))
         events, outcome = drive(Lossy(job(noise=noise, solver=solver), at=at, returns=False), SKIP)
         assert outcome.left == ("shop",)
         assert outcome.statement.releases == charged(events)

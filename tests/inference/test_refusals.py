@@ -17,9 +17,12 @@ UNFIT = {
     "box": ({"penalty": vfl.penalties.Box(-1.0, 1.0)}, "bias of a penalty"),
     "a strong ridge": ({"penalty": vfl.L2(0.1)}, "at most 1/n"),
     "a number as clip": ({"solver": vfl.SkGD(clip=1.0)}, "clip='record'"),
-    "the last iterate": ({"solver": vfl.SkGD(iterate="last")}, "average of the last iterates"),
+    "the last iterate": (
+        {"solver": vfl.SkGD(details=vfl.solvers.Details(iterate="last"))},
+        "average of the last iterates",
+    ),
     "CD": ({"solver": vfl.solvers.CD()}, "average of the last iterates"),
-    "parallel": ({"solver": vfl.SkGD(parallel=2, sweep="visit")}, "in turn"),
+    "parallel": ({"solver": vfl.SkGD(details=vfl.solvers.Details(parallel=2, sweep="visit"))}, "in turn"),
     "full": ({"solver": vfl.SkGD(sampling="full")}, "in turn"),
     "hinge": ({"loss": "smoothed_hinge"}, "logistic, squared or Huber loss"),
     "a log link from subsamples": (

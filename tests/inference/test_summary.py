@@ -297,7 +297,7 @@ def test_without_privacy_errors_are_the_classical_ones(loss: str) -> None:
         | ({} if loss == "logistic" else {"y": (-10, 30) if loss == "squared" else (0, 30)}),
         privacy=None,
         loss=loss,
-        solver=vfl.SkGD(tol=1e-13, passes=3000),
+        solver=vfl.SkGD(details=vfl.solvers.Details(tol=1e-13), passes=3000),
     )
     result = vfl.train(job, frame, at=vfl.InProcess(cores=1)).infer(frame)
     dummies = [(frame["region"] == level).to_numpy(float) for level in "sw"]

@@ -49,7 +49,7 @@ def bounds_without(column: str) -> dict[str, tuple[float, float]]:
 
 
 def solved_by(**options: Any) -> vfl.Plan:
-    return make_plan(job(solver=vfl.SkGD(**options)), 100)
+    return make_plan(job(solver=vfl.SkGD().changed(**options)), 100)
 
 
 BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
@@ -221,7 +221,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ("'float32'", "leave margins out"),
     ),
     "float32 margins with one block a message": (
-        lambda: job(margins="float32", solver=vfl.SkGD(sweep="block")),
+        lambda: job(margins="float32", solver=vfl.SkGD(details=vfl.solvers.Details(sweep="block"))),
         SpecificationError,
         ("'float32'", "leave margins out"),
     ),
@@ -249,9 +249,9 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ("passes must be a whole number of at least 1, not 1.5",),
     ),
     "passes and inner rounds": (
-        lambda: vfl.SkGD(passes=3, inner_rounds=3),
+        lambda: vfl.SkGD(passes=3, details=vfl.solvers.Details(inner_rounds=3)),
         SpecificationError,
-        ("give passes, or outer_rounds and inner_rounds, not both",),
+        ("give passes, or outer_rounds and inner_rounds of details, not both",),
     ),
     "a step of 0": (
         lambda: vfl.SkGD(step_size=0.0),
@@ -259,7 +259,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ("step_size must be positive and finite, not 0.0",),
     ),
     "an unknown sweep": (
-        lambda: vfl.SkGD(sweep="all"),
+        lambda: vfl.SkGD(details=vfl.solvers.Details(sweep="all")),
         SpecificationError,
         ("sweep must be one of party, visit, block, not 'all'",),
     ),
@@ -372,7 +372,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
             (vfl.penalties.Box, {"low": "0"}, "Box: low must be a number, 0, not '0'"),
             (vfl.SkGD, {"step_size": "0.1"}, "SkGD: step_size must be a number, 0.1, not '0.1'"),
             (vfl.solvers.SGD, {"step_size": "0.1"}, "SGD: step_size must be a number, 0.1, not '0.1'"),
-            (vfl.SkGD, {"tol": "no"}, "SkGD: tol must be a number, not 'no'"),
+            (vfl.solvers.Details, {"tol": "no"}, "details: tol must be a number, not 'no'"),
         )
     },
     "nothing to train": (

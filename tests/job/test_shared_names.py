@@ -47,7 +47,7 @@ def job(**options: Any) -> vfl.Job:
 
 def without_fairness(**options: Any) -> vfl.Job:
     # Without a tolerance no pass is extrapolated: extrapolation turns the rounding of another row order into 1e-7.
-    solver = vfl.SkGD(passes=300, tol=None)
+    solver = vfl.SkGD(passes=300, details=vfl.solvers.Details(tol=None))
     none = {"evaluation": None, "privacy": None, "columns": PLAIN, "solver": solver}
     return job(partition=PARTITION.without_groups(), **none | options)
 

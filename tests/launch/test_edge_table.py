@@ -31,7 +31,9 @@ M = dict.fromkeys("abc", 0.3)
 
 SOLVERS: dict[str, Any] = {
     "SkGD": vfl.SkGD(passes=2),
-    "SkGD in blocks, parallel": vfl.SkGD(passes=2, block_size=50, parallel=3, sampling="uniform"),
+    "SkGD in blocks, parallel": vfl.SkGD(
+        passes=2, block_size=50, details=vfl.solvers.Details(parallel=3), sampling="uniform"
+    ),
     "CD": vfl.solvers.CD(passes=2),
     "GCD": vfl.solvers.GCD(rounds=6),
     "GD": vfl.solvers.GD(passes=4),

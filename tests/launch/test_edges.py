@@ -179,7 +179,9 @@ class TestColumns:
         parties = {"bank": ("a", "b", "d"), "telco": ("c",)}
         data = columns_of(parties)
         data["b"] = data["c"] = data["a"]
-        result = trained(job(parties, private=private, solver=vfl.SkGD(passes=4 if private else 300, **draw)), data)
+        result = trained(
+            job(parties, private=private, solver=vfl.SkGD().changed(passes=4 if private else 300, **draw)), data
+        )
         if not private:
             np.testing.assert_allclose(result.coef_, ridge({c: data[c] for c in "abdcy"}), rtol=0, atol=1e-7)
 
@@ -237,7 +239,7 @@ class TestShapes:
             private=private,
             label=("registry", "y"),
             intercept=intercept,
-            solver=vfl.SkGD(passes=4 if private else 100, **draw),
+            solver=vfl.SkGD().changed(passes=4 if private else 100, **draw),
         )
         result = trained(spec, data)
         if not private:
@@ -269,7 +271,7 @@ class TestShapes:
     def test_two_hundred_parties(self, draw: dict, private: bool) -> None:
         parties = {f"p{k:03}": (f"c{k}",) for k in range(200)}
         data = columns_of(parties, n=40)
-        spec = job(parties, private=private, solver=vfl.SkGD(passes=2, **draw))
+        spec = job(parties, private=private, solver=vfl.SkGD().changed(passes=2, **draw))
         plan = make_plan(spec, 40)
         if draw.get("parallel"):
             assert plan.round_trips <= 8
@@ -312,7 +314,7 @@ class TestBudgets:
     def test_a_very_large_budget_comes_near_the_optimum(self, draw: dict) -> None:
         privacy = vfl.Privacy(epsilon=50.0, delta=1e-30, noise=SeededNoise(0))
         data = columns_of(TWO, n=20_000)
-        solver = vfl.SkGD(passes=20, clip=2.0, step_size=1.0, **draw)
+        solver = vfl.SkGD().changed(passes=20, clip=2.0, step_size=1.0, **draw)
         assert abs(trained(job(TWO, privacy=privacy, solver=solver), data).coef_ - ridge(data)).max() < 0.02
 
     @pytest.mark.parametrize("smoothness", ["private", "bounds"])
@@ -326,7 +328,7 @@ class TestBudgets:
         """Noise beyond the range of integers is a public fact: nothing is charged, and the user has a remedy."""
         privacy = vfl.Privacy(epsilon=epsilon, delta=1e-30, noise=SeededNoise(0), smoothness=smoothness)
         with pytest.raises(PrivacyError, match="raise epsilon"):
-            make_plan(job(TWO, privacy=privacy, solver=vfl.SkGD(**solver)), 60)
+            make_plan(job(TWO, privacy=privacy, solver=vfl.SkGD().changed(**solver)), 60)
 
     def test_the_smallest_budget_that_the_plan_accepts_can_be_drawn(self) -> None:
         """Bisect for the limit; a budget at most twice a refused one trains to its end."""

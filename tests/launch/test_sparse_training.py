@@ -51,8 +51,11 @@ def job(solver: Any, **changes: Any) -> vfl.Job:
 
 SOLVERS = {
     "single coordinates": (vfl.SkGD(passes=2), {}),
-    "blocks": (vfl.SkGD(passes=2, block_size=5, noise_geometry="isotropic"), {}),
-    "one block a message": (vfl.SkGD(passes=2, block_size=2, sweep="block", sampling="importance"), {}),
+    "blocks": (vfl.SkGD(passes=2, block_size=5, details=vfl.solvers.Details(noise_geometry="isotropic")), {}),
+    "one block a message": (
+        vfl.SkGD(passes=2, block_size=2, details=vfl.solvers.Details(sweep="block"), sampling="importance"),
+        {},
+    ),
     "bounds instead of clipping": (vfl.SkGD(passes=1, clip="bounds"), {}),
     "a loss without a kernel": (vfl.SkGD(passes=2), {"loss": "smoothed_hinge"}),
     "squared": (vfl.SkGD(passes=2), {"loss": "squared", "bounds": {"*": (-2, 2), "y": (0, 1)}}),

@@ -50,7 +50,7 @@ def job(loss: str, penalty: str, *, blocks: dict[str, list[list[str]]] | None = 
         partition=vfl.FeaturePartition(PARTIES, label=("telco", "y"), blocks=blocks),
         loss=loss,
         penalty=PENALTIES[penalty],
-        solver=vfl.SkGD(**{"passes": 100, "block_size": None if blocks else 1, **options}),
+        solver=vfl.SkGD().changed(**{"passes": 100, "block_size": None if blocks else 1, **options}),
         **{"privacy": None, "bounds": BOUNDS, **kept},
     )
 

@@ -324,7 +324,7 @@ def test_models_of_other_columns_are_refused_in_one_sentence(first: Result) -> N
     with pytest.raises(SpecificationError, match=r"label_share.* leave it out"):
         make_plan(
             starting_from(
-                job_of(privacy=private(), solver=vfl.SkGD(shares=vfl.solvers.Shares(label_share=0.1))), first
+                job_of(privacy=private(), solver=vfl.SkGD(details=vfl.solvers.Details(label_share=0.1))), first
             ),
             N,
         )

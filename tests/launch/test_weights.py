@@ -55,7 +55,13 @@ def fitted(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
 
 @pytest.mark.parametrize(
     "solver",
-    [vfl.SkGD(), vfl.SkGD(sweep="block", block_size=2), vfl.solvers.CD(), vfl.solvers.GD(), vfl.SkGD(parallel=2)],
+    [
+        vfl.SkGD(),
+        vfl.SkGD(details=vfl.solvers.Details(sweep="block"), block_size=2),
+        vfl.solvers.CD(),
+        vfl.solvers.GD(),
+        vfl.SkGD(details=vfl.solvers.Details(parallel=2)),
+    ],
     ids=["SkGD", "sweep", "CD", "GD", "parallel"],
 )
 def test_least_squares_equal_scikit_learns(solver: Any, table: dict[str, np.ndarray]) -> None:
@@ -155,7 +161,7 @@ def test_a_record_of_weight_0_changes_nothing(table: dict[str, np.ndarray]) -> N
     other = {name: column.copy() for name, column in table.items()}
     other["y"][none] = -4.0
     privacy = vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2), smoothness="bounds")
-    spec = job(privacy=privacy, solver=vfl.SkGD(passes=3, shares=vfl.solvers.Shares(label_share=0.0)))
+    spec = job(privacy=privacy, solver=vfl.SkGD(passes=3, details=vfl.solvers.Details(label_share=0.0)))
     assert np.array_equal(fitted(spec, other).coef_, fitted(spec, table).coef_)
 
 

@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 KEY = ReleaseKey(0)
 SOLVERS: dict[str, tuple[Any, str]] = {
     "SkGD": (vfl.SkGD(passes=2), "logistic"),
-    "SkGD by blocks": (vfl.SkGD(passes=2, sweep="block", parallel=2), "logistic"),
+    "SkGD by blocks": (vfl.SkGD(passes=2, details=vfl.solvers.Details(sweep="block", parallel=2)), "logistic"),
     "SkGD, record cap": (vfl.SkGD(passes=2, clip="record"), "logistic"),
-    "SkGD, released moments and labels": (vfl.SkGD(passes=2, shares=vfl.solvers.Shares(label_share=0.1)), "squared"),
+    "SkGD, released moments and labels": (vfl.SkGD(passes=2, details=vfl.solvers.Details(label_share=0.1)), "squared"),
     "CD": (vfl.solvers.CD(passes=2), "squared"),
     "GCD GS-r": (vfl.solvers.GCD(rounds=3), "logistic"),
     "GCD GS-s": (vfl.solvers.GCD(rounds=3, rule="GS-s"), "logistic"),
@@ -98,7 +98,7 @@ def run(name: str, private: bool) -> tuple[Recording, tuple[Query, ...]]:
     """Return a transport that keeps all messages, and the queries before they are split."""
     solver, loss = SOLVERS[name]
     if "released" in name and not private:
-        solver = replace(solver, shares=None)
+        solver = solver.changed(label_share=None)
     spec = setting.job(solver, loss, epsilon=2.0 if private else None, intercept="released" in name)
     if private and "released" in name:
         spec = replace(spec, privacy=replace(spec.privacy, smoothness="private"))

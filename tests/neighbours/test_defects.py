@@ -54,7 +54,11 @@ def test_a_clip_that_skips_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
         return true(self, block, centre, scale, clip, others, *rest) + np.rint(free / clip.grid).astype(np.int64)
 
     monkeypatch.setattr(Rows, "sum", unclipped)
-    assert blames(found(vfl.SkGD(passes=2, clip=0.05, sweep="block", sampling="full")), "path mu^2 is", "is charged")
+    assert blames(
+        found(vfl.SkGD(passes=2, clip=0.05, details=vfl.solvers.Details(sweep="block"), sampling="full")),
+        "path mu^2 is",
+        "is charged",
+    )
 
 
 def test_a_cell_that_changes_how_another_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

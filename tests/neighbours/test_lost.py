@@ -20,8 +20,8 @@ WITHIN = 7
     "solver",
     [
         vfl.SkGD(passes=2),
-        vfl.SkGD(passes=4, block_size=1, clip="record", reserve_passes=2),
-        vfl.SkGD(passes=8, local_passes=2, block_size=1, clip="record", reserve_passes=2),
+        vfl.SkGD(passes=4, block_size=1, clip="record", details=vfl.solvers.Details(reserve_passes=2)),
+        vfl.SkGD(passes=8, details=vfl.solvers.Details(local_passes=2, reserve_passes=2), block_size=1, clip="record"),
         vfl.solvers.GCD(rounds=3),
         vfl.solvers.SGD(sampling="disjoint", batch_size=4, passes=1),
     ],

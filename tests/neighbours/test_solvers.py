@@ -21,15 +21,22 @@ SAMPLINGS = ("shuffled", "cyclic", "uniform", "importance", "nice", "full")
 BATCHES: dict[str, Any] = {"batch_size": 4, "passes": 1}
 TRIED: dict[str, Any] = {
     **{
-        f"SkGD-{sampling}": vfl.SkGD(passes=2, block_size=1, sampling=sampling, tau=2 if sampling == "nice" else None)
+        f"SkGD-{sampling}": vfl.SkGD(
+            passes=2,
+            block_size=1,
+            sampling=sampling,
+            details=vfl.solvers.Details(tau=2 if sampling == "nice" else None),
+        )
         for sampling in SAMPLINGS
     },
-    "SkGD-parallel": vfl.SkGD(passes=2, block_size=1, parallel=2, sweep="visit"),
-    "SkGD-blocks": vfl.SkGD(passes=2, block_size=2, sweep="block", noise_geometry="isotropic"),
+    "SkGD-parallel": vfl.SkGD(passes=2, block_size=1, details=vfl.solvers.Details(parallel=2, sweep="visit")),
+    "SkGD-blocks": vfl.SkGD(
+        passes=2, block_size=2, details=vfl.solvers.Details(sweep="block", noise_geometry="isotropic")
+    ),
     "SkGD-bounds": vfl.SkGD(passes=2, clip="bounds"),
     "SkGD-record": vfl.SkGD(passes=2, block_size=1, clip="record"),
-    "SkGD-record-local": vfl.SkGD(passes=6, local_passes=3, block_size=1, clip="record"),
-    "SkGD-record-parallel": vfl.SkGD(passes=2, block_size=1, clip="record", parallel=2, sweep="visit"),
+    "SkGD-record-local": vfl.SkGD(passes=6, details=vfl.solvers.Details(local_passes=3), block_size=1, clip="record"),
+    "SkGD-record-parallel": vfl.SkGD(passes=2, block_size=1, clip="record", details=vfl.solvers.Details(parallel=2, sweep="visit")),
     "CD": vfl.solvers.CD(passes=2),
     "CD-record": vfl.solvers.CD(passes=2, clip="record"),
     "GCD": vfl.solvers.GCD(rounds=4),

@@ -82,7 +82,7 @@ def test_moments_of_own_columns_are_counted_too() -> None:
 
 def test_repeated_attempts_within_the_plan_are_made() -> None:
     """Spares are planned, so that a loss does not end the run."""
-    solver = vfl.SkGD(block_size=2, passes=2, reserve_passes=1)
+    solver = vfl.SkGD(block_size=2, passes=2, details=vfl.solvers.Details(reserve_passes=1))
     transport = Watched(job(privacy=PRIVACY, solver=solver), DATA, (requests.Contribute, "q1"), answered=True)
     _, events = outcome(transport)
     assert len([event for event in events if isinstance(event, Lost)]) == 1

@@ -88,14 +88,14 @@ class Counting(InProcessTransport):
 
 FOUR = {"passes": 4}
 COUNTED: tuple[dict[str, Any], ...] = (
-    {"solver": vfl.SkGD(**FOUR)},
-    {"solver": vfl.SkGD(**FOUR), "margins": "float32"},
-    {"solver": vfl.SkGD(**FOUR, tol=0.0), "private": False},
-    {"solver": vfl.SkGD(**FOUR, sweep="block")},
-    {"solver": vfl.SkGD(**FOUR, parallel=2)},
+    {"solver": vfl.SkGD().changed(**FOUR)},
+    {"solver": vfl.SkGD().changed(**FOUR), "margins": "float32"},
+    {"solver": vfl.SkGD().changed(**FOUR, details=vfl.solvers.Details(tol=0.0)), "private": False},
+    {"solver": vfl.SkGD().changed(**FOUR, details=vfl.solvers.Details(sweep="block"))},
+    {"solver": vfl.SkGD().changed(**FOUR, details=vfl.solvers.Details(parallel=2))},
     {"solver": vfl.SkGD(passes=10), "loss": "squared", "privacy": replace(SEEDED, epsilon=100.0)},
-    {"solver": vfl.SkGD(**FOUR), "loss": "multinomial", "classes": (0, 1)},
-    {"solver": vfl.SkGD(**FOUR), "evaluation": vfl.Evaluation(holdout=0.3)},
+    {"solver": vfl.SkGD().changed(**FOUR), "loss": "multinomial", "classes": (0, 1)},
+    {"solver": vfl.SkGD().changed(**FOUR), "evaluation": vfl.Evaluation(holdout=0.3)},
     {"solver": vfl.solvers.GD(passes=12)},
     {"solver": vfl.solvers.GCD(rounds=10)},
 )

@@ -317,7 +317,7 @@ def job(*, private: bool = True, smoothness: Any = "private", **solver: Any) -> 
         partition=PARTITION,
         bounds=BOUNDS,
         privacy=privacy,
-        solver=vfl.SkGD(**({"passes": 2, "clip": "coordinate"} | solver)),
+        solver=vfl.SkGD().changed(**({"passes": 2, "clip": "coordinate"} | solver)),
     )
 
 

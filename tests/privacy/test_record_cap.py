@@ -513,7 +513,7 @@ def job(solver: Any, *, noise: str = "true", epsilon: float = 1.0, **changes: An
 
 
 def test_a_plan_counts_passes_and_reserve_passes() -> None:
-    spec = job(vfl.SkGD(clip="record", passes=10, reserve_passes=2, shares=vfl.solvers.Shares(early_share=0.15)))
+    spec = job(vfl.SkGD(clip="record", passes=10, details=vfl.solvers.Details(reserve_passes=2, early_share=0.15)))
     moments, balance, early, rest = make_plan(spec, 400).releases
     assert (moments[1], balance[1], early[1], rest[1]) == (1, 1, 3, 9)
     assert early[0].sigma > rest[0].sigma
@@ -526,11 +526,7 @@ def test_a_plan_counts_passes_and_reserve_passes() -> None:
 def test_a_run_charges_one_event_a_pass(sweep: str, parallel: int) -> None:
     solver = vfl.SkGD(
         clip="record",
-        outer_rounds=2,
-        inner_rounds=19,
-        sweep=sweep,
-        parallel=parallel,
-        shares=vfl.solvers.Shares(early_share=0.0),
+        details=vfl.solvers.Details(outer_rounds=2, inner_rounds=19, sweep=sweep, parallel=parallel, early_share=0.0),
     )
     transport = Lossy(job(solver), times=0)
     events, outcome = drive(transport, WAIT)
@@ -541,7 +537,7 @@ def test_a_run_charges_one_event_a_pass(sweep: str, parallel: int) -> None:
 def test_a_run_charges_one_event_for_all_passes_of_a_message() -> None:
     """12 passes in rounds of 4 take 3 charges and 3 messages per party. A lost answer takes the charge of another round."""
     for reserve_passes, lost in ((0, 0), (0, 1), (1, 1)):
-        spec = job(vfl.SkGD(clip="record", passes=12, local_passes=4, reserve_passes=reserve_passes))
+        spec = job(vfl.SkGD(clip="record", passes=12, details=vfl.solvers.Details(local_passes=4), details=vfl.solvers.Details(reserve_passes=reserve_passes)))
         events, outcome = drive(Lossy(spec, times=lost, at=7, moment="after"), WAIT)
         visits = [r for r in events if getattr(r, "kind", "") == "Descend"]
         assert lost or len(visits) == len(spec.partition.parties) * 3
@@ -554,7 +550,7 @@ def test_a_lost_answer_charges_the_next_pass() -> None:
     """A reserve pays for it; without one the last pass is not made."""
     made = {}
     for reserve_passes in (0, 1):
-        spec = job(vfl.SkGD(clip="record", passes=6, reserve_passes=reserve_passes))
+        spec = job(vfl.SkGD(clip="record", passes=6, details=vfl.solvers.Details(reserve_passes=reserve_passes)))
         events, outcome = drive(Lossy(spec, at=7, moment="after"), WAIT)
         made[reserve_passes] = sum(len(r.released) for r in events if getattr(r, "kind", "") == "Descend")
         assert outcome.statement.epsilon <= 1.0
@@ -566,7 +562,7 @@ def test_a_lost_answer_charges_the_next_pass() -> None:
 @pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
 def test_lost_and_back(tmp_path: Any, noise: str, books: bool) -> None:
     spec = job(
-        vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(early_share=0.15)), noise=noise
+        vfl.SkGD(clip="record", passes=6, details=vfl.solvers.Details(reserve_passes=1, early_share=0.15)), noise=noise
     )
     whole = drive(Lossy(spec, times=0), WAIT)[1]
     _, outcome = drive(Lossy(spec, at=6, moment="after", policies=policies(tmp_path) if books else None), WAIT)
@@ -594,7 +590,7 @@ def test_skipped_then_cut_off_then_resumed(tmp_path: Any, noise: str, at: int) -
     ledgered, spec = (
         faults.TestLedger(),
         job(
-            vfl.SkGD(clip="record", passes=8, reserve_passes=2, shares=vfl.solvers.Shares(early_share=0.15)),
+            vfl.SkGD(clip="record", passes=8, details=vfl.solvers.Details(reserve_passes=2, early_share=0.15)),
             noise=noise,
         ),
     )
@@ -620,7 +616,7 @@ def test_cut_off_and_resumed(tmp_path: Any, noise: str, stop: int, repeated: int
     ledgered, spec = (
         faults.TestLedger(),
         job(
-            vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(early_share=0.15)),
+            vfl.SkGD(clip="record", passes=6, details=vfl.solvers.Details(reserve_passes=1, early_share=0.15)),
             noise=noise,
         ),
     )
@@ -662,7 +658,7 @@ def test_cut_off_between_charge_and_log_then_resumed(tmp_path: Any, at: int, pas
     """Charges without an answer count: the resumed run knows which of the plan's charges are left."""
     ledgered, spec = (
         faults.TestLedger(),
-        job(vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(early_share=0.15))),
+        job(vfl.SkGD(clip="record", passes=6, details=vfl.solvers.Details(reserve_passes=1, early_share=0.15))),
     )
     (tmp_path / "run").mkdir()
     with pytest.raises(KeyboardInterrupt):
@@ -683,9 +679,9 @@ def test_a_book_charges_a_pass_whole_and_once(tmp_path: Any) -> None:
 def test_sampling_with_replacement_is_refused() -> None:
     for options in ({"sampling": "uniform"}, {"sampling": "nice", "tau": 2}, {"sampling": "importance"}):
         with pytest.raises(SpecificationError, match="clip='record' needs a sampling"):
-            vfl.SkGD(clip="record", **options)
+            vfl.SkGD().changed(clip="record", **options)
     with pytest.raises(SpecificationError, match=r"reserve_passes.*clip='record'"):
-        vfl.SkGD(clip=1.0, reserve_passes=2)
+        vfl.SkGD(clip=1.0, details=vfl.solvers.Details(reserve_passes=2))
 
 
 def test_without_privacy_a_wide_cap_changes_nothing() -> None:
@@ -693,7 +689,7 @@ def test_without_privacy_a_wide_cap_changes_nothing() -> None:
         drive(Lossy(job(solver, noise="none"), times=0), WAIT)[1].w
         for solver in (
             vfl.SkGD(passes=60),
-            vfl.SkGD(clip="record", passes=60, shares=vfl.solvers.Shares(record_clip=3.0)),
+            vfl.SkGD(clip="record", passes=60, details=vfl.solvers.Details(record_clip=3.0)),
         )
     )
     np.testing.assert_allclose(free, wide, atol=1e-5)

@@ -395,8 +395,8 @@ def _told(folder: Path) -> Any:
 SOLVERS = {
     "skgd": job(),
     "record cap": job(solver=vfl.SkGD(passes=6, clip="record")),
-    "blocks": job(solver=vfl.SkGD(block_size=2, passes=3, sweep="block")),
-    "parallel": job(solver=vfl.SkGD(parallel=2, passes=3)),
+    "blocks": job(solver=vfl.SkGD(block_size=2, passes=3, details=vfl.solvers.Details(sweep="block"))),
+    "parallel": job(solver=vfl.SkGD(details=vfl.solvers.Details(parallel=2), passes=3)),
     "importance": job(solver=vfl.SkGD(sampling="importance", passes=3)),
     "gcd": job(solver=vfl.solvers.GCD(rounds=4), penalty=vfl.L1(1e-3)),
     "gd": job(solver=vfl.solvers.GD(passes=5)),
@@ -436,7 +436,7 @@ class TestHistory:
         """The failed attempt took the price of a pass, so that every later pass has the next one."""
         _lose(monkeypatch, "wait", returns=True, at=at)
         seen: list[Round] = []
-        solver = vfl.SkGD(passes=6, clip="record", reserve_passes=1, seed=1)
+        solver = vfl.SkGD(passes=6, clip="record", details=vfl.solvers.Details(reserve_passes=1), seed=1)
         result = trained(tmp_path / "run", job(solver=solver), watch=seen.append)  # type: ignore[arg-type]
         told = gathered(tmp_path / "run", ledger=None, key=None, with_timing=False).told
         assert told is not None

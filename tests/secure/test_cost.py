@@ -67,10 +67,16 @@ SHAPES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
     "all but one collude": ((5, 4, 10), {"solver": vfl.SkGD(passes=2)}),
     "single columns": ((3, 2, 6), {"solver": vfl.solvers.CD(passes=2)}),
     "all blocks at once": ((3, 1, 7), {"solver": vfl.SkGD(passes=2, sampling="full")}),
-    "two parties at once": ((3, 1, 9), {"solver": vfl.SkGD(passes=4, parallel=2, block_size=1)}),
+    "two parties at once": (
+        (3, 1, 9),
+        {"solver": vfl.SkGD(passes=4, details=vfl.solvers.Details(parallel=2), block_size=1)},
+    ),
     "joint steps": ((3, 1, 7), {"solver": vfl.SkGD(), "privacy": vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3))}),
     "gradients": ((3, 1, 6), {"solver": vfl.solvers.GD(passes=3)}),
-    "an incomplete pass": ((3, 1, 9), {"solver": vfl.SkGD(block_size=1, outer_rounds=1, inner_rounds=34)}),
+    "an incomplete pass": (
+        (3, 1, 9),
+        {"solver": vfl.SkGD(block_size=1, details=vfl.solvers.Details(outer_rounds=1, inner_rounds=34))},
+    ),
     "products": ((2, 1, 6), SQUARED),
     "products of five": ((5, 2, 13), SQUARED),
 }

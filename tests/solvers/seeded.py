@@ -105,23 +105,27 @@ def cases() -> dict[str, Callable[[], Vector]]:
         "coordinate clip, logistic": run(SkGD(clip="coordinate")),
         "coordinate clip, squared": run(SkGD(clip="coordinate"), "squared"),
         "record cap, blocks": run(
-            SkGD(clip="record", passes=6, block_size=2, sweep="block", shares=vfl.solvers.Shares(record_clip=0.5))
+            SkGD(clip="record", passes=6, block_size=2, details=vfl.solvers.Details(sweep="block", record_clip=0.5))
         ),
-        "record cap, isotropic": run(SkGD(clip="record", passes=6, noise_geometry="isotropic")),
+        "record cap, isotropic": run(
+            SkGD(clip="record", passes=6, details=vfl.solvers.Details(noise_geometry="isotropic"))
+        ),
         "CD": run(CD()),
         "CD, uniform": run(CD(sampling="uniform", passes=5)),
         "cyclic": run(SkGD(sampling="cyclic", passes=6)),
         "uniform, blocks": run(SkGD(sampling="uniform", passes=6, block_size=2)),
         "importance": run(SkGD(sampling="importance", passes=6)),
-        "nice": run(SkGD(sampling="nice", tau=3, passes=6, block_size=2)),
+        "nice": run(SkGD(sampling="nice", details=vfl.solvers.Details(tau=3), passes=6, block_size=2)),
         "full": run(SkGD(sampling="full", passes=6, block_size=3)),
-        "parallel": run(SkGD(parallel=3, passes=6)),
-        "parallel, rounds that cut passes": run(SkGD(parallel=2, outer_rounds=3, inner_rounds=7, iterate="tail")),
-        "sweeps by visit": run(SkGD(sweep="visit", passes=6, block_size=2), "squared"),
-        "one block per message": run(SkGD(sweep="block", passes=6, iterate="average")),
-        "average": run(SkGD(passes=6, outer_rounds=3, iterate="average")),
-        "last": run(SkGD(passes=6, iterate="last"), "squared"),
-        "isotropic": run(SkGD(passes=6, block_size=3, noise_geometry="isotropic")),
+        "parallel": run(SkGD(details=vfl.solvers.Details(parallel=3), passes=6)),
+        "parallel, rounds that cut passes": run(
+            SkGD(details=vfl.solvers.Details(parallel=2, outer_rounds=3, inner_rounds=7, iterate="tail"))
+        ),
+        "sweeps by visit": run(SkGD(details=vfl.solvers.Details(sweep="visit"), passes=6, block_size=2), "squared"),
+        "one block per message": run(SkGD(details=vfl.solvers.Details(sweep="block", iterate="average"), passes=6)),
+        "average": run(SkGD(passes=6, details=vfl.solvers.Details(outer_rounds=3, iterate="average"))),
+        "last": run(SkGD(passes=6, details=vfl.solvers.Details(iterate="last")), "squared"),
+        "isotropic": run(SkGD(passes=6, block_size=3, details=vfl.solvers.Details(noise_geometry="isotropic"))),
         "bounds": run(SkGD(passes=6, clip="bounds")),
         "a clip": run(SkGD(passes=6, clip=0.3, block_size=4), "squared"),
         "no intercept": run(SkGD(passes=6), "squared", intercept=False),
@@ -135,11 +139,15 @@ def cases() -> dict[str, Callable[[], Vector]]:
         "float32": run(SkGD(passes=4), storage="float32"),
         "sparse": run(SkGD(passes=6, block_size=2), sparse=["bank"], penalty=vfl.ElasticNet(1e-3)),
         "held out": run(SkGD(passes=4), evaluation=vfl.Evaluation(holdout=0.25)),
-        "no privacy, tol": run(SkGD(tol=1e-6), private=False),
-        "no privacy, parallel, tol": run(SkGD(parallel=3, tol=1e-7), "squared", private=False),
+        "no privacy, tol": run(SkGD(details=vfl.solvers.Details(tol=1e-6)), private=False),
+        "no privacy, parallel, tol": run(
+            SkGD(details=vfl.solvers.Details(parallel=3, tol=1e-7)), "squared", private=False
+        ),
         "a lost party, logistic": lambda: without_shop(job(SkGD(passes=20))),
-        "a lost party, parallel": lambda: without_shop(job(SkGD(passes=6, parallel=2))),
-        "a lost party, no privacy": lambda: without_shop(job(SkGD(passes=20, iterate="average"), private=False)),
+        "a lost party, parallel": lambda: without_shop(job(SkGD(passes=6, details=vfl.solvers.Details(parallel=2)))),
+        "a lost party, no privacy": lambda: without_shop(
+            job(SkGD(passes=20, details=vfl.solvers.Details(iterate="average")), private=False)
+        ),
     }
 
 

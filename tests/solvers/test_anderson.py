@@ -109,9 +109,9 @@ def test_a_private_run_never_extrapolates(solver: Any) -> None:
     "solver",
     [
         vfl.SkGD(passes=2 * WINDOW),
-        vfl.SkGD(tol=1e-9, sampling="uniform"),
-        vfl.SkGD(tol=1e-9, iterate="average"),
-        vfl.SkGD(tol=1e-9, clip=2.0),
+        vfl.SkGD(details=vfl.solvers.Details(tol=1e-9), sampling="uniform"),
+        vfl.SkGD(details=vfl.solvers.Details(tol=1e-9, iterate="average")),
+        vfl.SkGD(details=vfl.solvers.Details(tol=1e-9), clip=2.0),
     ],
     ids=["given passes", "random passes", "averaged", "clipped"],
 )

@@ -63,8 +63,8 @@ DUAL: dict[str, Any] = {"clip": CLIP, "overlap": 1e-6, "passes": 2}
 SVRG: dict[str, Any] = {"clip": CLIP, "difference_clip": CLIP / 10, "step_size": 100.0, "passes": 2}
 
 SCENES: dict[str, Scene] = {
-    "SkGD": scene(vfl.SkGD(block_size=2, passes=2, **STILL), flipped()),
-    "CD": scene(vfl.solvers.CD(passes=1, **STILL), flipped()),
+    "SkGD": scene(vfl.SkGD().changed(block_size=2, passes=2, **STILL), flipped()),
+    "CD": scene(vfl.solvers.CD().changed(passes=1, **STILL), flipped()),
     "GCD": scene(vfl.solvers.GCD(rounds=3, clip=CLIP, step_size=1e-3, selection_share=0.01), flipped()),
     "GD": scene(vfl.solvers.GD(passes=3, **STILL), flipped()),
     "SGD-poisson": scene(vfl.solvers.SGD(sampling="poisson", batch_size=2, passes=2, **STILL), flipped()),

@@ -54,7 +54,7 @@ def test_the_optimum_is_scikit_learns(sampling: str) -> None:
 
 
 def test_it_is_the_preset_to_the_bit() -> None:
-    preset = vfl.SkGD(block_size=1, step_size=1.0, iterate="last", passes=5, clip=2.0)
+    preset = vfl.SkGD(block_size=1, step_size=1.0, details=vfl.solvers.Details(iterate="last"), passes=5, clip=2.0)
     models = [
         vfl.train(job(privacy=private(), solver=solver), table(), at="inprocess").w
         for solver in (vfl.solvers.CD(passes=5, clip=2.0), preset)
@@ -102,12 +102,15 @@ def test_a_job_file_keeps_it() -> None:
 )
 def test_unsupported_options_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
-        vfl.solvers.CD(**options)
+        vfl.solvers.CD().changed(**options)
 
 
 def test_it_has_no_options_of_blocks() -> None:
     own = {f.name for f in fields(vfl.solvers.CD)}
-    assert {f.name for f in fields(vfl.SkGD)} - own == {"block_size", "tau", "parallel", "noise_geometry", "joint"}
+    assert {f.name for f in fields(vfl.SkGD)} - own == {"block_size", "joint"}
+    for option, value in (("tau", 2), ("parallel", 2), ("noise_geometry", "isotropic")):
+        with pytest.raises(SpecificationError, match=f"leave {option} out of details"):
+            vfl.solvers.CD().changed(**{option: value})
     with pytest.raises(TypeError, match="block_size"):
         vfl.solvers.CD(block_size=4)
     assert (replace(vfl.solvers.CD(), passes=3).block_size, vfl.solvers.CD().parallel) == (1, 1)

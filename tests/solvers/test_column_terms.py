@@ -23,7 +23,11 @@ def frame(n=2000):
 
 def job(curve, epsilon=None, **changes):
     noise = vfl.SeededNoise(1)
-    given = {"solver": vfl.SkGD(tol=1e-11), "loss": "logistic", "penalty": vfl.L2(1e-3)} | changes
+    given = {
+        "solver": vfl.SkGD(details=vfl.solvers.Details(tol=1e-11)),
+        "loss": "logistic",
+        "penalty": vfl.L2(1e-3),
+    } | changes
     if epsilon is not None:
         given["solver"] = changes.get("solver", vfl.SkGD())
     return vfl.Job(
@@ -50,7 +54,10 @@ def trained(one):
 )
 @pytest.mark.parametrize("block_size", [1, 3])
 def test_without_privacy_the_model_minimises_the_objective_with_its_terms(options, block_size):
-    one = job(vfl.Curve(knots=KNOTS, **options), solver=vfl.SkGD(tol=1e-12, block_size=block_size, passes=1500))
+    one = job(
+        vfl.Curve(knots=KNOTS, **options),
+        solver=vfl.SkGD(details=vfl.solvers.Details(tol=1e-12), block_size=block_size, passes=1500),
+    )
     result, table = trained(one), frame()
     curve = one.schema["x"]
     made = np.column_stack([*curve.made(table["x"].to_numpy()), table["z"].to_numpy()])
@@ -86,7 +93,7 @@ def test_a_strong_smoothness_leaves_a_line():
 def test_a_shape_holds_under_noise(options, knots):
     found = []
     for shape, sign in (("increasing", 1), ("decreasing", -1)):
-        one = job(vfl.Curve(knots=knots, shape=shape), epsilon=1.0, solver=vfl.SkGD(**options))
+        one = job(vfl.Curve(knots=knots, shape=shape), epsilon=1.0, solver=vfl.SkGD().changed(**options))
         found.append(trained(one).curves()["x"].value)
         assert (sign * np.diff(found[-1]) >= -1e-12).all()
     assert abs(np.array(found[0])).max() + abs(np.array(found[1])).max() > 0

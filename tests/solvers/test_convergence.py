@@ -18,15 +18,15 @@ from vfl.solvers.iterates.convergence import Convergence
 
 SOLVERS = [
     vfl.SkGD(),
-    vfl.SkGD(sweep="block"),
+    vfl.SkGD(details=vfl.solvers.Details(sweep="block")),
     vfl.SkGD(block_size=3),
     vfl.SkGD(sampling="uniform", seed=3),
-    vfl.SkGD(sampling="importance", parallel=2),
-    vfl.SkGD(sampling="nice", tau=2, block_size=1),
+    vfl.SkGD(sampling="importance", details=vfl.solvers.Details(parallel=2)),
+    vfl.SkGD(sampling="nice", details=vfl.solvers.Details(tau=2), block_size=1),
     vfl.SkGD(sampling="full", step_size=3.0),
     vfl.SkGD(step_size=0.2),
-    vfl.SkGD(iterate="average", outer_rounds=10),
-    vfl.SkGD(iterate="tail"),
+    vfl.SkGD(details=vfl.solvers.Details(iterate="average", outer_rounds=10)),
+    vfl.SkGD(details=vfl.solvers.Details(iterate="tail")),
     vfl.solvers.CD(sampling="cyclic"),
     vfl.solvers.GCD(),
     vfl.solvers.GCD(step_size=0.5),
@@ -55,14 +55,16 @@ def test_it_stops_at_the_optimum_and_before_the_last_pass(solver: Any, loss: str
 def test_a_larger_tolerance_stops_earlier_and_farther_from_the_optimum(solver: Any) -> None:
     far = []
     for tol in (1e-2, 1e-5, 1e-8):
-        made, outcome = drive(job(replace(solver, tol=tol)))
+        made, outcome = drive(job(solver.changed(tol=tol)))
         far.append((len(made), -abs(outcome.w - optimum("logistic")).max()))
     assert far == sorted(far)
     assert far[0][0] < far[1][0] < far[2][0]
 
 
 def test_a_given_number_of_passes_is_made_unless_a_tolerance_is_given_too() -> None:
-    (every, _), (some, _) = (drive(job(vfl.SkGD(passes=200, tol=tol))) for tol in (None, 1e-6))
+    (every, _), (some, _) = (
+        drive(job(vfl.SkGD(passes=200, details=vfl.solvers.Details(tol=tol)))) for tol in (None, 1e-6)
+    )
     assert len(every) == plan(job(vfl.SkGD(passes=200)), 300).round_trips
     assert len(some) < len(every) / 2
 
@@ -91,13 +93,18 @@ def test_labels_far_from_0_do_not_make_coordinates_rough() -> None:
 
 @pytest.mark.parametrize(
     "solver",
-    [vfl.SkGD(tol=1e-3), vfl.solvers.CD(tol=0.0), vfl.solvers.GCD(tol=1e-3), vfl.solvers.GD(tol=1e-3)],
+    [
+        vfl.SkGD(details=vfl.solvers.Details(tol=1e-3)),
+        vfl.solvers.CD(details=vfl.solvers.Details(tol=0.0)),
+        vfl.solvers.GCD(tol=1e-3),
+        vfl.solvers.GD(tol=1e-3),
+    ],
     ids=given,
 )
 def test_a_private_run_never_stops_because_of_its_data(solver: Any) -> None:
     with pytest.raises(PrivacyError, match=f"{solver.name}: tol makes the number of steps depend on data"):
         plan(job(solver, epsilon=1.0), 300)
-    left_out = plan(job(replace(solver, tol=None), epsilon=1.0), 300).solver
+    left_out = plan(job(solver.changed(tol=None), epsilon=1.0), 300).solver
     assert left_out.tol is None
 
 
@@ -106,7 +113,7 @@ def test_a_private_run_makes_all_its_rounds_on_data_that_need_none(solver: Any) 
     """The zero model fits the labels: without privacy the same job stops at once."""
     counts = []
     for epsilon in (1.0, None):
-        spec = job(solver if epsilon else replace(solver, tol=1e-9), "squared", epsilon=epsilon)
+        spec = job(solver if epsilon else solver.changed(tol=1e-9), "squared", epsilon=epsilon)
         spec = replace(spec, bounds={**spec.bounds, "y": (-6, 6)})
         seen: list[object] = []
         table = dict.fromkeys((*COLUMNS, "y"), np.zeros(300))

@@ -136,7 +136,7 @@ def test_only_the_size_of_the_budget_matters_not_its_notation():
 
 
 def test_given_options_are_kept():
-    given = vfl.SkGD(block_size=3, passes=7, clip=0.25, step_size=0.125, iterate="last")
+    given = vfl.SkGD(block_size=3, passes=7, clip=0.25, step_size=0.125, details=vfl.solvers.Details(iterate="last"))
     resolved = given.resolve(problem())
     assert (resolved.block_size, resolved.clip, resolved.step_size, resolved.iterate) == (3, 0.25, 0.125, "last")
     assert resolved.outer_rounds * resolved.inner_rounds == 7 * 3  # 9 coordinates in blocks of 3
@@ -183,7 +183,7 @@ def test_untuned_beats_naive_choices():
         return problem_of(base, n).value(result.w, margins, 2 * y - 1)
 
     best = value()
-    naive = vfl.SkGD(block_size=1, clip=3.0, passes=10, step_size=1.0, iterate="last")
+    naive = vfl.SkGD(block_size=1, clip=3.0, passes=10, step_size=1.0, details=vfl.solvers.Details(iterate="last"))
 
     def loss(solver):
         privacies = [vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(seed)) for seed in range(4)]

@@ -150,8 +150,8 @@ def test_its_rule_is_for_loss_and_signal_alone() -> None:
         assert bool(share) == clear
     for solver in (
         vfl.solvers.CD(),
-        vfl.SkGD(shares=vfl.solvers.Shares(record_clip=1.0)),
-        vfl.SkGD(iterate="last"),
+        vfl.SkGD(details=vfl.solvers.Details(record_clip=1.0)),
+        vfl.SkGD(details=vfl.solvers.Details(iterate="last")),
         vfl.SkGD(passes=2),
     ):
         assert plan(job(epsilon=10.0, solver=solver), 30_000).solver.decided.excess_share == 0.0
@@ -161,17 +161,19 @@ def test_its_rule_is_for_loss_and_signal_alone() -> None:
 
 def test_losses_and_runs_that_it_does_not_fit_are_refused() -> None:
     for spec in (
-        job("smoothed_hinge", solver=vfl.SkGD(shares=vfl.solvers.Shares(excess_share=0.1))),
-        job(solver=vfl.SkGD(passes=2, shares=vfl.solvers.Shares(excess_share=0.1))),
-        job(solver=vfl.SkGD(clip="record", shares=vfl.solvers.Shares(excess_share=0.1, record_clip=1.0)), epsilon=None),
+        job("smoothed_hinge", solver=vfl.SkGD(details=vfl.solvers.Details(excess_share=0.1))),
+        job(solver=vfl.SkGD(passes=2, details=vfl.solvers.Details(excess_share=0.1))),
+        job(
+            solver=vfl.SkGD(clip="record", details=vfl.solvers.Details(excess_share=0.1, record_clip=1.0)), epsilon=None
+        ),
     ):
         with pytest.raises(SpecificationError, match="excess_share"):
             plan(spec, 30_000)
     for wrong in (1.0, -0.1):
         with pytest.raises(SpecificationError, match="between 0 and 1"):
-            vfl.SkGD(shares=vfl.solvers.Shares(excess_share=wrong))
+            vfl.SkGD(details=vfl.solvers.Details(excess_share=wrong))
     with pytest.raises(SpecificationError, match="only with clip='record'"):
-        vfl.SkGD(clip="coordinate", shares=vfl.solvers.Shares(excess_share=0.1))
+        vfl.SkGD(clip="coordinate", details=vfl.solvers.Details(excess_share=0.1))
 
 
 def heavy(n: int = 8_000) -> dict[str, np.ndarray]:
@@ -189,7 +191,7 @@ def heavy_job(share: float | None) -> vfl.Job:
         penalty=vfl.L2(1e-6),
         bounds=dict.fromkeys("abc", (0.0, 60.0)) | {"y": (-5.0, 5.0)},
         privacy=vfl.Privacy(epsilon=10.0, noise=vfl.SeededNoise(1)),
-        solver=vfl.SkGD(passes=60, shares=vfl.solvers.Shares(excess_share=share)),
+        solver=vfl.SkGD(passes=60, details=vfl.solvers.Details(excess_share=share)),
     )
 
 
@@ -227,7 +229,7 @@ class LosesSums(Lossy):
 def test_a_lost_sum_is_asked_again_or_charged_again(noise: str) -> None:
     """Seeded noise repeats it; other noise is another release, which the budget of the last pass pays for."""
     spec = lossy_job(
-        vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(excess_share=0.2)), noise=noise
+        vfl.SkGD(clip="record", passes=6, details=vfl.solvers.Details(reserve_passes=1, excess_share=0.2)), noise=noise
     )
     whole = drive(Lossy(spec, times=0), WAIT)[1]
     for moment in ("before", "after"):
@@ -243,7 +245,7 @@ def test_a_lost_sum_is_asked_again_or_charged_again(noise: str) -> None:
 
 @pytest.mark.parametrize("sum_lost", [True, False], ids=["at a sum", "before"])
 def test_nothing_is_released_once_a_party_is_left_out(sum_lost: bool) -> None:
-    spec = lossy_job(vfl.SkGD(clip="record", passes=6, shares=vfl.solvers.Shares(excess_share=0.2)))
+    spec = lossy_job(vfl.SkGD(clip="record", passes=6, details=vfl.solvers.Details(excess_share=0.2)))
     kind, at = (LosesSums, NEVER) if sum_lost else (Lossy, 2)
     rounds, outcome = drive(kind(spec, at=at, returns=False), SKIP)
     assert outcome.left == ("shop",)
@@ -253,7 +255,8 @@ def test_nothing_is_released_once_a_party_is_left_out(sum_lost: bool) -> None:
 
 def test_a_run_that_is_cut_off_between_the_sums_goes_on(tmp_path: Any) -> None:
     spec = lossy_job(
-        vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(excess_share=0.2)), noise="seeded"
+        vfl.SkGD(clip="record", passes=6, details=vfl.solvers.Details(reserve_passes=1, excess_share=0.2)),
+        noise="seeded",
     )
     found, whole = drive(Lossy(spec, times=0), WAIT)
     made = [event for event in found if isinstance(event, Round)]
@@ -271,4 +274,4 @@ def test_trust_secure_buys_none_and_refuses_a_share() -> None:
     assert vfl.plan(given, 100_000).solver.decided.excess_share == 0.0
     assert vfl.plan(replace(given, trust="trusted"), 100_000).solver.decided.excess_share > 0
     with pytest.raises(SpecificationError, match="excess_share"):
-        vfl.plan(replace(given, solver=vfl.SkGD(passes=4, shares=vfl.solvers.Shares(excess_share=0.1))), 100_000)
+        vfl.plan(replace(given, solver=vfl.SkGD(passes=4, details=vfl.solvers.Details(excess_share=0.1))), 100_000)

@@ -215,7 +215,7 @@ def test_a_run_ends_without_a_lost_party(number: int, monkeypatch: pytest.Monkey
 )
 def test_options_that_joint_steps_decide_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
-        vfl.SkGD(**({"joint": True} | options))
+        vfl.SkGD().changed(**({"joint": True} | options))
 
 
 @pytest.mark.parametrize(
@@ -247,13 +247,13 @@ def test_momentum_is_of_joint_steps_alone(options: dict[str, Any], said: str) ->
     with pytest.raises(SpecificationError, match=said):
         vfl.SkGD(**options)
     with pytest.raises(SpecificationError, match="only joint steps"):
-        vfl.plan(setting.job(vfl.SkGD(momentum=0.2), epsilon=2.0), 1_000)
+        vfl.plan(setting.job(vfl.SkGD(details=vfl.solvers.Details(momentum=0.2)), epsilon=2.0), 1_000)
 
 
 def test_noisy_runs_take_half_of_the_passes_at_the_same_charge() -> None:
     """Not for a last iterate, whose noise is not averaged."""
     spec = setting.job(vfl.SkGD(), "logistic", epsilon=1.0, intercept=True)
     spec = replace(spec, privacy=replace(spec.privacy, noise=None))
-    ours, last = vfl.plan(spec, 1_500), vfl.plan(replace(spec, solver=vfl.SkGD(iterate="last")), 1_500)
+    ours, last = vfl.plan(spec, 1_500), vfl.plan(replace(spec, solver=vfl.SkGD(details=vfl.solvers.Details(iterate="last"))), 1_500)
     assert ours.round_trips < 0.8 * last.round_trips
     assert ours.epsilon == pytest.approx(last.epsilon, rel=1e-6)

@@ -88,7 +88,7 @@ def test_the_plan_charges_the_runs_releases(table) -> None:
     [
         ({}, True),
         ({"solver": vfl.SkGD(clip=1.0)}, False),  # the user's cap is kept
-        ({"solver": vfl.SkGD(shares=vfl.solvers.Shares(label_share=0.0))}, False),
+        ({"solver": vfl.SkGD(details=vfl.solvers.Details(label_share=0.0))}, False),
         ({"intercept": False}, False),
         ({"privacy": None}, False),
         ({"privacy": vfl.Privacy(epsilon=0.05, delta=1e-8)}, True),  # the mean alone
@@ -153,7 +153,7 @@ def test_the_share_falls_with_the_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("solver", "options"), [(vfl.SkGD(shares=vfl.solvers.Shares(label_share=0.1)), {"intercept": False})]
+    ("solver", "options"), [(vfl.SkGD(details=vfl.solvers.Details(label_share=0.1)), {"intercept": False})]
 )
 def test_a_share_without_use_is_refused(solver, options) -> None:
     with pytest.raises(SpecificationError, match=r"label_share=0\.1 spends budget on the spread of labels"):
@@ -163,7 +163,7 @@ def test_a_share_without_use_is_refused(solver, options) -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.0])
 def test_an_invalid_share_is_refused(share) -> None:
     with pytest.raises(SpecificationError, match="label_share must lie between 0 and 1"):
-        vfl.SkGD(shares=vfl.solvers.Shares(label_share=share))
+        vfl.SkGD(details=vfl.solvers.Details(label_share=share))
 
 
 def test_a_wide_range_costs_little(table) -> None:
@@ -172,14 +172,14 @@ def test_a_wide_range_costs_little(table) -> None:
 
     def excess(label: tuple[float, float], **options: object) -> float:
         def one(seed: int) -> float:
-            result = vfl.train(job(label, vfl.SkGD(**options), seed), table, at="inprocess")
+            result = vfl.train(job(label, vfl.SkGD().changed(**options), seed), table, at="inprocess")
             return float(np.mean((X @ result.coef_ + result.intercept_ - y) ** 2) / np.mean((y - y.mean()) ** 2))
 
         floor = np.linalg.lstsq(np.column_stack([X, np.ones(N)]), y, rcond=None)[1][0] / N / np.var(y)
         return float(np.mean([one(seed) for seed in range(3)])) - float(floor)
 
     wide = excess((-50.0, 50.0))
-    assert wide < excess((-50.0, 50.0), shares=vfl.solvers.Shares(label_share=0.0)) / 5
+    assert wide < excess((-50.0, 50.0), label_share=0.0) / 5
     assert wide < 0.05
 
 

@@ -345,7 +345,13 @@ def test_a_limit_that_is_no_limit_leaves_no_residual(limit: float) -> None:
 
 @pytest.mark.parametrize(
     "solver",
-    [vfl.SkGD(), vfl.solvers.CD(), vfl.solvers.GD(), vfl.SkGD(block_size=2), vfl.SkGD(sweep="block", parallel=2)],
+    [
+        vfl.SkGD(),
+        vfl.solvers.CD(),
+        vfl.solvers.GD(),
+        vfl.SkGD(block_size=2),
+        vfl.SkGD(details=vfl.solvers.Details(sweep="block", parallel=2)),
+    ],
     ids=lambda solver: f"{solver.name}-{getattr(solver, 'block_size', None)}-{getattr(solver, 'sweep', None)}",
 )
 def test_without_noise_the_fit_is_scikit_learns(solver: Any) -> None:
@@ -408,8 +414,8 @@ def test_the_intercept_starts_at_the_shares_of_the_classes() -> None:
 @pytest.mark.parametrize(
     "solver",
     [
-        vfl.SkGD(passes=3, step_size=1e-9, shares=vfl.solvers.Shares(label_share=0.5)),
-        vfl.SkGD(passes=3, step_size=1e-9, sweep="block", shares=vfl.solvers.Shares(label_share=0.5)),
+        vfl.SkGD(passes=3, step_size=1e-9, details=vfl.solvers.Details(label_share=0.5)),
+        vfl.SkGD(passes=3, step_size=1e-9, details=vfl.solvers.Details(sweep="block", label_share=0.5)),
         vfl.solvers.GD(passes=1, step_size=1e-9, label_share=0.5),
     ],
     ids=["SkGD", "SkGD by block", "GD"],

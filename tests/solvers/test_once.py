@@ -113,20 +113,20 @@ def test_a_run_that_can_pay_for_nothing_ends_where_it_starts(solver) -> None:
     np.testing.assert_array_equal(ended.value.value.w, planned.problem.begin)
 
 
-def test_shares_travel_in_job_files_and_digests_only_if_they_are_given(tmp_path) -> None:
+def test_details_travel_in_job_files_and_digests_only_if_they_are_given(tmp_path) -> None:
     spec = setting.job(vfl.SkGD(passes=6), epsilon=2.0)
-    given = setting.job(vfl.SkGD(passes=6, shares=vfl.solvers.Shares(label_share=0, record_clip=0.5)), epsilon=2.0)
-    empty = setting.job(vfl.SkGD(passes=6, shares=vfl.solvers.Shares()), epsilon=2.0)
+    given = setting.job(vfl.SkGD(passes=6, details=vfl.solvers.Details(label_share=0, record_clip=0.5)), epsilon=2.0)
+    empty = setting.job(vfl.SkGD(passes=6, details=vfl.solvers.Details()), epsilon=2.0)
     assert empty.digest == spec.digest != given.digest
-    assert "shares" not in spec.to_toml()
+    assert "details" not in spec.to_toml()
     write(given, tmp_path / "job.toml")
     assert read(tmp_path / "job.toml")[0] == given
     text = spec.to_toml().replace("[solver]", "[solver]\nlabel_share = 0.0")
     (tmp_path / "old.toml").write_text(text)
-    with pytest.raises(JobFileError, match=r"unknown key 'label_share'.*\[solver.shares\]"):
+    with pytest.raises(JobFileError, match=r"unknown key 'label_share'.*\[solver.details\]"):
         read(tmp_path / "old.toml")
 
 
-def test_shares_are_one_object() -> None:
-    with pytest.raises(SpecificationError, match=r"shares must be vfl.solvers.Shares"):
-        vfl.SkGD(shares={"label_share": 0.0})
+def test_details_are_one_object() -> None:
+    with pytest.raises(SpecificationError, match=r"details must be vfl.solvers.Details"):
+        vfl.SkGD(details={"label_share": 0.0})

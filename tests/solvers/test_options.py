@@ -13,9 +13,9 @@ from tests.solvers import setting
 from vfl.base.losses import LOSSES
 from vfl.base.penalties import PENALTIES
 from vfl.solvers import SOLVERS
-from vfl.solvers.blocks.options import Shares
+from vfl.solvers.blocks.options import Details
 
-KINDS = {**SOLVERS, **LOSSES, **PENALTIES, "Shares": Shares}
+KINDS = {**SOLVERS, **LOSSES, **PENALTIES, "Details": Details}
 REQUIRED = {"strength": 1.0}
 NEVER_WHOLE = {"selection_share", "power"}
 """Options that no whole number satisfies."""

@@ -42,10 +42,14 @@ def test_it_is_the_default_where_the_order_is_without_replacement(loss):
         vfl.solvers.CD(),
         vfl.SkGD(sampling="cyclic"),
         vfl.SkGD(sampling="full"),
-        vfl.SkGD(parallel=2),
+        vfl.SkGD(details=vfl.solvers.Details(parallel=2)),
     ):
         assert clip(solver) == "record"
-    for solver in (vfl.SkGD(sampling="uniform"), vfl.SkGD(sampling="nice", tau=1), vfl.SkGD(clip="coordinate")):
+    for solver in (
+        vfl.SkGD(sampling="uniform"),
+        vfl.SkGD(sampling="nice", details=vfl.solvers.Details(tau=1)),
+        vfl.SkGD(clip="coordinate"),
+    ):
         assert isinstance(clip(solver), float)
     assert clip(vfl.SkGD(clip=0.5)) == 0.5
     assert clip(vfl.SkGD(), epsilon=None) == math.inf

@@ -81,15 +81,15 @@ def test_its_rule_is_for_loss_and_signal_alone() -> None:
         assert bool(share) == (loss == "squared" and epsilon == 10.0)
     for solver in (
         vfl.solvers.CD(),
-        vfl.SkGD(shares=vfl.solvers.Shares(record_clip=1.0)),
-        vfl.SkGD(iterate="last"),
+        vfl.SkGD(details=vfl.solvers.Details(record_clip=1.0)),
+        vfl.SkGD(details=vfl.solvers.Details(iterate="last")),
         vfl.SkGD(passes=2),
     ):
         assert plan(job("squared", epsilon=10.0, solver=solver), 30_000).solver.decided.residual_share == 0.0
 
 
 def test_losses_and_runs_that_it_does_not_fit_are_refused() -> None:
-    asked = vfl.SkGD(shares=vfl.solvers.Shares(residual_share=0.1))
+    asked = vfl.SkGD(details=vfl.solvers.Details(residual_share=0.1))
     for spec in (
         job(solver=asked),
         job("squared", solver=replace(asked, passes=2)),
@@ -98,8 +98,8 @@ def test_losses_and_runs_that_it_does_not_fit_are_refused() -> None:
         with pytest.raises(SpecificationError, match="residual_share"):
             plan(spec, 30_000)
     with pytest.raises(SpecificationError, match="only with clip='record'"):
-        vfl.SkGD(clip="coordinate", shares=vfl.solvers.Shares(residual_share=0.1))
-    secure = on_shares(p=4, solver=vfl.SkGD(passes=4, shares=vfl.solvers.Shares(residual_share=0.1)))
+        vfl.SkGD(clip="coordinate", details=vfl.solvers.Details(residual_share=0.1))
+    secure = on_shares(p=4, solver=vfl.SkGD(passes=4, details=vfl.solvers.Details(residual_share=0.1)))
     with pytest.raises(SpecificationError, match="residual_share"):
         vfl.plan(secure, 100_000)
 
@@ -115,7 +115,7 @@ def run(
         penalty=vfl.L2(1e-6),
         bounds=bounds,
         privacy=vfl.Privacy(epsilon=3.0, noise=vfl.SeededNoise(1)),
-        solver=vfl.SkGD(shares=None if share is None else vfl.solvers.Shares(residual_share=share)),
+        solver=vfl.SkGD().changed(residual_share=share),
     )
     parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, table).items()}
     *events, outcome = Coordinator(InProcessTransport(parties)).stream(spec)
@@ -154,14 +154,14 @@ def test_a_run_releases_it_once_between_passes_and_errs_less(kind: str) -> None:
 
 def test_neighbours_differ_by_what_is_charged() -> None:
     table, neighbour = turned()
-    solver = vfl.SkGD(clip="record", passes=6, shares=vfl.solvers.Shares(residual_share=0.2))
+    solver = vfl.SkGD(clip="record", passes=6, details=vfl.solvers.Details(residual_share=0.2))
     spec = neighbours_job(solver, "squared")
     assert compare(spec, table, neighbour).complaints == ()
 
 
 @pytest.mark.parametrize("noise", ["seeded", "true"])
 def test_a_lost_party_is_waited_for(noise: str) -> None:
-    solver = vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.solvers.Shares(residual_share=0.2))
+    solver = vfl.SkGD(clip="record", passes=6, details=vfl.solvers.Details(reserve_passes=1, residual_share=0.2))
     spec = replace(lossy_job(solver, noise=noise), loss="squared")
     spec = replace(spec, bounds=dict(spec.bounds) | {spec.partition.label[1]: (0.0, 1.0)})
     whole = drive(Lossy(spec, times=0), WAIT)[1]

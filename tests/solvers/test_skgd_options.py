@@ -108,7 +108,7 @@ def job(
         penalty=vfl.L2(RIDGE) if penalty is None else penalty,
         privacy=privacy,
         bounds=BOUNDS if loss == "squared" else {c: BOUNDS[c] for c in COLUMNS},
-        solver=vfl.SkGD(**options),
+        solver=vfl.SkGD().changed(**options),
         **kept,
     )
 
@@ -306,7 +306,7 @@ def walk(kind: str, loss: str, *, intercept: bool = True, **options: object) -> 
         scaling="none",
         penalty=vfl.L2(1e-6),
         intercept=intercept,
-        solver=vfl.SkGD(sweep="block", **options),
+        solver=vfl.SkGD(details=vfl.solvers.Details(sweep="block"), **options),
     )
     problem = problem_of(spec, N)
     A = nasty(kind)
@@ -350,7 +350,7 @@ def test_a_variance_that_cancels_does_not_make_a_step_too_long(rounding: float) 
         loss="squared",
         privacy=None,
         scaling="none",
-        solver=vfl.SkGD(sweep="block", passes=5, block_size=1),
+        solver=vfl.SkGD(details=vfl.solvers.Details(sweep="block"), passes=5, block_size=1),
     )
     problem = problem_of(spec, N)
     values = Walk(np.insert(A, INTERCEPT, 1.0, axis=1), rng.normal(size=N), problem)(spec.solver.resolve(problem))
@@ -755,7 +755,7 @@ def test_a_private_model_stays_in_its_box_and_zeros_stay_zeros(draw: dict, itera
 )
 def test_invalid_options_are_refused(options: dict, said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
-        vfl.SkGD(**options)
+        vfl.SkGD().changed(**options)
 
 
 def test_clip_bounds_needs_a_bounded_derivative() -> None:

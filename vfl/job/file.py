@@ -61,7 +61,7 @@ from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.secure.roles import DEALER, Secure
 from vfl.solvers import SOLVERS, SkGD
-from vfl.solvers.blocks.options import Shares
+from vfl.solvers.blocks.options import Details
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,6 +73,7 @@ DUCKDB = "duckdb://"
 """Prefix of the address of a DuckDB file. A relative path after the prefix starts at the job file's folder."""
 TOP = "the job file"
 RENAMED = {
+    "shares": "[solver.details]",
     "inference": "intervals, above the tables",
     "secure": "[trust]",
     "id_kind": 'id = { column = "COLUMN", kind = "integer" }',
@@ -98,7 +99,7 @@ def _homes() -> dict[str, list[str]]:
     """Return {key: tables that may hold the key}, for the error about misplaced keys."""
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
-    kinds += [("[solver.shares]", (Shares,))]
+    kinds += [("[solver.details]", (Details,))]
     kinds += [("[evaluation.fairness]", (Fairness,)), ("[trust]", (Secure,)), ("[start]", (Start,))]
     kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Ray,)), ("[faults]", (Faults,)), (TOP, (Job,))]
     for where, members in kinds:
@@ -165,8 +166,8 @@ def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Jo
         plain["penalty"] = _of_kind(_table(plain, "penalty"), PENALTIES, "[penalty]")
     if "solver" in plain:
         solver = {"kind": SkGD.name} | _table(plain, "solver")
-        if isinstance(solver.get("shares"), Mapping):
-            solver["shares"] = _built(Shares, solver["shares"], "[solver.shares]")
+        if isinstance(solver.get("details"), Mapping):
+            solver["details"] = _built(Details, solver["details"], "[solver.details]")
         plain["solver"] = _of_kind(solver, solvers, "[solver]")
     if plain["privacy"] == "none":
         plain["privacy"] = None

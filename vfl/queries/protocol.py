@@ -193,7 +193,7 @@ def require_groups(problem: Problem) -> None:
 
 
 def options_of(solver: Any) -> dict[str, Any]:
-    """Return {name: value} of all options. Nested options have names such as 'shares.early_share'."""
+    """Return {name: value} of all options. Nested options have names such as 'details.early_share'."""
     found: dict[str, Any] = {}
     for f in fields(solver):
         value = getattr(solver, f.name)

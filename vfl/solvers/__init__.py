@@ -7,7 +7,7 @@ serve SkGD and CD. Begin with `gd`, the shortest, then `skgd`.
 
 from __future__ import annotations
 
-from vfl.solvers.blocks.options import Shares as Shares
+from vfl.solvers.blocks.options import Details as Details
 from vfl.solvers.gcd import GCD as GCD
 from vfl.solvers.gd import GD as GD
 from vfl.solvers.noisy_gram import NoisyGram as NoisyGram

@@ -88,7 +88,7 @@ def why_not(solver: Solver, loss: Loss) -> str:
 def resolved(solver: Solver, problem: Problem) -> Solver:
     """Return a solver with every option decided for a run on shares.
 
-    SkGD takes joint steps if options and the public rule allow them (`skgd_options.declined`). On shares nobody sees columns,
+    SkGD takes joint steps if options and the public rule allow them (`skgd.declined`). On shares nobody sees columns,
     and all columns of a party are opened at once, so residuals are shared only once per joint step.
 
     The default clip of NoisyGram is FEW_CUT times the default under trust='trusted', where one factor shrinks all columns of
@@ -106,18 +106,18 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
             if isinstance(found, SkGD) and found.joint:
                 return found
     if isinstance(solver, SkGD) and solver.local_passes is None:
-        solver = replace(solver, local_passes=1)
+        solver = solver.changed(local_passes=1)
     found = solver.resolve(problem)
     if isinstance(solver, SkGD) and isinstance(found, SkGD) and found.by_pass:
         if solver.block_size is None and problem.layout.explicit is None:
             size = problem.layout.n_coordinates if found.joint else BLOCK
             found = replace(solver, joint=found.joint, block_size=size).resolve(problem)
         if found.joint and solver.passes is None and solver.outer_rounds is None:
-            found = replace(found, outer_rounds=STEPS)
+            found = found.changed(outer_rounds=STEPS)
         if found.joint and solver.momentum is None and signal_to_noise(problem) < CLEAR:
-            found = replace(found, momentum=MOMENTUM)
-        none = {name: 0.0 for name in ("residual_share", "excess_share") if not getattr(solver.decided, name)}
-        return replace(found, shares=replace(found.decided, **none))
+            found = found.changed(momentum=MOMENTUM)
+        none = {name: 0.0 for name in ("residual_share", "excess_share") if not getattr(solver, name)}
+        return found.changed(**none)
     if (
         isinstance(solver, NoisyGram)
         and isinstance(found, NoisyGram)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from vfl.base.arguments import one_of, option, require_positive
+from vfl.base.arguments import option, require_positive
 from vfl.base.losses import MEAN
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.queries import Descend
 from vfl.queries.protocol import Derivative, Solver, Vectors, require_clip, require_groups
 from vfl.queries.samplers import sampler_of
-from vfl.solvers.blocks.options import BOUNDS, COORDINATE, ITERATES, RECORD, BlockOptions, Shares
+from vfl.solvers.blocks.options import BOUNDS, COORDINATE, RECORD, BlockOptions, Details
 from vfl.solvers.blocks.presence import Presence
 from vfl.solvers.blocks.shares import Budget, table
 from vfl.solvers.blocks.visits import Walk
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 Own = TypeVar("Own", bound="BlockOptions")
 
 ONCE_A_PASS = ("shuffled", "cyclic", "full")
+OF_BLOCKS = ("tau", "parallel", "noise_geometry")
+"""Fields of `Details` that CD does not have."""
 OF_RECORD = ("record_clip", "early_share", "residual_share", "excess_share")
-"""Fields of `Shares` that apply only under a record cap."""
+"""Fields of `Details` that apply only under a record cap."""
 
 
 def require_options(solver: BlockOptions) -> None:
@@ -56,7 +58,7 @@ def require_options(solver: BlockOptions) -> None:
     if solver.momentum and solver.joint is False:
         raise SpecificationError(f"{solver.name}: only joint steps have a momentum: leave momentum out")
     if solver.passes is not None and solver.inner_rounds is not None:
-        raise SpecificationError(f"{solver.name}: give passes, or outer_rounds and inner_rounds, not both")
+        raise SpecificationError(f"{solver.name}: give passes, or outer_rounds and inner_rounds of details, not both")
     if solver.parallel > 1 and solver.sampling in ("nice", "full"):
         raise SpecificationError(
             f"{solver.name}: sampling={solver.sampling!r} draws several blocks by itself: leave parallel at 1"
@@ -77,9 +79,9 @@ def _require_record_options(solver: BlockOptions) -> None:
             f"{solver.name}: clip='record' needs a sampling that visits every block once per pass: "
             f"{', '.join(ONCE_A_PASS)}, not {solver.sampling!r}. Change sampling, or leave clip out"
         )
-    asked = [f"shares.{name}" for name in OF_RECORD if getattr(solver.decided, name) is not None]
+    asked = [f"details.{name}" for name in OF_RECORD if getattr(solver, name) is not None]
     if solver.clip not in (None, RECORD) and (asked or solver.reserve_passes):
-        asked_for = (asked or ["reserve_passes"])[0]
+        asked_for = (asked or ["details.reserve_passes"])[0]
         raise SpecificationError(
             f"{solver.name}: {asked_for} has an effect only with clip='record': leave {asked_for} out"
         )
@@ -87,26 +89,25 @@ def _require_record_options(solver: BlockOptions) -> None:
 
 def resolved(given: Own, problem: Problem) -> Own:
     """Return a copy of the solver with every option decided from public facts (rules.defaults, rules.record_defaults)."""
-    shares = replace(given.decided, label_share=_label_share(given, problem))
+    label_share = _label_share(given, problem)
     if given.joint is None:
         given = replace(given, joint=False)
     elif given.joint and declined(given, problem):
-        given = replace(given, joint=False, momentum=None)
-    solver = replace(given, clip=_clip(given, problem), shares=shares)
+        given = given.changed(joint=False, momentum=None)
+    solver = given.changed(clip=_clip(given, problem), label_share=label_share)
     if solver.joint:
         given = solver = _with_joint_steps(solver)
     if given.block_size is None and problem.layout.explicit is None:
         solver = replace(solver, block_size=1 if solver.by_pass else defaults.block_size(problem))
-    solver = replace(solver, local_passes=_local_passes(solver, problem))
+    solver = solver.changed(local_passes=_local_passes(solver, problem))
     if given.inner_rounds is None:
         passes = -(-given.passes // solver.turns) if given.passes else _default_passes(solver, problem)
         outer = given.outer_rounds or defaults.outer_rounds(passes)
         inner = -(-passes * Walk(solver, problem, Curvature.flat(problem)).draws_a_pass // outer)
-        solver = replace(solver, passes=None, outer_rounds=outer, inner_rounds=inner)
+        solver = solver.changed(passes=None, outer_rounds=outer, inner_rounds=inner)
     else:
-        solver = replace(solver, outer_rounds=given.outer_rounds or 1)
-    solver = replace(
-        solver,
+        solver = solver.changed(outer_rounds=given.outer_rounds or 1)
+    solver = solver.changed(
         iterate=given.iterate or defaults.iterate(problem),
         tol=tolerance(given.name, problem, given.tol, limited=(given.passes or given.inner_rounds) is not None),
     )
@@ -117,17 +118,16 @@ def resolved(given: Own, problem: Problem) -> Own:
             solver, step_size=given.step_size if given.step_size is not None else defaults.step_size(problem)
         )
     passes = Walk(solver, problem, Curvature.flat(problem)).n_passes
-    shares = replace(
-        shares,
-        record_clip=shares.record_clip or record_defaults.record_clip(problem),
-        early_share=record_defaults.early_share(problem) if shares.early_share is None else shares.early_share,
+    solver = solver.changed(
+        record_clip=given.record_clip or record_defaults.record_clip(problem),
+        early_share=record_defaults.early_share(problem) if given.early_share is None else given.early_share,
         residual_share=_share("residual_share", solver, problem, passes),
         excess_share=_share("excess_share", solver, problem, passes),
     )
     size = given.step_size
     if size is None:
         size = record_defaults.step_size(problem, passes * solver.turns)
-    solver = replace(solver, shares=shares, step_size=size)
+    solver = replace(solver, step_size=size)
     if problem.inferred:
         intervals.require(solver, problem)
     return solver
@@ -135,20 +135,20 @@ def resolved(given: Own, problem: Problem) -> Own:
 
 def _clip(solver: BlockOptions, problem: Problem) -> float | str:
     """Return the clip: a number (cap per coordinate), 'record' or 'bounds'."""
-    asked = solver.reserve_passes or any(getattr(solver.decided, name) is not None for name in OF_RECORD)
+    asked = solver.reserve_passes or any(getattr(solver, name) is not None for name in OF_RECORD)
     clip = solver.clip
     if clip is None and problem.private:
         serves = record_defaults.serves(problem) or counts.has_counts(problem)
         clip = RECORD if asked or (serves and solver.sampling in ONCE_A_PASS) else COORDINATE
-    if clip is None or (clip == RECORD and not problem.private and solver.decided.record_clip is None):
+    if clip is None or (clip == RECORD and not problem.private and solver.record_clip is None):
         return math.inf
     return defaults.clip(problem) if clip == COORDINATE else clip
 
 
 def _local_passes(solver: BlockOptions, problem: Problem) -> int:
     """Return the passes of a party per message: the user's number, else the rule's if the number of passes is left open."""
-    if solver.local_passes is not None:
-        return solver.local_passes
+    if (given := solver.decided.local_passes) is not None:
+        return given
     open_ = solver.passes is None and solver.inner_rounds is None and solver.outer_rounds is None
     fits = open_ and solver.by_pass and _moves_locally(solver)
     return 1 if not fits else record_defaults.local_passes(problem, solver.step_size)
@@ -173,8 +173,7 @@ def declined(solver: BlockOptions, problem: Problem) -> str:
 
 
 def _with_joint_steps(solver: Own) -> Own:
-    return replace(
-        solver,
+    return solver.changed(
         sampling="full",
         block_size=solver.block_size or 1,
         passes=None,
@@ -251,7 +250,7 @@ def _share(name: str, solver: BlockOptions, problem: Problem, passes: int) -> fl
         return float(getattr(record_defaults, name)(problem)) if chosen_here else 0.0
     if given and not fits:
         raise SpecificationError(
-            f"{solver.name}: shares.{name}={given!r} spends budget on {needs}, privacy and at least 3 passes: leave {name} out"
+            f"{solver.name}: details.{name}={given!r} spends budget on {needs}, privacy and at least 3 passes: leave {name} out"
         )
     return float(given)
 
@@ -263,14 +262,14 @@ def _label_share(solver: BlockOptions, problem: Problem) -> float:
     )
     if starts and given:
         raise SpecificationError(
-            f"{solver.name}: shares.label_share={given!r} pays for the start of the intercept, and the job starts from a "
+            f"{solver.name}: details.label_share={given!r} pays for the start of the intercept, and the job starts from a "
             "model: leave it out"
         )
     if starts:
         return 0.0
     if given is None:
         if record:
-            return record_defaults.label_share(problem) if solver.decided.record_clip is None else 0.0
+            return record_defaults.label_share(problem) if solver.record_clip is None else 0.0
         return defaults.label_share(problem) if solver.clip in (None, COORDINATE) else 0.0
     starts = (
         record_defaults.has_balance(problem) or counts.has_counts(problem) or record_defaults.releases_mean(problem)
@@ -278,7 +277,7 @@ def _label_share(solver: BlockOptions, problem: Problem) -> float:
     fits = defaults.has_spread(problem) or (record and starts)
     if given and not (problem.private and fits):
         raise SpecificationError(
-            f"{solver.name}: shares.label_share={given!r} spends budget on the spread of labels, which needs "
+            f"{solver.name}: details.label_share={given!r} spends budget on the spread of labels, which needs "
             "squared loss, an intercept, declared bounds for the label, and privacy: leave label_share out"
         )
     return given
@@ -304,15 +303,8 @@ class SkGD(BlockOptions):
     """Block coordinate descent with sampled blocks. Public rules decide options left at None; `vfl.plan` prints the reasons.
 
     block_size : number of columns per block; blocks never span two parties. Leave it out if the partition names blocks.
-    sampling : 'shuffled', 'cyclic', 'uniform', 'importance', 'nice' (with `tau`) or 'full'.
-    parallel : number of different parties whose blocks may move at once, from the same margins. The draws of a pass are then
-        joined into fewer rounds; which blocks are drawn does not change.
-    passes : number of passes over the coordinates. Alternatively, give outer_rounds and inner_rounds.
-    local_passes : number of passes that a party makes over its own columns per message, before the next party moves. They need
-        clip='record' and cost as much as if they were made one message each. None takes several under a record cap if passes
-        and blocks are left open and the run would otherwise take more than 40 passes (`record_defaults.local_passes`).
-    outer_rounds, inner_rounds : T and K of the paper. K counts the draws of blocks in one outer round. Xw is rebuilt at the
-        start of every outer round.
+    sampling : 'shuffled', 'cyclic', 'uniform', 'importance', 'nice' or 'full'.
+    passes : number of passes over the coordinates.
     clip : None takes 'record' if every pass draws each block once, except for squared loss without an intercept at high μn/p
         (`record_defaults.serves`). Otherwise None takes 'coordinate'.
         'record': the residual of a record is capped so that its contributions to all coordinates have norm at most C,
@@ -320,13 +312,7 @@ class SkGD(BlockOptions):
         'coordinate', or a number κ: every block is clipped and charged separately, with the cap κ√|S| in units of √M_j.
         'bounds': the loss's largest derivative and the declared bounds imply the cap, so nothing is clipped.
         inf: nothing is clipped, which is allowed only without privacy.
-    reserve_passes : passes reserved for repeats, with clip='record'. A run that loses an answer, or is resumed, charges one
-        more pass, since earlier releases may have been made. Without reserve passes, such a run omits its last passes.
-    shares : record cap and shares of μ², for studies (`Shares`). None lets public rules decide.
-    noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
-        'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
-    momentum : β of joint steps, at most ½, the default: a step goes on from the move of the step before, at no cost in budget.
     joint : True lets long runs take 36 passes. A pass then releases all parties' gradients at the same margins, and takes a
         step in a joint model of all columns (vfl.solvers.iterates.quadratic). 5 % of μ² pay for noisy products of the
         columns, which this model needs. Under trust='trusted', the coordinator then holds the scaled columns of all parties
@@ -334,15 +320,8 @@ class SkGD(BlockOptions):
         residuals instead of margins and labels. If joint steps do not pay (`record_defaults.declines_joint_steps`), True
         changes nothing. None means False under trust='trusted'. Under trust='secure', which shows no columns, None means True
         if passes and blocks are left open.
-    tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
-        (vfl.solvers.iterates.convergence), and return the current iterate. None takes 1e-9, but never stops early if the
-        number of steps is given. With privacy `tol` must be None: the number of steps must not depend on data.
-    iterate : result of an outer round: the 'last' θ of the round, or the 'average' of all θ in the round (as in the paper).
-        With 'tail' the run ends with the average over its last half.
-    sweep : 'party' sends one message per party and pass, and orders a pass by party. 'visit' sends one message for
-        consecutive blocks of one party, in the order drawn. 'block' sends one block per message, and parties see only
-        residuals.
     seed : public seed for the order of blocks.
+    details : all other options, for studies (`Details`). None lets public rules decide them.
     """
 
     name: ClassVar[str] = "SkGD"
@@ -355,8 +334,8 @@ class SkGD(BlockOptions):
     def __post_init__(self) -> None:
         Solver.__post_init__(self)
         require_options(self)
-        if self.shares == Shares():  # equal solvers must have equal digests
-            object.__setattr__(self, "shares", None)
+        if self.details == Details():  # equal solvers must have equal digests
+            object.__setattr__(self, "details", None)
 
     def resolve(self, problem: Problem) -> Self:
         """Return a copy of the solver with every option decided from public facts (vfl.solvers.skgd)."""
@@ -511,7 +490,7 @@ class SkGD(BlockOptions):
 
     def _begins(self, problem: Problem) -> bool:
         """Return True if, by public facts, the run starts at a nonzero model. All runs of a plan then send the same queries."""
-        return begins(problem, self.label_share) or problem.start is not None
+        return begins(problem, self.label_share or 0.0) or problem.start is not None
 
     def pieces(self, problem: Problem) -> tuple[Gram, ...]:
         """Return the queries for the matrix of products of unscaled columns; () for a run without products."""
@@ -552,14 +531,15 @@ class CD(SkGD):
     """
 
     step_size: float | None = option(require_positive, 1.0)
-    iterate: str | None = option(one_of(ITERATES), "last")
 
     name: ClassVar[str] = "CD"
     block_size: ClassVar[int] = 1  # type: ignore[misc]  # no options, since a block is one coordinate
-    tau: ClassVar[None] = None  # type: ignore[misc]
-    parallel: ClassVar[int] = 1  # type: ignore[misc]
-    noise_geometry: ClassVar[str] = "scaled"  # type: ignore[misc]
     joint: ClassVar[bool] = False  # type: ignore[misc]
+
+    @property
+    def iterate(self) -> str:
+        """Result of an outer round, by default the last model of the round."""
+        return self.decided.iterate or "last"
 
     def __post_init__(self) -> None:
         if self.sampling in ("nice", "full"):
@@ -567,6 +547,8 @@ class CD(SkGD):
                 f"CD: sampling={self.sampling!r} moves several coordinates at once: use SkGD, or one of shuffled, cyclic, "
                 "uniform, importance"
             )
+        if alone := [name for name in OF_BLOCKS if getattr(self.decided, name) != getattr(Details(), name)]:
+            raise SpecificationError(f"CD moves one coordinate at a time: leave {alone[0]} out of details, or use SkGD")
         SkGD.__post_init__(self)
 
     def remark(self, problem: Problem, resolved: Self) -> str:

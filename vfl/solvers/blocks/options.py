@@ -1,9 +1,10 @@
-"""Options of block coordinate descent, and the shares of its budget."""
+"""Options of block coordinate descent."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 from vfl.base.arguments import (
     CLIP,
@@ -43,9 +44,30 @@ def clip_or_rule(argument: str, clip: float | str) -> float | str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Record cap and shares of μ², for studies. Public rules decide fields that are None (vfl.solvers.rules.record_defaults).
+class Details:
+    """Options of SkGD and CD for studies. Public rules decide fields that are None (vfl.solvers.rules).
 
+    tau : number of blocks that sampling='nice' draws.
+    parallel : number of different parties whose blocks may move at once, from the same margins. The draws of a pass are then
+        joined into fewer rounds; which blocks are drawn does not change.
+    local_passes : number of passes that a party makes over its own columns per message, before the next party moves. They need
+        clip='record' and cost as much as if they were made one message each. None takes several under a record cap if passes
+        and blocks are left open and the run would otherwise take more than 40 passes (`record_defaults.local_passes`).
+    outer_rounds, inner_rounds : T and K of the paper. K counts the draws of blocks in one outer round. Xw is rebuilt at the
+        start of every outer round.
+    reserve_passes : passes reserved for repeats, with clip='record'. A run that loses an answer, or is resumed, charges one
+        more pass, since earlier releases may have been made. Without reserve passes, such a run omits its last passes.
+    noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
+        'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
+    momentum : β of joint steps, at most ½, the default: a step goes on from the move of the step before, at no cost in budget.
+    tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
+        (vfl.solvers.iterates.convergence), and return the current iterate. None takes 1e-9, but never stops early if the
+        number of steps is given. With privacy `tol` must be None: the number of steps must not depend on data.
+    iterate : result of an outer round: the 'last' θ of the round, or the 'average' of all θ in the round (as in the paper).
+        With 'tail' the run ends with the average over its last half.
+    sweep : 'party' sends one message per party and pass, and orders a pass by party. 'visit' sends one message for
+        consecutive blocks of one party, in the order drawn. 'block' sends one block per message, and parties see only
+        residuals.
     record_clip : record cap C, divided by √p, in units of √M_j, for clip='record'.
     early_share : share of the passes' μ² for the first 30 % of the passes, under clip='record'. The tail average omits these
         first passes. 0 gives every pass the same share.
@@ -60,6 +82,17 @@ class Shares:
         the typical spread. 0 releases no statistics.
     """
 
+    tau: int | None = None
+    parallel: int = option(whole(), 1)
+    local_passes: int | None = option(whole(), None)
+    outer_rounds: int | None = option(whole(), None)
+    inner_rounds: int | None = option(whole(), None)
+    reserve_passes: int = option(whole(0), 0)
+    noise_geometry: str = option(one_of(GEOMETRIES), "scaled")
+    momentum: float | None = option(number(lambda β: 0.0 <= β <= 1.0, "must lie between 0 and ½"), None)
+    tol: float | None = option(TOLERANCE, None)
+    iterate: str | None = option(one_of(ITERATES), None)
+    sweep: str = option(one_of(SWEEPS), "party")
     record_clip: float | None = option(number(lambda clip: 1e-90 <= clip <= 1e90, "must be positive and finite"), None)
     early_share: float | None = option(SHARE, None)
     residual_share: float | None = option(SHARE, None)
@@ -67,34 +100,37 @@ class Shares:
     label_share: float | None = option(SHARE, None)
 
     def __post_init__(self) -> None:
-        check_options(self, "Shares: ")
+        check_options(self, "details: ")
+
+
+_DETAILS = that(lambda value: isinstance(value, Details), "must be vfl.solvers.Details(...)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockOptions(Solver):
-    """Options of SkGD and CD, and what follows from them alone. `SkGD` documents the fields."""
+    """Options of SkGD and CD, and what follows from them alone. `SkGD` documents the fields.
+
+    Each field of `Details` is an attribute, too.
+    """
 
     block_size: int | None = option(whole(), None)
     sampling: str = "shuffled"
-    tau: int | None = None
-    parallel: int = option(whole(), 1)
     passes: int | None = option(whole(), None)
-    local_passes: int | None = option(whole(), None)
-    outer_rounds: int | None = option(whole(), None)
-    inner_rounds: int | None = option(whole(), None)
     clip: float | str | None = option(clip_or_rule, None)
-    reserve_passes: int = option(whole(0), 0)
-    shares: Shares | None = option(
-        that(lambda value: isinstance(value, Shares), "must be vfl.solvers.Shares(...)"), None
-    )
-    noise_geometry: str = option(one_of(GEOMETRIES), "scaled")
     step_size: float | None = option(require_positive, None)
-    momentum: float | None = option(require_number, None)
     joint: bool | None = option(flag, None)
-    tol: float | None = option(TOLERANCE, None)
-    iterate: str | None = option(one_of(ITERATES), None)
-    sweep: str = option(one_of(SWEEPS), "party")
     seed: int = 0
+    details: Details | None = option(_DETAILS, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in OF_DETAILS:
+            raise AttributeError(f"{type(self).__name__} has no option {name!r}")
+        return getattr(self.decided, name)
+
+    def changed(self, **options: Any) -> Self:
+        """Return a copy with other options, among them fields of `Details`."""
+        inner = {name: options.pop(name) for name in OF_DETAILS if name in options}
+        return replace(self, details=replace(self.decided, **inner), **options)
 
     @property
     def sequential(self) -> bool:
@@ -122,16 +158,14 @@ class BlockOptions(Solver):
         return self.sampling == "importance" or self.noise_geometry == "isotropic" or self.clip == BOUNDS
 
     @property
-    def decided(self) -> Shares:
-        """Record cap, and the share of μ² that each kind of release spends. In a resolved solver all of these are set."""
-        return self.shares or Shares()
-
-    @property
-    def label_share(self) -> float:
-        """Share of μ² for label statistics, which decide where the intercept starts; 0 until a rule has decided."""
-        return self.decided.label_share or 0.0
+    def decided(self) -> Details:
+        """The details. In a resolved solver all of them are set."""
+        return self.details or Details()
 
     @property
     def by_pass(self) -> bool:
         """True if a pass is charged as one release."""
         return self.clip == RECORD
+
+
+OF_DETAILS = tuple(f.name for f in fields(Details))
