@@ -958,7 +958,7 @@ penalties = st.one_of(
 )
 counts = st.none() | st.integers(1, 1000)
 solvers = st.builds(
-    vfl.SkGD,
+    vfl.SkGD().changed,
     block_size=counts,
     sampling=st.sampled_from(["shuffled", "cyclic", "uniform", "importance", "full"]),
     passes=counts,
@@ -968,16 +968,16 @@ solvers = st.builds(
     sweep=st.sampled_from(["party", "visit", "block"]),
     seed=st.integers(0, 2**63 - 1),
 ) | st.one_of(
-    st.builds(vfl.SkGD, sampling=st.just("nice"), tau=st.integers(1, 9), inner_rounds=counts),
+    st.builds(vfl.SkGD().changed, sampling=st.just("nice"), tau=st.integers(1, 9), inner_rounds=counts),
     st.builds(
-        vfl.SkGD,
+        vfl.SkGD().changed,
         parallel=st.integers(1, 9),
         clip=st.just("bounds"),
         noise_geometry=st.sampled_from(["scaled", "isotropic"]),
         iterate=st.sampled_from(["last", "average", "tail"]),
         tol=st.none() | st.floats(0, 0.5),
     ),
-    st.builds(vfl.solvers.CD, passes=counts, tol=st.none() | st.floats(0, 0.5)),
+    st.builds(vfl.solvers.CD().changed, passes=counts, tol=st.none() | st.floats(0, 0.5)),
     st.builds(
         vfl.solvers.GCD,
         rule=st.sampled_from(["GS-s", "GS-q", "GS-r"]),

@@ -37,7 +37,7 @@ SKGD = [
 SOLVERS: dict[str, Any] = {
     "SkGD": st.sampled_from(SKGD).flatmap(
         lambda kept: st.builds(
-            vfl.SkGD,
+            vfl.SkGD().changed,
             **{k: st.just(v) for k, v in kept.items()},
             passes=st.just(2),
             block_size=st.sampled_from([1, 2]),

@@ -14,7 +14,6 @@ from vfl.base.arguments import (
     number,
     one_of,
     option,
-    require_number,
     require_positive,
     that,
     whole,
@@ -130,7 +129,8 @@ class BlockOptions(Solver):
     def changed(self, **options: Any) -> Self:
         """Return a copy with other options, among them fields of `Details`."""
         inner = {name: options.pop(name) for name in OF_DETAILS if name in options}
-        return replace(self, details=replace(self.decided, **inner), **options)
+        details = options.pop("details", self.details) or Details()
+        return replace(self, details=replace(details, **inner), **options)
 
     @property
     def sequential(self) -> bool:
