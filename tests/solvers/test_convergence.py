@@ -40,10 +40,6 @@ def given(solver: Any) -> str:
     )
 
 
-def stopping(solver: Any, tol: float | None) -> Any:
-    return solver.changed(tol=tol) if isinstance(solver, vfl.SkGD) else replace(solver, tol=tol)
-
-
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 @pytest.mark.parametrize("solver", SOLVERS, ids=given)
 def test_it_stops_at_the_optimum_and_before_the_last_pass(solver: Any, loss: str) -> None:
@@ -59,7 +55,7 @@ def test_it_stops_at_the_optimum_and_before_the_last_pass(solver: Any, loss: str
 def test_a_larger_tolerance_stops_earlier_and_farther_from_the_optimum(solver: Any) -> None:
     far = []
     for tol in (1e-2, 1e-5, 1e-8):
-        made, outcome = drive(job(stopping(solver, tol)))
+        made, outcome = drive(job(solver.changed(tol=tol)))
         far.append((len(made), -abs(outcome.w - optimum("logistic")).max()))
     assert far == sorted(far)
     assert far[0][0] < far[1][0] < far[2][0]
@@ -108,7 +104,7 @@ def test_labels_far_from_0_do_not_make_coordinates_rough() -> None:
 def test_a_private_run_never_stops_because_of_its_data(solver: Any) -> None:
     with pytest.raises(PrivacyError, match=f"{solver.name}: tol makes the number of steps depend on data"):
         plan(job(solver, epsilon=1.0), 300)
-    left_out = plan(job(stopping(solver, None), epsilon=1.0), 300).solver
+    left_out = plan(job(solver.changed(tol=None), epsilon=1.0), 300).solver
     assert left_out.tol is None
 
 
@@ -117,7 +113,7 @@ def test_a_private_run_makes_all_its_rounds_on_data_that_need_none(solver: Any) 
     """The zero model fits the labels: without privacy the same job stops at once."""
     counts = []
     for epsilon in (1.0, None):
-        spec = job(solver if epsilon else stopping(solver, 1e-9), "squared", epsilon=epsilon)
+        spec = job(solver if epsilon else solver.changed(tol=1e-9), "squared", epsilon=epsilon)
         spec = replace(spec, bounds={**spec.bounds, "y": (-6, 6)})
         seen: list[object] = []
         table = dict.fromkeys((*COLUMNS, "y"), np.zeros(300))
@@ -131,7 +127,7 @@ def test_a_private_run_makes_all_its_rounds_on_data_that_need_none(solver: Any) 
 @pytest.mark.parametrize("kind", [vfl.SkGD, vfl.solvers.CD, vfl.solvers.GCD, vfl.solvers.GD])
 def test_invalid_tolerances_are_refused(kind: Any, tol: float) -> None:
     with pytest.raises(SpecificationError, match="tol must be None or a number from 0 to 1"):
-        stopping(kind(), tol)
+        kind().changed(tol=tol)
 
 
 def test_a_slope_is_not_a_move() -> None:

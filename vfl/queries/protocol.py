@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from vfl.base.arguments import check_options
@@ -70,6 +70,15 @@ class Solver(Protocol):
     takes_terms: ClassVar[bool] = False
     weighs: ClassVar[bool] = True
     penalises_intercept: ClassVar[bool] = False
+
+    @property
+    def option_names(self) -> frozenset[str]:
+        """Names of all options."""
+        return frozenset(f.name for f in fields(self))  # type: ignore[arg-type]
+
+    def changed(self, **options: Any) -> Self:
+        """Return a copy with other options."""
+        return replace(self, **options)  # type: ignore[type-var]
 
     def __post_init__(self) -> None:
         """Check each option by itself."""

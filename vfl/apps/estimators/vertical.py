@@ -29,7 +29,6 @@ from vfl.launch.train import stream
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.solvers import SOLVERS, SkGD
-from vfl.solvers.blocks.options import OF_DETAILS, BlockOptions
 from vfl.solvers.iterates.convergence import STILL
 
 if TYPE_CHECKING:
@@ -265,9 +264,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         solver: Any = SkGD() if self.solver is None else self.solver
         if type(solver) not in SOLVERS.values():
             raise SpecificationError(f"solver is None or a solver such as vfl.SkGD(...), not {solver!r}")
-        options = {f.name for f in dataclasses.fields(solver)} | (
-            {*OF_DETAILS} if isinstance(solver, BlockOptions) else set()
-        )
+        options = solver.option_names
         changes: dict[str, Any] = {}
         if self.max_iter is not None:
             if "passes" not in options:
@@ -283,9 +280,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             changes["tol"] = STILL  # without a tolerance a solver would make all of its given passes, and never tell
         if self.random_state is not None and "seed" in options:
             changes["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
-        chosen: Solver = (
-            solver.changed(**changes) if isinstance(solver, BlockOptions) else dataclasses.replace(solver, **changes)
-        )
+        chosen: Solver = solver.changed(**changes)
         return chosen
 
     def _run(self, job: Job, sources: Mapping[str, Any]) -> tuple[Result, int]:

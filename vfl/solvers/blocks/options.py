@@ -126,6 +126,11 @@ class BlockOptions(Solver):
             raise AttributeError(f"{type(self).__name__} has no option {name!r}")
         return getattr(self.decided, name)
 
+    @property
+    def option_names(self) -> frozenset[str]:
+        """Names of all options, among them the fields of `Details`."""
+        return frozenset((*(f.name for f in fields(self)), *OF_DETAILS))
+
     def changed(self, **options: Any) -> Self:
         """Return a copy with other options, among them fields of `Details`."""
         inner = {name: options.pop(name) for name in OF_DETAILS if name in options}
