@@ -36,7 +36,9 @@ TRIED: dict[str, Any] = {
     "SkGD-bounds": vfl.SkGD(passes=2, clip="bounds"),
     "SkGD-record": vfl.SkGD(passes=2, block_size=1, clip="record"),
     "SkGD-record-local": vfl.SkGD(passes=6, details=vfl.solvers.Details(local_passes=3), block_size=1, clip="record"),
-    "SkGD-record-parallel": vfl.SkGD(passes=2, block_size=1, clip="record", details=vfl.solvers.Details(parallel=2, sweep="visit")),
+    "SkGD-record-parallel": vfl.SkGD(
+        passes=2, block_size=1, clip="record", details=vfl.solvers.Details(parallel=2, sweep="visit")
+    ),
     "CD": vfl.solvers.CD(passes=2),
     "CD-record": vfl.solvers.CD(passes=2, clip="record"),
     "GCD": vfl.solvers.GCD(rounds=4),

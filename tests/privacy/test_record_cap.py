@@ -537,7 +537,13 @@ def test_a_run_charges_one_event_a_pass(sweep: str, parallel: int) -> None:
 def test_a_run_charges_one_event_for_all_passes_of_a_message() -> None:
     """12 passes in rounds of 4 take 3 charges and 3 messages per party. A lost answer takes the charge of another round."""
     for reserve_passes, lost in ((0, 0), (0, 1), (1, 1)):
-        spec = job(vfl.SkGD(clip="record", passes=12, details=vfl.solvers.Details(local_passes=4), details=vfl.solvers.Details(reserve_passes=reserve_passes)))
+        spec = job(
+            vfl.SkGD(
+                clip="record",
+                passes=12,
+                details=vfl.solvers.Details(local_passes=4, reserve_passes=reserve_passes),
+            )
+        )
         events, outcome = drive(Lossy(spec, times=lost, at=7, moment="after"), WAIT)
         visits = [r for r in events if getattr(r, "kind", "") == "Descend"]
         assert lost or len(visits) == len(spec.partition.parties) * 3

@@ -254,6 +254,9 @@ def test_noisy_runs_take_half_of_the_passes_at_the_same_charge() -> None:
     """Not for a last iterate, whose noise is not averaged."""
     spec = setting.job(vfl.SkGD(), "logistic", epsilon=1.0, intercept=True)
     spec = replace(spec, privacy=replace(spec.privacy, noise=None))
-    ours, last = vfl.plan(spec, 1_500), vfl.plan(replace(spec, solver=vfl.SkGD(details=vfl.solvers.Details(iterate="last"))), 1_500)
+    ours, last = (
+        vfl.plan(spec, 1_500),
+        vfl.plan(replace(spec, solver=vfl.SkGD(details=vfl.solvers.Details(iterate="last"))), 1_500),
+    )
     assert ours.round_trips < 0.8 * last.round_trips
     assert ours.epsilon == pytest.approx(last.epsilon, rel=1e-6)

@@ -48,7 +48,9 @@ def test_a_long_run_says_why(options, why):
 
 def test_passes_within_a_party_are_passes():
     """Passes count as such, steps follow from all of them, and 12 of them in rounds of 4 take 3 messages per party."""
-    one, four = (plan(job(solver=vfl.SkGD(passes=12, details=vfl.solvers.Details(local_passes=k))), 20_000) for k in (1, 4))
+    one, four = (
+        plan(job(solver=vfl.SkGD(passes=12, details=vfl.solvers.Details(local_passes=k))), 20_000) for k in (1, 4)
+    )
     assert one.solver.step_size == four.solver.step_size
     assert one.round_trips - four.round_trips == 2 * (12 - 3) + (one.solver.outer_rounds - four.solver.outer_rounds)
     assert one.epsilon == pytest.approx(four.epsilon, rel=1e-9)
@@ -67,7 +69,9 @@ def test_options_that_do_not_go_with_local_passes_are_refused(options):
 
 
 def test_on_shares_a_column_is_opened_once_per_pass():
-    spec = job(trust="secure", loss="logistic", solver=vfl.SkGD(details=vfl.solvers.Details(local_passes=3), joint=False))
+    spec = job(
+        trust="secure", loss="logistic", solver=vfl.SkGD(details=vfl.solvers.Details(local_passes=3), joint=False)
+    )
     with pytest.raises(SpecificationError, match="leave local_passes out"):
         plan(spec, 2_000)
     assert plan(replace(spec, solver=vfl.SkGD(joint=False, passes=60)), 2_000).solver.local_passes == 1
