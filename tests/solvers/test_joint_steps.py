@@ -245,7 +245,7 @@ def test_problems_that_the_model_does_not_describe_are_refused(changes: dict[str
 )
 def test_momentum_is_of_joint_steps_alone(options: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
-        vfl.SkGD(**options)
+        vfl.SkGD().changed(**options)
     with pytest.raises(SpecificationError, match="only joint steps"):
         vfl.plan(setting.job(vfl.SkGD(details=vfl.solvers.Details(momentum=0.2)), epsilon=2.0), 1_000)
 

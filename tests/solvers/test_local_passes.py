@@ -65,7 +65,7 @@ def test_passes_within_a_party_are_passes():
 )  # fmt: skip
 def test_options_that_do_not_go_with_local_passes_are_refused(options):
     with pytest.raises(VflError, match="local_passes=3"):
-        vfl.SkGD(details=vfl.solvers.Details(local_passes=3), **options)
+        vfl.SkGD().changed(local_passes=3, **options)
 
 
 def test_on_shares_a_column_is_opened_once_per_pass():
