@@ -60,7 +60,7 @@ def test_passes_within_a_party_are_passes():
     "options",
     [
         {"sampling": "uniform"}, {"parallel": 2}, {"sweep": "block"}, {"sweep": "visit"}, {"iterate": "last"},
-        {"momentum": 0.3}, {"joint": True}, {"clip": 1.0}, {"clip": "coordinate"},
+        {"joint": True}, {"clip": 1.0}, {"clip": "coordinate"},
     ],
 )  # fmt: skip
 def test_options_that_do_not_go_with_local_passes_are_refused(options):
