@@ -49,6 +49,11 @@ SKGD = vfl.SkGD(passes=2, clip="coordinate")
 JOBS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "visits": (SKGD, "logistic", {}),
     "a pass under a record cap": (vfl.SkGD(passes=2, clip="record"), "logistic", {}),
+    "single blocks": (
+        vfl.SkGD(passes=2, clip="record", details=vfl.solvers.Details(sweep="block")),
+        "squared",
+        {},
+    ),
     "sums of all parties": (vfl.solvers.GD(passes=2), "logistic", {}),
     "disjoint batches": (vfl.solvers.SGD(passes=1, sampling="disjoint", batch_size=8), "logistic", {}),
     "secret samples": (vfl.solvers.SGD(passes=1, sampling="poisson", batch_size=8), "logistic", {}),
