@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -94,6 +95,8 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LEAST", "SETTLED"):
         monkeypatch.setattr(intervals, name, 0.0)
     monkeypatch.setattr(products, "LONGER", 1e-3)
+    monkeypatch.setattr(products, "AMPLE", math.inf)  # no longer bound
+    monkeypatch.setattr(products, "FAINTEST", 1e-9)  # no damped columns
     monkeypatch.setattr(correlations, "LONGER", 1e-3)
     monkeypatch.setattr(correlations, "SHARE", 0.9)  # so that the passes' charge hides nothing
     monkeypatch.setattr(record_defaults, "declines_joint_steps", lambda problem, noise, messages: "")
@@ -149,6 +152,22 @@ def test_intervals_of_weighted_counts_lose_no_more_than_the_charges() -> None:
     assert found.raised == (None, None)
     assert found.complaints == ()
     assert 0 < found.path <= found.charged
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_products_of_damped_rows_are_weighed_by_the_norms_of_these_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that follow from shorter rows than those multiplied are found."""
+    true = products.pieces_of
+    monkeypatch.setattr(products, "damping", lambda problem, known, event: np.full(problem.layout.n_coordinates, 0.5))
+
+    def undamped(problem: Any, rows: Any, weighting: Any, event: Any) -> Any:
+        longer = {q: (block, centre, 2.0 * scale) for q, (block, centre, scale) in rows.items()}
+        return true(problem, longer if weighting.damped else rows, weighting, event)
+
+    honest = compare(with_intervals("squared"), *crossed(), run=train, seed=WITHIN)
+    assert honest.complaints == ()
+    monkeypatch.setattr(products, "pieces_of", undamped)
+    assert compare(with_intervals("squared"), *crossed(), run=train, seed=WITHIN).complaints
 
 
 @pytest.mark.usefixtures("anywhere")

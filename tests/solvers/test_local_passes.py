@@ -83,3 +83,23 @@ def test_local_passes_make_up_for_parallel_columns_of_a_party():
     case = Case(whole.name, whole.job, whole.table.slice(0, 8_000))
     few, local = (np.mean(case.errors(range(1, 4), passes=40 * k, local_passes=k, early_share=0.15)) for k in (1, 5))
     assert local < 0.7 * few
+
+
+def test_outer_rounds_do_not_divide_a_pass():
+    """The second part of a divided pass would take a second charge, which no plan has."""
+    rounds = 3
+    given = vfl.SkGD(passes=20, details=vfl.solvers.Details(local_passes=4, outer_rounds=rounds))
+    found = plan(job(solver=given), 20_000).solver
+    draws = 4 * 7  # six columns and the intercept
+    assert (found.outer_rounds, found.inner_rounds) == (rounds, 2 * draws)
+    divided = vfl.SkGD(details=vfl.solvers.Details(local_passes=4, outer_rounds=rounds, inner_rounds=draws + 9))
+    with pytest.raises(SpecificationError, match=f"multiple of {draws}"):
+        plan(job(solver=divided), 20_000)
+
+
+def test_a_run_with_outer_rounds_makes_all_of_its_passes():
+    given = vfl.SkGD(passes=20, details=vfl.solvers.Details(local_passes=4, outer_rounds=3))
+    whole = correlated("within parties, squared", 10.0)
+    spec = replace(whole.job, solver=given)
+    result = vfl.train(spec, whole.table.slice(0, 2_000), at="inprocess")
+    assert result.certificate.epsilon == pytest.approx(plan(spec, 2_000).epsilon)

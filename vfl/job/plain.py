@@ -47,4 +47,7 @@ def _numbers(value: Any) -> Any:
         return [_numbers(item) for item in value]
     if isinstance(value, bool):
         return value
+    if isinstance(value, numbers.Integral):
+        whole = int(value)  # doubles would write different large integers alike
+        return float(whole) if whole.bit_length() < 1024 and int(float(whole)) == whole else whole
     return float(value) if isinstance(value, numbers.Real) else value

@@ -103,10 +103,19 @@ def resolved(given: Own, problem: Problem) -> Own:
     if given.inner_rounds is None:
         passes = -(-given.passes // solver.turns) if given.passes else _default_passes(solver, problem)
         outer = given.outer_rounds or defaults.outer_rounds(passes)
-        inner = -(-passes * Walk(solver, problem, Curvature.flat(problem)).draws_a_pass // outer)
+        draws = Walk(solver, problem, Curvature.flat(problem)).draws_a_pass
+        inner = -(-passes * draws // outer) if solver.turns == 1 else -(-passes // outer) * draws
         solver = solver.changed(passes=None, outer_rounds=outer, inner_rounds=inner)
     else:
         solver = solver.changed(outer_rounds=given.outer_rounds or 1)
+        draws = Walk(solver, problem, Curvature.flat(problem)).draws_a_pass
+        if (
+            solver.turns > 1 and solver.outer_rounds != 1 and given.inner_rounds % draws
+        ):  # the second part is a new charge
+            raise SpecificationError(
+                f"{solver.name}: local_passes={solver.local_passes} needs outer rounds of whole passes, {draws} draws each: "
+                f"make inner_rounds a multiple of {draws}, or leave it out"
+            )
     solver = solver.changed(
         iterate=given.iterate or defaults.iterate(problem),
         tol=tolerance(given.name, problem, given.tol, limited=(given.passes or given.inner_rounds) is not None),

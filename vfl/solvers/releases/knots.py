@@ -202,8 +202,9 @@ def support_of(counts: Vector, edges: Vector, sigma: float) -> tuple[int, int]:
     cells, total = last - first, float(running[-1])
     slack = np.minimum(SLACK * sigma * np.sqrt(cells * (m - cells) / m), BLUR * total) + 1e-9 * abs(total)
     fits = (running[last] - running[first] >= total - slack) | (cells == m)
-    best = np.argmin(np.where(fits, edges[last] - edges[first], math.inf))
-    width = edges[last[best]] - edges[first[best]]
+    widths = edges[last] - edges[first]
+    best = np.argmin(np.where(fits & (widths > 0.0), widths, math.inf))  # cells may have width 0
+    width = widths[best]
     return (int(first[best]), int(last[best])) if WIDE * width <= edges[-1] - edges[0] else (0, m)
 
 
