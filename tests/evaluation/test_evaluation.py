@@ -39,7 +39,7 @@ from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import resume
 from vfl.measures import estimates
-from vfl.measures.confusion import loss_of_outcomes, of_outcomes
+from vfl.measures.confusion import FN, TP, mean_loss, of_outcomes
 from vfl.measures.inquiries import EDGES, HeldOut
 from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import GaussianAccountant
@@ -215,7 +215,12 @@ def test_a_tally_refuses_noise_for_a_smaller_sensitivity() -> None:
 
 def outcomes(released: np.ndarray, statistic: Outcomes, n: int, sigma: float) -> dict[str, estimates.Estimate]:
     found = of_outcomes(released, statistic, n, sigma).measures()
-    return found | {"loss": loss_of_outcomes(released, statistic, n, sigma)}
+    base = estimates.constant_loss(statistic, positives_of(released, statistic, n) / n)
+    return found | {"loss": mean_loss(released, statistic, n, sigma, base)}
+
+
+def positives_of(released, statistic, n):
+    return float(of_outcomes(released, statistic, n, 0.0).possible[[FN, TP]].sum())
 
 
 class TestEstimates:
@@ -351,7 +356,7 @@ class TestEstimates:
         for _ in range(runs):
             noisy = [s(v, y) * GRID + sigma * rng.normal(size=s.dimension) for s in (first, second)]
             found = outcomes(noisy[0], first, len(v), sigma)
-            about = estimates.positives_of(noisy[0], first, len(v))
+            about = positives_of(noisy[0], first, len(v))
             found |= estimates.scores(noisy[1], len(v), sigma, about, sigma)
             for name, estimate in found.items():
                 noise = math.sqrt(estimate.error**2 - exact[name].error ** 2)
@@ -408,11 +413,11 @@ class TestEstimates:
             noisy = [np.append(cells, n / 3.0), bins.astype(float), rng.uniform(0, n, 6)]
             noisy = [sums + sigma * rng.normal(size=sums.size) for sums in noisy]
             found = outcomes(noisy[0], first, n, sigma)
-            found |= estimates.scores(noisy[1], n, sigma, estimates.positives_of(noisy[0], first, n), sigma)
+            found |= estimates.scores(noisy[1], n, sigma, positives_of(noisy[0], first, n), sigma)
             assert all(0 <= found[name].value <= 1 for name in set(found) - {"loss"})
             found |= estimates.residuals(noisy[2], second, n, sigma)
             assert all(math.isfinite(e.value) and e.error >= 0 for e in found.values())
-            assert 0 < estimates.base_rate(estimates.positives_of(noisy[0], first, n), n) < 1
+            assert 0 < estimates.base_rate(positives_of(noisy[0], first, n), n) < 1
 
     @pytest.mark.parametrize("noisy", [[3.0, -9.0, 1.0], [0.0, 0.0, 0.0], [-5.0, -6.0, -7.0], [1e9, 0.0, -1e9]])
     def test_the_nearest_counts(self, noisy: list[float]) -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.base.holdout import Side
-from vfl.measures import estimates
-from vfl.measures.estimates import Estimate
+from vfl.measures.confusion import mean_loss, of_outcomes
 from vfl.measures.inquiries import NOISED, PUBLIC, SHARES, UNNOISED, HeldOut, event_of, tally
 from vfl.queries.statistics import GRID, CellsAndLoss, on_simplex, weight, wrong
 
 if TYPE_CHECKING:
     from vfl.base.types import Integers, Vector
+    from vfl.measures.estimates import Estimate
     from vfl.privacy.events import Gaussian
     from vfl.queries.protocol import Exchange
 
@@ -108,25 +108,11 @@ def measured(
 
     released : (2K + 1,) noisy sums. sigma : standard deviation of the noise of each sum; 0 without noise.
     """
-    a, b = (step * GRID for step in statistic.steps)
-    noise, K = sigma / a, statistic.classes
-    cells = on_simplex(released[:-1] / a, n_records).reshape(K, 2)
-    shares, accuracy = cells.sum(axis=1) / n_records, float(cells[:, 1].sum()) / n_records
-    # Accuracy sums half of the cells. The sum of all 2K cells is public, which halves the variance of the K noises.
-    noise_of_mean = noise * math.sqrt(K / 2.0) / n_records
-    error = estimates.share_error(accuracy, noise_of_mean, n_records)
-    raw = estimates.centred(released[:-1] / a, n_records).reshape(K, 2)
-    within = estimates.mean_interval(float(raw[:, 1].sum()) / n_records, noise_of_mean, n_records)
-    accuracy = min(max(accuracy, 0.0), 1.0)
-    found = {
-        "accuracy": Estimate(accuracy, error, baseline=float(shares.max()), within=estimates.around(accuracy, within))
-    }
-    loss = estimates.bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
-    base = constant_loss(statistic, released, n_records)
-    found["loss"] = replace(loss, baseline=base, best=0.0, cap=statistic.cap)
-    for name, (missed, right), own in zip(classes, cells, raw, strict=True):
-        count = float(missed + right)
-        if count > max(estimates.SEEN * noise, 0.5):
-            own_counts = float(own[1]), float(own[0])
-            found[f"recall[{name}]"] = estimates.share_of(float(right), count, own_counts, noise, 2 * K)
+    cells, K = of_outcomes(released, statistic, n_records, sigma), statistic.classes
+    base = float(cells.possible.reshape(K, 2).sum(axis=1).max()) / n_records
+    found = {"accuracy": replace(cells.mean([0.0, 1.0] * K), baseline=base)}
+    found["loss"] = mean_loss(released, statistic, n_records, sigma, constant_loss(statistic, released, n_records))
+    for k, name in enumerate(classes):
+        if (recall := cells.rate(2 * k + 1, 2 * k)) is not None:
+            found[f"recall[{name}]"] = recall
     return found

@@ -23,13 +23,11 @@ from vfl.measures.estimates import (
     Estimate,
     around,
     bounded_mean,
-    constant_loss,
     mean_interval,
     rough,
     scaled,
     share_error,
     share_interval,
-    share_of,
 )
 from vfl.queries.statistics import CELLS, GRID, on_simplex
 
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
     from vfl.base.types import Vector
     from vfl.measures.estimates import Histogram
-    from vfl.queries.statistics import Outcomes
+    from vfl.queries.statistics import CellsAndLoss
 
 NAMES = ("tn", "fp", "fn", "tp")
 """True and false negatives and positives, in the order of the counts."""
@@ -61,8 +59,8 @@ def width_of(tests: int) -> float:
 class Confusion:
     """Noisy counts of records by label and prediction. The sum of the true counts is the number of records, which is public.
 
-    noisy : (4,) in the order of NAMES, with noise N(0, bins·sigma²). bins : (4,) number of released counts that each of the
-        four entries sums.
+    noisy : (s,) with noise N(0, bins·sigma²): with two classes s = 4, in the order of NAMES, else any cells whose shares and
+        rates are of interest. bins : (s,) number of released counts that each entry sums.
     width : half-width of an interval, in standard deviations.
     """
 
@@ -82,23 +80,23 @@ class Confusion:
 
     @property
     def raw(self) -> Vector:
-        """Return the counts (4,), each shifted in proportion to its variance so that their sum is n. Some may be negative."""
+        """Return the counts (s,), each shifted in proportion to its variance so that their sum is n. Some may be negative."""
         bins = np.array(self.bins)
         return np.asarray(np.array(self.noisy) + (self.n_records - sum(self.noisy)) * bins / bins.sum())
 
     @property
     def possible(self) -> Vector:
-        """Return the nearest nonnegative counts (4,) with the public sum."""
+        """Return the nearest nonnegative counts (s,) with the public sum."""
         return on_simplex(np.array(self.noisy), self.n_records)
 
     def noise(self, weights: Sequence[float]) -> float:
-        """Return the standard deviation of the noise of a weighted sum of `raw`. weights : (4,)."""
+        """Return the standard deviation of the noise of a weighted sum of `raw`. weights : (s,)."""
         a, k = np.array(weights, dtype=float), np.array(self.bins, dtype=float)
         return self.sigma * math.sqrt(max(float(a * a @ k) - float(a @ k) ** 2 / float(k.sum()), 0.0))
 
     def share(self, *cells: int) -> Estimate:
         """Return the share of all records that lie in the named cells."""
-        return self.mean([float(k in cells) for k in range(CELLS)])
+        return self.mean([float(k in cells) for k in range(len(self.bins))])
 
     def mean(self, weights: Sequence[float]) -> Estimate:
         """Return the mean of a quantity whose value is weights[k], in [0, 1], for each record in cell k."""
@@ -117,10 +115,10 @@ class Confusion:
         counts, raw = self.possible, self.raw
         count = float(counts[hits] + counts[misses])
         seen = count if known is None else min(max(known, 0.0), float(self.n_records))
-        if not (count > 0.0 and seen > SEEN * self.noise([float(k in (hits, misses)) for k in range(CELLS)])):
+        if not (count > 0.0 and seen > SEEN * self.noise([float(k in (hits, misses)) for k in range(len(self.bins))])):
             return None
         rate = min(max(float(counts[hits]) / count, 0.0), 1.0)
-        slope = np.zeros(CELLS)
+        slope = np.zeros(len(self.bins))
         slope[[hits, misses]] = (1.0 - rate) / count, -rate / count
         error = share_error(rate, self.noise(slope.tolist()), count)
         bins = self.bins[hits], self.bins[misses]
@@ -186,19 +184,19 @@ def cheapest(histogram: Histogram, edges: Sequence[int], cost: Mapping[str, floa
     return min(edges, key=lambda edge: Confusion.at(histogram, edge, n_records).measures(cost=cost)["cost"].value)
 
 
-def of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Confusion:
+def of_outcomes(released: Vector, statistic: CellsAndLoss, n_records: int, sigma: float) -> Confusion:
     """Return the confusion matrix, computed from the first release of an evaluation.
 
-    released : (5,) noisy sums. sigma : standard deviation of the noise of each sum; 0 without noise.
+    released : (s + 1,) noisy sums, the losses last. sigma : standard deviation of the noise of each sum; 0 without noise.
     """
     a = statistic.steps[0] * GRID
-    return Confusion(tuple((released[:CELLS] / a).tolist()), (1,) * CELLS, sigma / a, n_records)
+    return Confusion(tuple((released[:-1] / a).tolist()), (1,) * (released.size - 1), sigma / a, n_records)
 
 
-def loss_of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Estimate:
-    """Return the mean clamped loss, computed from the first release of an evaluation. Arguments as for `of_outcomes`."""
-    b, positive = statistic.steps[1] * GRID, of_outcomes(released, statistic, n_records, sigma).share(FN, TP).value
-    noise, cap, base = sigma / b / n_records, statistic.cap, constant_loss(statistic, positive)
+def mean_loss(released: Vector, statistic: CellsAndLoss, n_records: int, sigma: float, base: float) -> Estimate:
+    """Return the mean clamped loss. base : loss of the best constant prediction. Other arguments as for `of_outcomes`."""
+    b, cap = statistic.steps[1] * GRID, statistic.cap
+    noise = sigma / b / n_records
     loss = bounded_mean(float(released[-1]) / b / n_records, noise, n_records, cap)
     # The noise of the counts, which give the baseline, is independent of the noise of the losses.
     return replace(loss, baseline=base, best=0.0, cap=cap, withheld=rough(base / cap, noise, n_records, best=0.0))
@@ -244,16 +242,11 @@ def calibration(histogram: Histogram, n_records: int) -> tuple[CalibrationBin, .
     if not histogram.logistic:
         return ()
     ends = (0.0, *map(histogram.shown, histogram.edges), 1.0)
-    cells = 2 * len(histogram.positive)
-    shift = (n_records - math.fsum(histogram.negative) - math.fsum(histogram.positive)) / cells
-    found = []
-    for k, (negative, positive) in enumerate(zip(histogram.negative, histogram.positive, strict=True)):
-        n, σ = negative + positive + 2.0 * shift, histogram.sigma
-        if n <= max(SEEN * math.sqrt(2.0) * σ, 1.0):
-            continue
-        share = share_of(positive + shift, n, (positive + shift, negative + shift), σ, cells)
-        found.append(CalibrationBin(ends[k], ends[k + 1], share, n))
-    return tuple(found)
+    m = len(histogram.positive)
+    cells = Confusion((*histogram.negative, *histogram.positive), (1,) * (2 * m), histogram.sigma, n_records)
+    records = cells.raw.reshape(2, m).sum(axis=0)
+    shares = ((k, cells.rate(m + k, k)) for k in range(m) if records[k] > 1.0)
+    return tuple(CalibrationBin(ends[k], ends[k + 1], own, float(records[k])) for k, own in shares if own is not None)
 
 
 def points(histogram: Histogram, n_records: int, edges: Sequence[int] | None = None) -> tuple[Point, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 from vfl.base import markup
 from vfl.base.losses import unit_deviance
 from vfl.errors import SpecificationError
-from vfl.queries.statistics import CELLS, GRID, on_simplex
+from vfl.queries.statistics import GRID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -406,13 +406,6 @@ def rough(baseline: float, noise: float, n: float, best: float = 1.0) -> bool:
     return 2.0 * WIDTH * share_error(baseline, noise, n) > abs(best - baseline)
 
 
-def share_of(hits: float, count: float, raw: tuple[float, float], sigma: float, cells: int) -> Estimate:
-    """Return the share hits/count of a shown count. raw : released hits and misses. sigma, cells : as for `share_interval`."""
-    share = min(max(hits / count, 0.0), 1.0)
-    error = share_error(share, sigma * math.hypot(1.0 - share, share) / count, count)
-    return Estimate(share, error, within=around(share, share_interval(*raw, sigma, cells, width=SELECTED)))
-
-
 def around(value: float, within: Interval) -> Interval:
     """Return an interval, extended to include the value, which the projection onto possible counts may have moved outside."""
     return min(within[0], value), max(within[1], value)
@@ -428,11 +421,6 @@ def root_of(square: Estimate) -> Estimate:
     """Return the root of a mean square. Each end of the root's interval is the root of an end of the mean square's interval."""
     low, high = (math.sqrt(end) for end in square.interval)
     return Estimate(math.sqrt(square.value), (high - low) / (2.0 * WIDTH), within=(low, high))
-
-
-def centred(noisy: Vector, total: float) -> Vector:
-    """Return noisy counts (s,), all shifted by one amount, so that their sum is `total`. Negative counts stay negative."""
-    return np.asarray(noisy + (total - noisy.sum()) / noisy.size)
 
 
 def bounded_mean(mean: float, noise: float, n_records: int, unit: float = 1.0) -> Estimate:
@@ -455,11 +443,6 @@ def constant_loss(statistic: Outcomes, share: float) -> float:
     best = int(np.argmin((1.0 - share) * lost[0] + share * lost[1]))
     negative, positive = (min(float(own[best]), statistic.cap) for own in lost)
     return (1.0 - share) * negative + share * positive
-
-
-def positives_of(released: Vector, statistic: Outcomes, n_records: int) -> float:
-    """Return the number of positive labels. The number has the noise of one cell, since the total is public."""
-    return float(on_simplex(released[:CELLS] / (statistic.steps[0] * GRID), n_records)[2:].sum())
 
 
 def base_rate(positives: float, n_records: int) -> float:

@@ -19,7 +19,7 @@ from vfl.base.problem import INTERCEPT
 from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.measures import estimates
-from vfl.measures.confusion import FN, FP, TP, Confusion, cheapest, loss_of_outcomes, of_outcomes, width_of
+from vfl.measures.confusion import FN, FP, TP, Confusion, cheapest, mean_loss, of_outcomes, width_of
 from vfl.measures.estimates import ALL, Estimate, Findings, Histogram, margin_of
 from vfl.measures.exact import Unclamped, finer, measures
 from vfl.privacy.calibration import noise_multiplier, split
@@ -429,8 +429,9 @@ class HeldOut(Inquiry):
             return
         confusion = of_outcomes(released, first, self.n_records, sigma)
         self._decide(found, confusion)
-        found["loss"] = loss_of_outcomes(released, first, self.n_records, sigma)
-        positives, noise = estimates.positives_of(released, first, self.n_records), sigma / (first.steps[0] * GRID)
+        positives, noise = float(confusion.possible[[FN, TP]].sum()), confusion.sigma
+        base = estimates.constant_loss(first, positives / self.n_records)
+        found["loss"] = mean_loss(released, first, self.n_records, sigma, base)
         rate = estimates.base_rate(positives, self.n_records)
         statistic, sigma = self._scores(w, rate), event.sigma if event is not None else 0.0
         (released,) = yield tally(statistic, event, Side.HELD_OUT)
