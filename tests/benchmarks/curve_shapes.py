@@ -4,8 +4,9 @@
 
 A party holds the column, the other a normal column and the label. "error" is the root mean square over the records of curve
 minus effect, both centred, divided by the effect's own (by 1 without effect). "invented" is the largest distance, in the
-margin's unit, from the curve outside the records to the range of its values at the two neighbouring records. "held" is the
-share of the records at which the band holds the effect.
+margin's unit, from the curve outside the records to the range of its values at the two neighbouring records. "drawn" is the
+same where the curve is drawn as a line with a band, and "dashed" is the share of the records where it is dashed. "held" is the
+share of the others at which the band holds the effect.
 
 `problem` draws problems of several columns, by AUC and log loss on fresh records. CHOSEN are the seeds that rules may be chosen
 on. HELD_OUT were committed before any run, and are reported apart.
@@ -89,7 +90,10 @@ class Kind:
         one, other = value[np.maximum(before, 0)], value[np.minimum(after, n - 1)]
         invented = np.maximum(at(grid) - np.maximum(one, other), np.minimum(one, other) - at(grid))[far]
         found = {"error": math.sqrt(float(np.square(miss).mean())) / (truth.std() or 1.0)}
-        found["invented"] = max(0.0, float(invented.max())) if far.any() else 0.0
+        found["invented"] = float(invented.max(initial=0.0))
+        solid = np.interp(grid, drawn.x, drawn.seen * 1.0, left=0.0, right=0.0)[far] == 1.0
+        found["drawn"] = float(invented[solid].max(initial=0.0))
+        found["dashed"] = float((np.interp(x, drawn.x, drawn.seen * 1.0) < 1.0).mean())
         if drawn.band is not None and not np.isnan(drawn.band).all():
             known = np.interp(x, drawn.x, drawn.band)
             shown = ~np.isnan(known)

@@ -58,6 +58,28 @@ def test_ends_of_a_curve_hold_the_records_and_lie_near_them_where_bounds_are_far
         assert np.mean(np.array(outside) > 2) < 0.1
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("name", list(KINDS))
+def test_stretches_without_records_are_found_in_a_noisy_histogram(name: str, epsilon: float) -> None:
+    """Over draws of the noise, at most a tenth of what is empty is taken for records, and unseen cells hold few."""
+    kind, draws = KINDS[name], 40
+    x = kind.draw(np.random.default_rng(7), N)
+    event = event_for(1, mu_of(epsilon, N**-2) * math.sqrt(SHARE), N)
+    release = Knots({"a": (("x", vfl.Curve(bounds=kind.bounds)),)}, N, LINE, event)
+    edges, rng = edges_of(kind.bounds, release.cells), np.random.default_rng(8)
+    true, width = histogram(x, edges), np.diff(edges)
+    wrong, hidden = [], []
+    for _ in range(draws):
+        stretches = release.seen((true + rng.normal(0, event.sigma, release.cells),))["x"]
+        inside = np.zeros(release.cells, dtype=bool)
+        for low, high in stretches:
+            inside |= (edges[:-1] >= low) & (edges[1:] <= high)
+        wrong.append(width[inside & (true == 0)].sum())
+        hidden.append(max(true[~inside], default=0))
+    assert np.mean(wrong) <= 0.1 * max(width[true == 0].sum(), width.max())
+    assert np.mean(hidden) < 6.0 * event.sigma
+
+
 def test_a_column_of_few_values_has_its_knots_on_them() -> None:
     release = Knots({"a": (("x", vfl.Curve(bounds=(0, 10))),)}, 1000, LINE, None)
     edges = edges_of((0.0, 10.0), release.cells)

@@ -13,7 +13,7 @@ from vfl.apps.report import comparison
 from vfl.apps.report.card import write_card
 from vfl.apps.report.run import write_run
 from vfl.errors import SpecificationError
-from vfl.launch.run.effects import DOT_NOTE
+from vfl.launch.run.effects import DOT_NOTE, GAP_NOTE
 
 COLUMNS = {
     "age": vfl.Curve(knots=(30, 50), missing="indicator"),
@@ -114,12 +114,42 @@ def test_a_run_without_privacy_has_no_band(tmp_path):
 def test_frame_and_plot(runs):
     found = vfl.Result.load(runs[0]).curves(runs[0])
     table = found.frame()
-    assert list(table.columns) == ["column", "party", "x", "y", "value", "band"]
+    assert list(table.columns) == ["column", "party", "x", "y", "value", "band", "seen"]
+    assert table["seen"].all()
     assert list(table[table["column"] == "city"]["x"]) == ["Bern", "Basel", "Chur"]
     assert table["band"].notna().all()
     pytest.importorskip("matplotlib")
     drawn = {axes.get_title() for axes in found.plot().axes}
     assert {"age (bank)", "income (telco)"} <= drawn
+
+
+def test_a_stretch_without_records_is_dashed_and_has_no_band(tmp_path):
+    """Ages lie from 20 to 80, with bounds 0 to 200 and a gap from 40 to 60."""
+    table = frame()
+    table["age"] = np.where(table["age"] < 50, table["age"].clip(upper=40), table["age"].clip(lower=60))
+    curved = replace(job(), columns=COLUMNS | {"age": vfl.Curve(missing="indicator")}, bounds={"age": (0, 200)})
+    result = vfl.train(curved, table, at="inprocess", output=tmp_path / "run")
+    found = result.curves(tmp_path / "run")
+    age = found["age"]
+    empty = (age.x < 18) | ((age.x > 42) & (age.x < 58)) | (age.x > 82)
+    held = ((age.x > 22) & (age.x < 39)) | ((age.x > 62) & (age.x < 79))
+    assert not age.seen[empty].any()
+    assert age.seen[held].all()
+    assert (np.isnan(age.band) == ~age.seen).all()
+    assert len(age.gaps) == 3
+    assert found["income"].seen.all()
+    assert f"age (bank): {age.value[age.seen].min():.3g} to" in repr(found)
+    table = found.frame().query("column == 'age'")
+    assert (table["band"].isna() == ~table["seen"]).all()
+    page = write_run(tmp_path / "run", tmp_path / "run.html")[0].read_text()
+    drawn = page[page.index("<h3>age (") :]
+    drawn = drawn[: drawn.index("</svg>")]
+    assert drawn.count('class="dashed"') == 1 + len(age.gaps)  # with the line at 0
+    assert GAP_NOTE in page
+    assert "± nan" not in write_card(tmp_path / "run", tmp_path / "card.md")[0].read_text()
+    pytest.importorskip("matplotlib")
+    lines = next(axes for axes in found.plot().axes if "age" in axes.get_title()).lines
+    assert [line.get_linestyle() for line in lines].count("--") == len(age.gaps)
 
 
 def test_an_end_before_a_bend_too_close_to_draw_is_a_dot(tmp_path):

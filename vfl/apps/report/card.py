@@ -165,13 +165,14 @@ def _curves(facts: Facts) -> tuple[Block, ...]:
     found = effects(facts)
     shown: tuple[Effect | Joint, ...] = (*found.effects[:TOP], *found.pairs[:TOP])
     rows = tuple(
-        (e.column, e.party, at(e, int(e.value.argmin())), at(e, int(e.value.argmax())), _widest(e)) for e in shown
+        (e.column, e.party, at(e, int(np.nanargmin(e.shown))), at(e, int(np.nanargmax(e.shown))), _widest(e))
+        for e in shown
     )
     return (Table(("largest curves", "party", "lowest", "highest", "noise, at most"), rows), SAID, BAND_NOTE)
 
 
 def _widest(effect: Effect | Joint) -> str:
-    return "not known" if effect.band is None else f"± {effect.band.max():.2g}"
+    return "not known" if effect.band is None else f"± {np.nanmax(effect.band):.2g}"
 
 
 def _importance(facts: Facts) -> tuple[Block, ...]:

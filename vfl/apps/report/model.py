@@ -14,7 +14,7 @@ from vfl.base.columns import Categorical
 from vfl.base.features import own_of
 from vfl.base.problem import INTERCEPT, coordinates_of
 from vfl.errors import VflError
-from vfl.launch.run.effects import BAND_NOTE, DOT_NOTE, effects_of
+from vfl.launch.run.effects import BAND_NOTE, DOT_NOTE, GAP_NOTE, effects_of
 from vfl.launch.run.intervals import estimates_of
 from vfl.launch.run.wide_bounds import wide_bounds
 from vfl.measures.inference import cells_of
@@ -320,8 +320,7 @@ STRIPS = 9
 """Largest number of rows, evenly spaced, in the heat map of two multiplied columns."""
 SAID = (
     "The part of the margin that each column adds, over its range or for each category, the largest first. The margin of a "
-    "record is their sum and a constant. Each curve is 0 on average. A curve of few values, or with "
-    "bounds far too wide, is drawn where the run found records, and is constant outside."
+    "record is their sum and a constant. Each curve is 0 on average, and constant outside the drawn range."
 )
 PAIRS = (
     "The part that both columns of a pair add together, on top of their curves; the mean along each column is 0. Cells in a "
@@ -347,6 +346,7 @@ def columns_drawn(facts: Facts) -> Markup | None:
         element("p", SAID + more),
         *(overlay([effect], [facts.parties.index(effect.party)]) for effect in found[:DRAWN]),
         remark(DOT_NOTE) if any(effect.dotted for effect in found) else None,
+        remark(GAP_NOTE) if any(effect.numeric and effect.gaps for effect in found) else None,
         remark(BAND_NOTE) if banded else None,
         element("p", PAIRS) if pairs else None,
         *(_heat(pair, facts.parties.index(pair.party)) for pair in pairs),
@@ -386,11 +386,11 @@ def overlay(found: Sequence[Effect], colours: Sequence[int], names: Sequence[str
             charts.Curve(
                 f"{first.column} {name}".strip(),
                 [(float(x), float(y)) for x, y in zip(effect.x[part], effect.value[part], strict=True)],
-                colour,
-                band=None if effect.band is None else [float(half) for half in effect.band[part]],
+                drawn,
+                band=None if effect.band is None or drawn is None else [float(half) for half in effect.band[part]],
             )
             for effect, colour, name in zip(found, colours, names or ("",), strict=True)
-            for part in effect.strokes
+            for drawn, part in (*((None, gap) for gap in effect.gaps), *((colour, part) for part in effect.strokes))
         ]
         reach = [
             y + side * half

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from vfl.solvers.releases.smoothness import places, spreads
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from vfl.base.columns import Bounds
     from vfl.base.features import Side
     from vfl.base.schema import Schema
     from vfl.base.types import Vector
@@ -33,11 +34,17 @@ POINTS_OF_PAIRS = 17
 """Number of equal steps along each of two multiplied columns."""
 FEWEST = 4
 """Smallest number of iterates from which the noise is estimated."""
+GAP = 1 / 20
+"""Share of the range that a gap between the stretches in which records are seen must have to be marked."""
 NEAR = 1 / 200
 """Share of the range below which the first or last piece of a curve is too short to be drawn as a line."""
 DOT_NOTE = (
     "A dot at an end of a curve is its value there alone, because a bend lies too close to be drawn as a line. Many records "
     "often have this number."
+)
+GAP_NOTE = (
+    "Dashed: no records seen. The histogram that placed the knots shows none there above its noise, which may hide some. Few or "
+    "no records hold the curve there, and it has no band."
 )
 BAND_NOTE = (
     "Grey: plus and minus two standard deviations of the iterates in the second half of the training, which shows its noise. "
@@ -56,9 +63,12 @@ class Effect:
     column, party : the column (with several classes 'column[class]') and its owner.
     x : (m,) numbers in the column's unit, ascending; or names of categories. A `flat` curve is drawn between its first and
         last knot, and is constant outside.
-    value : (m,) part of the margin. band : (m,) half-width of a band for the noise; None if it is not known, as for a `shape`.
+    value : (m,) part of the margin. band : (m,) half-width of a band for the noise; None if it is not known, as for a `shape`,
+        and NaN where no records are seen.
     size : number by which curves are sorted. It is √Σ w_j² v_j, with coefficients w_j and released variances v_j of the
         column's coordinates; without released variances, the root mean square of `value`.
+    seen : (m,) False in gaps of at least GAP of the range in which the released histogram of the column shows no records above
+        its noise (vfl.solvers.releases.knots); True everywhere without the run's log, and for columns without such a histogram.
     """
 
     column: str
@@ -67,6 +77,12 @@ class Effect:
     value: Vector
     band: Vector | None
     size: float
+    seen: Any
+
+    @property
+    def shown(self) -> Vector:
+        """The values, (m,); NaN where no records are seen, if they are seen elsewhere."""
+        return np.where(self.seen | ~self.seen.any(), self.value, np.nan)
 
     @property
     def numeric(self) -> bool:
@@ -76,15 +92,24 @@ class Effect:
     @property
     def strokes(self) -> tuple[slice, ...]:
         """Ranges of points that are drawn as one line each. If the piece at an end is too short, the end is its own range."""
+        return tuple(part for part in self._parts if self.seen[part.start])
+
+    @property
+    def gaps(self) -> tuple[slice, ...]:
+        """Ranges of points without seen records, with the seen points beside them. They are drawn dashed."""
+        return tuple(slice(max(0, p.start - 1), p.stop + 1) for p in self._parts if not self.seen[p.start])
+
+    @property
+    def _parts(self) -> list[slice]:
         x, m = np.asarray(self.x, dtype=np.float64), len(self.x)
         near = NEAR * (x[-1] - x[0])
-        first, last = int(x[1] - x[0] < near), m - int(x[-1] - x[-2] < near)
-        return tuple(part for part in (slice(0, first), slice(first, last), slice(last, m)) if part.start < part.stop)
+        ends = {0, m, int(x[1] - x[0] < near), m - int(x[-1] - x[-2] < near), *(np.flatnonzero(np.diff(self.seen)) + 1)}
+        return [slice(*ends) for ends in pairwise(sorted(ends))]
 
     @property
     def dotted(self) -> bool:
         """True if an end of the curve is drawn as a dot, not a line."""
-        return self.numeric and len(self.strokes) > 1
+        return self.numeric and any(part.stop - part.start == 1 for part in self.strokes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +132,11 @@ class Joint:
     value: Vector
     band: Vector | None
     size: float
+
+    @property
+    def shown(self) -> Vector:
+        """The values, (m, k)."""
+        return self.value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,19 +163,20 @@ class Effects:
         return (*self.effects, *self.pairs)
 
     def __repr__(self) -> str:
-        lines = [f"  {e.column} ({e.party}): {e.value.min():.3g} to {e.value.max():.3g}" for e in self._all]
+        lines = [f"  {e.column} ({e.party}): {np.nanmin(e.shown):.3g} to {np.nanmax(e.shown):.3g}" for e in self._all]
         return "\n".join(("Curves, the largest first, in units of the margin:", *lines))
 
     def frame(self) -> Any:
-        """Return a pandas DataFrame with column, party, x, y, value and band, one row per point. Only pairs have y."""
+        """Return a pandas DataFrame with column, party, x, y, value, band and seen, one row per point. Only pairs have y."""
         pd = package("pandas", "frames", "a frame of curves")
         found = []
         for e in self._all:
             points = product(e.x, e.y) if isinstance(e, Joint) else ((x, None) for x in e.x)
             bands = np.full(e.value.size, np.nan) if e.band is None else e.band.ravel()
-            for (x, y), value, band in zip(points, e.value.ravel(), bands, strict=True):
-                found.append((e.column, e.party, x, y, float(value), band))
-        return pd.DataFrame(found, columns=["column", "party", "x", "y", "value", "band"])
+            seen = np.broadcast_to(getattr(e, "seen", True), e.value.size)
+            for (x, y), *values in zip(points, e.value.ravel(), bands, seen, strict=True):
+                found.append((e.column, e.party, x, y, *values))
+        return pd.DataFrame(found, columns=["column", "party", "x", "y", "value", "band", "seen"])
 
     def plot(self, columns: int = 3) -> Any:
         """Return a matplotlib Figure with one panel per curve, then one heat map per pair, `columns` panels in a row."""
@@ -177,6 +208,8 @@ def _draw(axes: Any, effect: Effect | Joint) -> None:
         return
     if effect.numeric:
         axes.axhline(0.0, color="0.8", linewidth=0.8)
+        for part in effect.gaps:
+            axes.plot(effect.x[part], effect.value[part], "--", color="0.6", linewidth=1.0)
         for part in effect.strokes:
             at, value, alone = effect.x[part], effect.value[part], len(effect.x[part]) == 1
             if effect.band is not None and alone:
@@ -220,6 +253,7 @@ def effects_of(result: Model, told: History | None = None) -> Effects:
     found, joint = [], []
     for column in (c for c in job.partition.features if c not in crossed):
         x = _points(column, schema[column], POINTS)
+        x, seen = _seen(x, told.seen[column]) if told and column in told.seen else (x, np.ones(len(x), dtype=bool))
         basis, names = coordinates_at(schema[column], x), own_of(schema[column], column)
         shift, width = np.array([units_of[name] for name in names]).T
         scaled = (basis - shift) / width
@@ -237,7 +271,8 @@ def effects_of(result: Model, told: History | None = None) -> Effects:
             )
             if getattr(schema[column], "shape", None):
                 band = None
-            found.append(Effect(shown, owners[own[0]], x, value, band, math.sqrt(float(square))))
+            band = np.where(seen, band, np.nan) if band is not None and seen.any() else None
+            found.append(Effect(shown, owners[own[0]], x, value, band, math.sqrt(float(square)), seen))
     for column, surface in crossed.items():
         for k, shown in enumerate(coordinates_of(column, job.class_names)):
             value, band = summed(surface.names, surface.parts, k)
@@ -246,6 +281,15 @@ def effects_of(result: Model, told: History | None = None) -> Effects:
             joint.append(Joint(shown, job.partition.owner(column), a, b, x, y, value, band, size))
     found.sort(key=lambda effect: -effect.size)
     return Effects(tuple(found), tuple(sorted(joint, key=lambda pair: -pair.size)))
+
+
+def _seen(x: Vector, stretches: Sequence[Bounds]) -> tuple[Vector, Any]:
+    """Return the points with the ends of the stretches beside gaps (GAP), and False for points in these gaps."""
+    ends = np.array([-np.inf, *(end for own in stretches for end in own), np.inf]).reshape(-1, 2)
+    inside = np.clip(ends, x[0], x[-1])
+    wide = np.ptp(inside, axis=1) >= GAP * (x[-1] - x[0])
+    x = np.union1d(x, inside[wide])
+    return x, ~((x > ends[wide, :1]) & (x < ends[wide, 1:])).any(axis=0)
 
 
 class _Surface:

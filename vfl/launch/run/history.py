@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from vfl.errors import BudgetExceeded, PartyLost
 from vfl.privacy.events import on_part
-from vfl.queries import Backward, Descend, Select
+from vfl.queries import Backward, Descend, Ranges, Select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from coordinator.rounds import Log
+    from vfl.base.columns import Bounds
     from vfl.base.problem import Block
     from vfl.base.types import Vector
     from vfl.measures import Findings
@@ -48,6 +49,7 @@ class History:
     iterates : {party: the party's coordinates of w before each visit to it}, for solvers that visit parties.
     repeated : number of rounds that were repeated because a process or a party was lost between charge and log.
     left : {round: party that was left out from this round on}.
+    seen : {column of a curve whose knots the run chose: stretches in which the column's histogram shows records}.
     whole : True if the schedule used every line of the log.
     """
 
@@ -59,6 +61,7 @@ class History:
     iterates: dict[str, list[Vector]] = field(default_factory=dict)
     repeated: int = 0
     left: Mapping[int, str] = field(default_factory=dict)
+    seen: Mapping[str, tuple[Bounds, ...]] = field(default_factory=dict)
     whole: bool = True
 
 
@@ -87,6 +90,8 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
             events, passes = [query.capped.price(passes)], passes + 1
         planned = tuple(on_part(event, plan.split, query.charged_on) for event in events[: len(keys)])
         told.charged.append(tuple((charged or {}).get(key, event) for key, event in zip(keys, planned, strict=True)))
+        if isinstance(query, Ranges) and query.of_curves and plan.knots:
+            told.seen = plan.knots.seen(released)
         if isinstance(query, Select):
             told.chosen[int(released[0][0])] += 1
         told.gradients += _gradients(query, released)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from vfl.queries import Ranges
 from vfl.queries.protocol import bearable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from vfl.base.columns import Bounds
     from vfl.base.features import Crossed, Curve
@@ -122,7 +123,12 @@ class Knots:
     @property
     def cells(self) -> int:
         """Number of cells per histogram."""
-        return cells_for(0.0 if self.event is None else self.event.sigma, self.n_records)
+        return cells_for(self.sigma, self.n_records)
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise of a cell."""
+        return 0.0 if self.event is None else self.event.sigma
 
     def query(self) -> Query:
         """Return the query of the histograms."""
@@ -135,10 +141,25 @@ class Knots:
     def placed(self, released: Released) -> Placed:
         """Return the knots of every curve of each party, by post-processing the released histograms."""
         found = {party: list(own) for party, own in self.lines().items()}
+        for party, k, counts, edges in self._read(released):
+            found[party][k] = self._of(self.curves[party][k][1], counts, edges)
+        return {party: tuple(own) for party, own in found.items()}
+
+    def seen(self, released: Released) -> dict[str, tuple[Bounds, ...]]:
+        """Return {column: stretches in which its released histogram shows records (`stretches_of`)}."""
+        return {
+            self.curves[party][k][0]: stretches_of(counts, edges, self.sigma)
+            for party, k, counts, edges in self._read(released)
+        }
+
+    def _read(self, released: Released) -> Iterator[tuple[str, int, Vector, Vector]]:
+        """Yield party, position of the curve, counts and edges of each histogram."""
         for (party, indices), counts in zip(self.bent.items(), released, strict=True):
             for k, own in zip(indices, counts.reshape(len(indices), -1), strict=True):
-                found[party][k] = self._of(self.curves[party][k][1], own)
-        return {party: tuple(own) for party, own in found.items()}
+                declared = self.curves[party][k][1]
+                if declared.missing is None or declared.fill is not None:  # the number of counted records is public
+                    own = own + (self.n_records - own.sum()) / own.size  # noqa: PLW2901 - corrected
+                yield party, k, own, edges_of(declared.limits, own.size)
 
     def by_column(self, placed: Placed) -> dict[str, tuple[float, ...]]:
         """Return {column: knots of the column}."""
@@ -158,14 +179,11 @@ class Knots:
         pieces = " or ".join(map(str, shapes))
         return f"{count} curves of at most {pieces} pieces, placed by histograms of {self.cells} cells{blur}"
 
-    def _of(self, declared: Curve, counts: Vector) -> tuple[float, ...]:
-        most, edges = self.knots_of(declared), edges_of(declared.limits, counts.size)
-        if declared.missing is None or declared.fill is not None:  # every record is counted, and their number is public
-            counts = counts + (self.n_records - counts.sum()) / counts.size
-        sigma = 0.0 if self.event is None else self.event.sigma
-        if values := few_values(counts, edges, sigma, most + 2):
+    def _of(self, declared: Curve, counts: Vector, edges: Vector) -> tuple[float, ...]:
+        most = self.knots_of(declared)
+        if values := few_values(counts, edges, self.sigma, most + 2):
             return values
-        start, stop = support_of(counts, edges, sigma)
+        start, stop = support_of(counts, edges, self.sigma)
         counts, edges = counts[start:stop], edges[start : stop + 1]
         low, high = float(edges[0]), float(edges[-1])
 
@@ -208,15 +226,31 @@ def support_of(counts: Vector, edges: Vector, sigma: float) -> tuple[int, int]:
     return (int(first[best]), int(last[best])) if WIDE * width <= edges[-1] - edges[0] else (0, m)
 
 
+def stretches_of(counts: Vector, edges: Vector, sigma: float) -> tuple[Bounds, ...]:
+    """Return the ends of the stretches that show records, ascending: the union of the shortest ranges of cells that stand out.
+
+    The count of such a range exceeds CLEAR standard deviations of its noise. Elsewhere lie no records, or few for the noise.
+    """
+    at = np.arange(counts.size + 1)
+    running = np.concatenate([[0.0], np.cumsum(counts)])
+    cells = np.maximum(at - at[:, None], 0)
+    clear = (cells > 0) & (running - running[:, None] > CLEAR * sigma * np.sqrt(cells))
+    first = np.where(clear, at[:, None], -1).max(axis=0)  # the shortest range that ends at each edge
+    inside = np.zeros(counts.size + 2, dtype=int)
+    for last in np.flatnonzero(np.diff(np.maximum.accumulate(first), prepend=-1) > 0):
+        inside[first[last] + 1 : last + 1] = 1
+    return tuple(pairwise(edges[np.flatnonzero(np.diff(inside))].tolist()))[::2]
+
+
 def few_values(counts: Vector, edges: Vector, sigma: float, most: int) -> tuple[float, ...]:
     """Return the middles of at most `most` cells of a column of few values; () for any other column.
 
     A column has few values if at most FEW of the cells stand out from the noise, others lie between them, and together they
-    may hold all records.
+    may hold all records: rare values outside the ends matter (docs/studies/curves.md).
     """
     heavy = np.flatnonzero(counts > CLEAR * sigma)
     m, k = counts.size, heavy.size
-    slack = max(SLACK * sigma * math.sqrt(k * (m - k) / m), BLUR * counts.sum())
+    slack = SLACK * sigma * math.sqrt(k * (m - k) / m)
     if not 2 <= k <= FEW * m or heavy[-1] - heavy[0] < 2 * k - 1 or not counts[heavy].sum() >= counts.sum() - slack:
         return ()
     running = np.cumsum(counts[heavy]) / counts[heavy].sum()
