@@ -43,8 +43,8 @@ DOT_NOTE = (
     "often have this number."
 )
 GAP_NOTE = (
-    "Dashed: no records seen. The histogram that placed the knots shows none there above its noise, which may hide some. Few or "
-    "no records hold the curve there, and it has no band."
+    "Dashed: no records seen. The histogram that placed the knots shows none there above its noise, which may hide some. Few "
+    "or no records hold the curve there, and it has no band."
 )
 BAND_NOTE = (
     "Grey: plus and minus two standard deviations of the iterates in the second half of the training, which shows its noise. "
