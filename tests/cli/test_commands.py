@@ -366,7 +366,10 @@ class TestEvaluate:
     def test_released_measures_are_printed_again(self, folder: Path, call: Callable[..., Said]) -> None:
         summary = trained(call, "--output", "out")
         assert json.loads(call("show", "out", "--json").out)["measures"] == summary["findings"]
-        assert call("show", "out").out == f"held out: {Result.load(folder / 'out').findings['held out']}\n"
+        result = Result.load(folder / "out")
+        said = call("show", "out").out
+        assert f"held out: {result.findings['held out']}\n" in said
+        assert all(name in said for name in result.original)
         whole = (folder / "out" / "findings.json").read_text(encoding="utf-8")
         value = str(json.loads(whole)["held out"]["measures"]["accuracy"]["value"])
         (folder / "out" / "findings.json").write_text(whole.replace(value, "0.99"), encoding="utf-8")
@@ -390,7 +393,10 @@ class TestEvaluate:
         text = JOB.replace("evaluation.holdout = 0.25\n", "")
         (folder / "job.toml").write_text(text, encoding="utf-8")
         trained(call, "--output", "out")
-        said = call("show", "out")
+        coefficients = json.loads(call("show", "out", "--json").out)["coefficients"]
+        assert coefficients == pytest.approx(dict(Result.load(folder / "out").original))
+        assert all(name in call("show", "out").out for name in coefficients)
+        said = call("show", "out", "--test", "age = 0")
         assert said.code == 2
         assert "--intervals" in said.err
         said = call("evaluate", "out")

@@ -10,7 +10,7 @@ import vfl
 from tests.inference.setting import NAMES, PARTITION, N, job
 from vfl.errors import PlacementError, SpecificationError
 from vfl.launch.engines.place import Organisations, require_fit
-from vfl.planning import plan
+from vfl.planning import check, plan
 
 UNFIT = {
     "L1": ({"penalty": vfl.L1(0.1)}, "bias of a penalty"),
@@ -58,6 +58,13 @@ def test_few_records_are_refused_and_the_numbers_that_are_named_would_do(n, epsi
     larger = float(re.search(r"or ε = ([\d.]+)", said)[1])
     assert plan(job(privacy={"epsilon": epsilon}), enough).releases
     assert plan(job(privacy={"epsilon": 1.03 * larger}), n).releases
+
+
+@pytest.mark.parametrize("strength", [1e-5, 1e-4, 3e-4])
+def test_a_job_that_some_number_of_records_fits_is_not_refused_before_its_alignment(strength):
+    asked = job(penalty=vfl.L2(strength), privacy={"epsilon": 2.0})
+    assert plan(asked, int(0.7 / strength)).releases
+    assert check(asked).releases
 
 
 def test_a_small_ridge_is_taken():

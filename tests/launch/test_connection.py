@@ -79,6 +79,19 @@ def test_an_address_without_ray_fails_in_one_line(
     assert asked == []
 
 
+def test_a_missing_cluster_of_this_node_is_told_with_what_runs_without_one(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_: str) -> str:
+        raise ConnectionError("Could not find any running Ray instance. Please specify `--address`.")
+
+    monkeypatch.setattr(connection, "_cluster_address", none)
+    with pytest.raises(PlacementError, match="--at ray") as refused, connection.connected(2, "auto"):
+        pass
+    assert "--address" not in str(refused.value)
+    assert asked == []
+
+
 def test_ray_connects_once_its_server_answers(asked: list[str]) -> None:
     with server(SETTINGS) as address, connection.connected(2, address):
         pass

@@ -466,7 +466,7 @@ WITHHELD = (
     "–: no standard error, because noise hides the effect in these records: {}. More records or a larger ε help; or leave one "
     "of the columns out, narrow bounds to the data, or merge rare levels"
 )
-TOGETHER, ALONE = "of {}, sums or differences are known at most (Result.test)", "nothing is known of {}"
+TOGETHER, ALONE = "of {} at most sums or differences are known (Result.test, vfl show --test)", "nothing is known of {}"
 UNLIKELY = (
     "no deviance, AIC or likelihood ratio of the training records: noise moves the coefficients away from the maximum, and the "
     "likelihood would be a further release. Compare nested models by Wald tests (Result.test), others by measures on a holdout"

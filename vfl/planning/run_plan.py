@@ -492,9 +492,10 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
 def check(job: Job) -> Plan:
     """Raise an error if `plan` refuses the job for every number of records. Use `check` before an alignment finds n.
 
-    Return the plan of training, without evaluation, for the largest n that is not refused.
+    Return the plan of training, without evaluation, for the largest n that is not refused. Each n tried is half the one
+    before, since intervals refuse small n for the noise and large n for a fixed L2 penalty.
     """
-    for n_records in (MANY, 10**6, 10**3):
+    for n_records in (MANY, *(125 << k for k in range(13, -1, -1))):
         try:
             return plan(job.on_all_records(), n_records)
         except (SpecificationError, PrivacyError) as error:

@@ -72,6 +72,8 @@ INSTEAD = {
 """Names that other tools, or earlier versions, give to some commands, for suggestions."""
 OPTIONS = {
     "--engine": "--at",
+    "--inprocess": "--at inprocess",
+    "--ray": "--at ray",
     "--address": "--at",
     "--federation": "--at",
     "--identity": "the environment variable VFL_IDENTITY",

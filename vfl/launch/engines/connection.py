@@ -63,7 +63,8 @@ def unreachable(what: str, where: str, error: Exception, remedy: str) -> Placeme
             f"the {what} at {where} is closed to this process, whose token is wrong or missing: {how}"
             + (f" (now {path!r}; RAY_AUTH_TOKEN comes first where it is set)" if path else "")
         )
-    said = next(iter(str(error).splitlines()), type(error).__name__)  # the other lines are advice on Ray Client
+    said = next(iter(str(error).splitlines()), type(error).__name__)  # the other lines are advice on Ray Client,
+    said = said.split(". Please ")[0]  # and this advice names options of Ray's own commands
     return PlacementError(f"no {what} answers at {where}: {said} ({remedy}; where the cluster asks for a token, {how})")
 
 
@@ -240,7 +241,8 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
             _started.add(ray.get_runtime_context().gcs_address)
         else:
             check_address(address)
-            remedy = "on a node of the cluster give --at auto; elsewhere send the job, with: vfl submit JOB"
+            here = "without a cluster give --at ray" if address == "auto" else "on a node of the cluster give --at auto"
+            remedy = f"{here}; to send the job to a cluster elsewhere: vfl submit JOB"
             try:
                 if (named := _cluster_address(address)) is not None:
                     require_answer(named, rpc=True)

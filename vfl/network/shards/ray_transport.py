@@ -106,4 +106,4 @@ def name_of(value: Any) -> bytes | None:
 
 def _first_line(error: Exception) -> str:
     """Return the first line of the cause, without the tables of ids that Ray adds."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")

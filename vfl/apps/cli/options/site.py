@@ -96,7 +96,8 @@ class Where:
         """Raise UsageError for an option that only the coordinator of a federation takes."""
         for option, given in {"metrics": self.metrics, "log": self.log, **others}.items():
             if given:
-                raise click.UsageError(f"--{option} needs a federation: --at FILE.toml")
+                instead = ". Elsewhere the job names the files: --set data.PARTY=FILE" if option == "data" else ""
+                raise click.UsageError(f"--{option} needs a federation: --at FILE.toml{instead}")
 
 
 def _across(site: Federated, job: Job | None) -> Federated:

@@ -90,9 +90,9 @@ def _content(result: Result, form: str | None, party: str | None) -> str | bytes
 def show_command(
     runs: tuple[Path, ...], level: float, hypotheses: tuple[str, ...], output: Path | None, *, as_json: bool
 ) -> None:
-    """Show what the run in the folder RUN released: coefficients with standard errors, and measures. Costs no privacy.
+    """Show what the run in the folder RUN released: coefficients and measures. Costs no privacy.
 
-    Standard errors need a run with --intervals, or without privacy. Several runs are shown side by side, with measures,
+    Standard errors need a run with --intervals. Several runs are shown side by side, with measures,
     guarantee and settings. Choosing the best of several runs on the same records spends the ε of all of them.
     """
     from vfl.apps.report.comparison import as_text, compare, write_comparison
@@ -115,7 +115,10 @@ def show_command(
     measured = {name: findings.shown() for name, findings in result.findings.items()}
     lines = [f"{name}: {findings}" for name, findings in result.findings.items()]
     told: dict[str, Any] = {"measures": measured}
-    if result.inference is not None or hypotheses or not measured:
+    if result.inference is None and not hypotheses:
+        told["coefficients"] = dict(result.original)
+        lines = [str(result)]
+    else:
         summary, tests = result.summary(level), [result.test(hypothesis) for hypothesis in hypotheses]
         told |= summary.to_dict() | {"tests": [dataclasses.asdict(test) for test in tests]}
         lines = [str(summary), *map(str, tests), *lines]
