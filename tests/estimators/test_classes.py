@@ -238,3 +238,23 @@ def test_undeclared_labels_are_refused_at_the_owner() -> None:
         model(classes=(0, 1)).fit(X, [2, *Y[1:]])
     with pytest.raises(SpecificationError, match="two or more different labels"):
         model(classes=("1", 1)).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("plain", "odd"), [([False, False, True], 1), ([0, 0, 1], True), ([0, 0, 1], 1.0), ([-1, -1, 1], 1.0)], ids=repr
+)
+def test_one_plain_label_of_a_list_does_not_change_how_the_others_are_read(plain: list[Any], odd: Any) -> None:
+    """numpy reads [False, False, 1] as numbers, so one record would choose the classes of all."""
+    whole = plain * (N // 3) + [plain[0]] * (N % 3)
+    read = []
+    for y in (whole, [*whole[:-4], odd, *whole[-3:]]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", vfl.PrivacyWarning)
+            estimator = model()
+            try:
+                estimator.prepared(X, y)
+            except PrivacyError:
+                continue  # refused
+            read.append((estimator.classes_.dtype, estimator.classes_.tolist()))
+    assert len(set(map(repr, read))) == 1
+    assert read[0][1] == sorted(set(plain))

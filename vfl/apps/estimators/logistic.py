@@ -97,7 +97,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         """Return the job that `fit` would run on these data. Sets `classes_`."""
         reads = self.epsilon is None if self.classes is None else _reads(self.classes)
         declared = self.classes is not None and not reads
-        if declared and isinstance(y, list | tuple):
+        if not reads and isinstance(y, list | tuple):
             y = np.array(y, dtype=object)  # numpy would choose one type for all labels, from their values
         X, y = self._validated(X, y, y_numeric=False)
         self.classes_ = self._declared_classes() if declared else self._classes_in(y) if reads else _plain_classes(y)
@@ -232,7 +232,7 @@ def _reads(classes: Any) -> bool:
 
 
 def _plain_classes(y: Any) -> Any:
-    """Return one of PLAIN_CLASSES for the labels of a private fit, (2,), as the type of y.
+    """Return one of PLAIN_CLASSES for the labels of a private fit, (2,), as the type of y unless y holds objects.
 
     All neighbouring data sets that are accepted have the same classes. Proof: two or more records hold the negative label of
     an accepted y. After a change of one record, another one still holds it, and a second negative label is refused.
@@ -247,8 +247,9 @@ def _plain_classes(y: Any) -> Any:
         held[canonical_category(label)] += int(count)
     for names in PLAIN_CLASSES:
         negative, positive = map(canonical_category, names)
-        if y.dtype.kind not in "US" and held.keys() <= {negative, positive} and held[negative] > 1:
-            return np.array(names, dtype=y.dtype)
+        plain = held.keys() <= {negative, positive} and not any(isinstance(label, str) for label in labels)
+        if plain and held[negative] > 1:
+            return np.array(names, dtype=None if y.dtype == object else y.dtype)
     raise PrivacyError(
         "classes are not declared, and the labels are not 0 and 1, −1 and 1, or booleans, with at least two records of class "
         "0, −1 or False: declare classes=(negative, positive), or all labels, from public knowledge. classes='from data' reads "
