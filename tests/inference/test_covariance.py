@@ -9,7 +9,7 @@ import vfl
 from tests.benchmarks.coverage import fitted
 from tests.inference.setting import NAMES, SLOPES, N, job, table
 from vfl.base.losses import loss_of
-from vfl.measures.covariance import Noisy, basis_of, iterate_covariance, noise_bias, noise_covariance
+from vfl.measures.covariance import GROWTH, LEAST, Noisy, basis_of, iterate_covariance, noise_bias, noise_covariance
 from vfl.solvers.releases.products import Products, Update
 
 
@@ -126,6 +126,20 @@ class TestReleasedMatrices:
             assert np.linalg.eigvalsh(noisy.raised()).min() > sigma
             found.append(np.linalg.inv(noisy.raised())[0, 0])
         assert 0.95 < 100.0 * np.median(found) < 1.25
+
+    def test_directions_that_are_only_shown_by_favourable_noise_have_covering_errors(self):
+        """Curvature of 2.5 σ, shown in 7 % of draws, and noise in the model of standard deviation 1/curvature."""
+        rng, true, sigma = np.random.default_rng(0), 25.0, 10.0
+        errors, wide = [], []
+        for released in true + sigma * rng.normal(size=5000):
+            noisy = Noisy(np.array([[released]]), sigma)
+            least, plain = noisy.raised(LEAST, clear=np.inf), noisy.raised(lowered=0.0)
+            if plain <= GROWTH * least:
+                errors.append(1.0 / noisy.raised().item())
+                wide.append(1.0 / plain.item())
+        held, before = (np.mean(abs(rng.normal(size=len(e)) / true) < 1.96 * np.array(e)) for e in (errors, wide))
+        assert 0.03 < len(errors) / 5000 < 0.12
+        assert held > 0.9 > 0.85 > before
 
     def test_a_noisy_spread_of_residuals_is_near_a_multiple_of_the_curvature(self):
         rng, p, sigma = np.random.default_rng(1), 8, 60.0

@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 import vfl
 from tests.benchmarks.designs import CHOSEN, JUDGED, drawn, job_of, measured, one
+from vfl.apps.report import write_card, write_run
 from vfl.errors import SpecificationError
 from vfl.measures import Inference
 
@@ -48,7 +49,7 @@ def test_columns_far_inside_their_bounds_have_no_errors() -> None:
     assert found["shown, determined"] == 0.0
 
 
-def test_copies_have_a_sum_but_neither_errors_nor_tests_of_their_own() -> None:
+def test_copies_have_a_sum_but_neither_errors_nor_tests_of_their_own(tmp_path) -> None:
     result = result_of(CHOSEN["copy"])
     rows = {row.name: row for row in result.summary().rows}
     assert rows["a"].standard_error is rows["d"].p_value is rows["a"].low is None
@@ -61,6 +62,13 @@ def test_copies_have_a_sum_but_neither_errors_nor_tests_of_their_own() -> None:
     assert "a, d" in note
     assert "More records" in note
     assert np.isnan(result.summary().to_frame().loc["a", "standard_error"])
+    importance = {one.feature: one for one in result.importance()}
+    assert importance["a"].high == np.inf
+    assert importance["a"].too_noisy
+    assert np.isfinite(importance["b"].high)
+    run = result.save(tmp_path / "run")
+    assert "nan" not in write_run(run)[0].read_text(encoding="utf-8")
+    assert "withheld" in write_card(run, tmp_path / "card.md")[0].read_text(encoding="utf-8")
     assert result.test("a + d = 0").p_value < 0.05
     for hypothesis in ("a = 0", "b = 0, a = 0", ["a + d = 0", "a - d = 0"]):
         with pytest.raises(SpecificationError, match="a, d"):

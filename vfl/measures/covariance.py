@@ -105,6 +105,8 @@ LOWERED, LEAST = 2.0, 0.2
 """The curvature that noise may hide: eigenvalues lower by LOWERED·σ, and at least LEAST·σ."""
 GROWTH = 2.0
 """Largest growth of the variance of a combination with standard error under the curvature that noise may hide."""
+CLEAR = LOWERED * GROWTH / (GROWTH - 1.0)
+"""Least eigenvalue, in units of σ, of an eigenvector with standard error."""
 UNSETTLED = 0.5
 """Largest expected bias by the start of the run, in standard errors, for a combination with standard error."""
 FLAT = 4.0
@@ -142,14 +144,20 @@ class Noisy:
         """Return the matrix on the span of the orthonormal rows (r, p). Sums of levels, which only have noise, are left out."""
         return Noisy(basis @ self.matrix @ basis.T, self.sigma)
 
-    def raised(self, least: float = RAISED, lowered: float = 0.0) -> Vector:
-        """Return the matrix (p, p) with eigenvalues that are lowered by `lowered`·σ, then at least `least`·σ.
+    def raised(self, least: float = RAISED, lowered: float = LOWERED, clear: float = CLEAR) -> Vector:
+        """Return the matrix (p, p) with eigenvalues λ that are lowered by `lowered`·σ·min(1, clear·σ/λ)², at least `least`·σ.
+
+        An eigenvector is only shown if noise leaves λ ≥ CLEAR·σ, so the λ that are shown are too large on average where the
+        true ones are near this limit, and hardly so above. At the limit, standard errors are those under the curvature that
+        noise may hide. Unlowered, vectors with a true λ of 2σ to 4σ had coverage from 0.64 where shown; lowered, from 0.91.
 
         Noise turns eigenvectors of eigenvalues λ that differ by Δλ by about σ/Δλ. A combination of eigenvalue λ ≫ σ thus has a
         part σ/λ in directions without curvature, which adds a share of σ/(least·λ) to its variance, and no more.
         """
         values, vectors = np.linalg.eigh(self.matrix)
-        values = np.maximum(values - lowered * self.sigma, least * max(self.sigma, 1e-11 * values[-1]))
+        unit = max(self.sigma, 1e-11 * values[-1])
+        hidden = lowered * unit * np.minimum(1.0, clear * unit / np.maximum(values, unit)) ** 2
+        values = np.maximum(values - hidden, least * unit)
         return np.asarray((vectors * values) @ vectors.T)
 
     def near(self, other: Vector, size: float) -> tuple[Vector, float]:
@@ -209,7 +217,8 @@ def covariances(
     ridge = problem.n_records * problem.penalty.convexity * problem.penalised * seen.scale**2
     inverse = np.linalg.inv(inner.raised() + (basis * ridge) @ basis.T)
     total = noise + basis.T @ inverse @ spread @ inverse @ basis
-    hidden = basis.T @ (np.linalg.inv(inner.raised(LEAST, LOWERED)) - GROWTH * np.linalg.inv(inner.raised())) @ basis
+    plain, least = inner.raised(lowered=0.0), inner.raised(LEAST, clear=np.inf)
+    hidden = basis.T @ (np.linalg.inv(least) - GROWTH * np.linalg.inv(plain)) @ basis
     own = np.diag(H.matrix)
     flat = numeric & (own < FLAT * H.sigma)
     larger = np.where(flat, np.maximum(own.mean() / np.maximum(own, H.sigma) - 1.0, 0.0), 0.0)

@@ -6,6 +6,7 @@ intended use.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from html import escape
@@ -187,7 +188,7 @@ def _importance(facts: Facts) -> tuple[Block, ...]:
             i.feature,
             i.party,
             "" if i.too_noisy else f"{i.value:.3g}",
-            f"{i.low:.3g} to {i.high:.3g}",
+            f"{i.low:.3g} to {i.high:.3g}" if math.isfinite(i.high) else "withheld",
             "too noisy to tell" * i.too_noisy,
         )
         for i in found

@@ -163,7 +163,8 @@ def importance(facts: Facts) -> Markup | None:
     rows = []
     for one in found[:ROWS]:
         said, colour = "too noisy" if one.too_noisy else f"{one.value:.3g}", facts.parties.index(one.party)
-        rows.append(charts.Row(one.feature, one.value, said, (one.value, one.value), (one.low, one.high), colour))
+        ends = (one.low, one.high) if math.isfinite(one.high) else None
+        rows.append(charts.Row(one.feature, one.value, said, (one.value, one.value), ends, colour))
     more = f" The {ROWS} largest of {len(found):,} are drawn." if len(found) > ROWS else ""
     return section(
         "Importance",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from vfl.base.problem import INTERCEPT, coordinates_of
 from vfl.errors import OutputError, SpecificationError
 from vfl.launch.run.intervals import estimates_of
-from vfl.measures.inference import errors_of
 from vfl.planning import plan as make_plan
 from vfl.planning.certificate.issue import moments_digest
 from vfl.solvers.releases.smoothness import spreads
@@ -30,7 +29,8 @@ class Importance:
     feature, party : name and owner of the feature. coefficient : coefficient on the scaled feature.
     spread : released standard deviation of the scaled feature in the training records; about 0 for sparse columns.
     value : |coefficient|·spread. low, high : interval that contains |coefficient|·(standard deviation without noise) with
-        probability 0.95. If the run released standard errors, the interval includes the coefficient's error too.
+        probability 0.95. If the run released standard errors, the interval includes the coefficient's error too; it is
+        unbounded, [0, inf], if that error is withheld.
     """
 
     feature: str
@@ -86,16 +86,16 @@ def importance_of(result: Model) -> tuple[Importance, ...]:
         level = EACH if name in own_error else LEVEL
         at, low, high = (math.sqrt(min(max(float(v + side * level * s), 0.0), reach * reach)) for side in (0, -1, 1))
         size, away = abs(float(w)), EACH * own_error.get(name, 0.0)
-        ends = max(0.0, size - away) * low, (size + away) * high
+        ends = (0.0, math.inf) if math.isnan(away) else (max(0.0, size - away) * low, (size + away) * high)
         found.append(Importance(name, owner[name], float(w), at, size * at, *ends))
     return tuple(sorted(found, key=lambda one: -one.value))
 
 
 def _errors(result: Model) -> dict[str, float]:
-    """Return {feature: standard error on the scaled feature}, also of coefficients without a shown one; {} without errors."""
+    """Return {feature: standard error on the scaled feature}, NaN if withheld; {} without errors."""
     if result.inference is None:
         return {}
     scaling, estimates = result.job.scaling_of(result.job.partition.features), estimates_of(result)
     width = dict(zip(scaling.features, map(float, scaling.width), strict=True))
-    rows = zip(estimates.names, errors_of(estimates.inference.covariance, estimates.weights), strict=True)
-    return {name: float(error) * width[name] for name, error in rows if name in width}
+    rows = zip(estimates.names, estimates.errors.tolist(), strict=True)
+    return {name: error * width[name] for name, error in rows if name in width}
