@@ -1,7 +1,7 @@
 """Kinds of columns on which intervals are judged: nearly dependent, not determined, rare, skewed, or far inside their bounds.
 
-`CHOSEN` are kinds on which rules and constants of intervals may be chosen. `JUDGED` are others of the same sorts, for whole runs
-that judge them; simulations of the noise alone saw both. Models are correct. Every kind has a column without effect.
+`CHOSEN` are kinds on which rules and constants of intervals may be chosen. `JUDGED` are others of the same sorts, for whole
+runs that judge them; simulations of the noise alone saw both. Models are correct. Every kind has a column without effect.
 
     python -m tests.benchmarks coverage --only kind
 """

@@ -126,11 +126,8 @@ def mean_confint_of(result: Model, data: Any, level: float) -> Vector:
     total, k = added(products, directions.get(INTERCEPT, np.zeros(1))), len(found.names)
     squares = total[:, 1:] ** 2
     margins, errors = total[:, 0], np.sqrt(squares[:, :k].sum(axis=1))
-    for j in range(1, len(found.limits) + 1):  # first the squares of positive sign, as in _directions
-        signed = squares[:, (2 * j - 1) * k : 2 * j * k].sum(axis=1) - squares[:, 2 * j * k : (2 * j + 1) * k].sum(
-            axis=1
-        )
-        errors[signed > 0.0] = np.nan
+    signed = squares[:, k:].reshape(len(squares), len(found.limits), 2, k).sum(axis=3)  # positive first, as in _directions
+    errors[(signed[:, :, 0] > signed[:, :, 1]).any(axis=1)] = np.nan
     ends = np.column_stack([margins - reach * errors, margins + reach * errors])
     loss = result.job.response
     return np.asarray(expit(ends) if loss.log_odds else loss.response(ends), dtype=np.float64)
@@ -262,11 +259,8 @@ def inference_from(plan: Plan, released: Sequence[Released | None], original: di
         "condition": f"{'at least ' * hidden}{condition:.3g}, of the released curvature of scaled columns",
         "converged": f"{len(seen.updates):,} steps, planned and not tested; at most {left:.1%} of the start's error is left",
     }
-    few = [
-        name for name, is_few in zip(problem.layout.names, seen.long_tailed(problem) & numeric, strict=True) if is_few
-    ]
-    notes = _withheld(problem.layout.names, basis, known.limits)
-    notes += (_listed(few, FEW),) if few and problem.loss.log_odds else ()
+    few = np.array(problem.layout.names)[seen.long_tailed(problem) & numeric & problem.loss.log_odds]
+    notes = *_withheld(problem.layout.names, basis, known.limits), *filter(None, [_listed(few.tolist(), FEW)])
     return Inference(tuple(original), values, both, noise, notes=notes, facts=facts, limits=tuple(limits))
 
 
@@ -275,15 +269,12 @@ def _withheld(names: Sequence[str], basis: Vector, limits: Sequence[Vector]) -> 
 
     basis : (r, p) of the combinations that records determine. limits : as in `Covariances`.
     """
-    shares = np.zeros(len(names))  # of each coordinate in the directions that a limit excludes
-    for Q in limits:
-        values, vectors = np.linalg.eigh(basis @ Q @ basis.T)
-        shares = np.maximum(shares, ((vectors[:, values > 0.0].T @ basis) ** 2).sum(axis=0))
-    if not shares.any():
-        return ()
-    together = [name for name, share in zip(names, shares, strict=True) if 0.03 <= share < 0.9]
-    alone = [name for name, share in zip(names, shares, strict=True) if share >= 0.9]
-    return (WITHHELD.format(_listed(together, TOGETHER) + "; " * bool(together and alone) + _listed(alone, ALONE)),)
+    values, vectors = np.linalg.eigh(basis @ np.array(limits) @ basis.T)
+    excluded = ((vectors.transpose(0, 2, 1) @ basis) ** 2) * (values > 0.0)[:, :, None]
+    shares = excluded.sum(axis=1).max(axis=0)  # of each coordinate in the directions that a limit excludes
+    parts = ((shares >= min(0.03, shares.max())) & (shares < 0.9), TOGETHER), (shares >= 0.9, ALONE)
+    said = [text for at, said in parts if (text := _listed(np.array(names)[at].tolist(), said))]
+    return (WITHHELD.format("; ".join(said)),) if shares.any() else ()
 
 
 def _listed(names: Sequence[str], said: str) -> str:
