@@ -128,8 +128,8 @@ class TestReleasedMatrices:
         assert 0.95 < 100.0 * np.median(found) < 1.25
 
     def test_directions_that_are_only_shown_by_favourable_noise_have_covering_errors(self):
-        """Curvature of 3 σ, shown in 3 % of draws, and noise in the model of standard deviation 1/curvature."""
-        rng, true, sigma = np.random.default_rng(0), 30.0, 10.0
+        """Curvature of 2.5 σ, shown in 7 % of draws, and noise in the model of standard deviation 1/curvature."""
+        rng, true, sigma = np.random.default_rng(0), 25.0, 10.0
         errors, wide = [], []
         for released in true + sigma * rng.normal(size=5000):
             noisy = Noisy(np.array([[released]]), sigma)
@@ -138,7 +138,7 @@ class TestReleasedMatrices:
                 errors.append(1.0 / noisy.raised().item())
                 wide.append(1.0 / plain.item())
         held, before = (np.mean(abs(rng.normal(size=len(e)) / true) < 1.96 * np.array(e)) for e in (errors, wide))
-        assert 0.01 < len(errors) / 5000 < 0.06
+        assert 0.03 < len(errors) / 5000 < 0.12
         assert held > 0.9 > 0.85 > before
 
     def test_a_noisy_spread_of_residuals_is_near_a_multiple_of_the_curvature(self):

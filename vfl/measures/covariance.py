@@ -103,7 +103,7 @@ RAISED = 1.5
 """Smallest eigenvalue of the curvature that standard errors use, in units of the noise σ of an entry."""
 LOWERED, LEAST = 2.0, 0.2
 """The curvature that noise may hide: eigenvalues lower by LOWERED·σ, and at least LEAST·σ."""
-GROWTH = 1.7
+GROWTH = 2.0
 """Largest growth of the variance of a combination with standard error under the curvature that noise may hide."""
 CLEAR = LOWERED * GROWTH / (GROWTH - 1.0)
 """Least eigenvalue, in units of σ, of an eigenvector with standard error."""
@@ -145,18 +145,18 @@ class Noisy:
         return Noisy(basis @ self.matrix @ basis.T, self.sigma)
 
     def raised(self, least: float = RAISED, lowered: float = LOWERED, clear: float = CLEAR) -> Vector:
-        """Return the matrix (p, p) with eigenvalues λ that are lowered by `lowered`·σ·min(1, clear·σ/λ)³, at least `least`·σ.
+        """Return the matrix (p, p) with eigenvalues λ that are lowered by `lowered`·σ·min(1, clear·σ/λ)², at least `least`·σ.
 
         An eigenvector is only shown if noise leaves λ ≥ CLEAR·σ, so the λ that are shown are too large on average where the
         true ones are near this limit, and hardly so above. At the limit, standard errors are those under the curvature that
-        noise may hide. Unlowered, vectors with a true λ of 2σ to 4σ had coverage from 0.64 where shown; lowered, from 0.91.
+        noise may hide. Unlowered, vectors with a true λ of 2σ to 4σ had coverage from 0.64 where shown; lowered, from 0.86.
 
         Noise turns eigenvectors of eigenvalues λ that differ by Δλ by about σ/Δλ. A combination of eigenvalue λ ≫ σ thus has a
         part σ/λ in directions without curvature, which adds a share of σ/(least·λ) to its variance, and no more.
         """
         values, vectors = np.linalg.eigh(self.matrix)
         unit = max(self.sigma, 1e-11 * values[-1])
-        hidden = lowered * unit * np.minimum(1.0, clear * unit / np.maximum(values, unit)) ** 3
+        hidden = lowered * unit * np.minimum(1.0, clear * unit / np.maximum(values, unit)) ** 2
         values = np.maximum(values - hidden, least * unit)
         return np.asarray((vectors * values) @ vectors.T)
 
