@@ -126,7 +126,7 @@ def mean_confint_of(result: Model, data: Any, level: float) -> Vector:
     total, k = added(products, directions.get(INTERCEPT, np.zeros(1))), len(found.names)
     squares = total[:, 1:] ** 2
     margins, errors = total[:, 0], np.sqrt(squares[:, :k].sum(axis=1))
-    signed = squares[:, k:].reshape(len(squares), len(found.limits), 2, k).sum(axis=3)  # positive first, as in _directions
+    signed = squares[:, k:].reshape(len(squares), len(found.limits), 2, k).sum(axis=3)  # signs as in _directions
     errors[(signed[:, :, 0] > signed[:, :, 1]).any(axis=1)] = np.nan
     ends = np.column_stack([margins - reach * errors, margins + reach * errors])
     loss = result.job.response
