@@ -201,7 +201,8 @@ class Policy:
         """
         if self.sources is not None and not self._lists(self.sources, source):
             raise ConsentRefused(
-                f"party {party!r} refuses {what} by its policy's sources: the source is not listed there"
+                f"party {party!r} refuses {what} by its policy's sources: the source is not listed there (paths "
+                "are relative to the policy file's folder)"
             )
         require_listed(party, source, (self.sources or ()) if owners else (), self.ledger.parent)
 

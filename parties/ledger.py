@@ -84,8 +84,8 @@ def _ledger_of(policy: Policy) -> SqliteLedger:
 
 def _full(asked: Preview, bound: str = "") -> str:
     return (
-        f"its ledger has ε = {asked.spent:.4g} of ε = {asked.cap:.4g} at δ = {asked.delta:.3g} spent or reserved, the job asks "
-        f"for {bound}ε = {asked.asked:.4g} and ε = {asked.left:.4g} is left"
+        f"its ledger has ε = {asked.spent:.4g} of ε = {asked.cap:.4g} spent or reserved, the job asks for {bound}"
+        f"ε = {asked.asked:.4g} and ε = {asked.left:.4g} is left, each at the policy's δ = {asked.delta:.3g}"
     )
 
 
