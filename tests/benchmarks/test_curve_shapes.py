@@ -17,20 +17,26 @@ N = 3000
 
 
 @pytest.mark.parametrize(
-    ("name", "error"),
+    ("name", "error", "measure", "most"),
     [
-        ("two values, no effect", 0.1),
-        ("two values", 0.25),
-        ("integers 0 to 5, wide", 0.6),
-        ("200 times too wide", 0.45),
+        ("two values, no effect", 0.06, "invented", 0.2),
+        ("two values", 0.11, "invented", 0.2),
+        ("integers 0 to 5, wide", 0.43, "drawn", 0.3),
+        ("200 times too wide", 0.2, "invented", 1.0),
     ],
 )
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
-def test_a_curve_follows_its_records_and_invents_nothing_elsewhere(name: str, error: float, loss: str) -> None:
-    """Without its ends, a curve is off by 1 to 15 where no record lies, and by 0.7 on narrow columns."""
-    found = KINDS[name].run(2.0, 1, N, loss)
-    assert found["error"] < error
-    assert found["invented"] < 0.8
+def test_a_curve_follows_its_records_and_invents_nothing_elsewhere(
+    name: str, error: float, measure: str, most: float, loss: str
+) -> None:
+    """Means of 4 seeds. Bounds: mean of 4 or 6 seeds with the worse loss, plus three standard errors of a mean of 4.
+
+    Without knots on values and ends near records, means of `invented` are 0.6 to 16, and errors of narrow columns 0.7. Rare
+    values in wide bounds are not always told from others (one seed in four): there the curve must be dashed.
+    """
+    runs = [KINDS[name].run(2.0, seed, N, loss) for seed in (1, 2, 3, 4)]
+    assert np.mean([run["error"] for run in runs]) < error
+    assert np.mean([run[measure] for run in runs]) < most
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
