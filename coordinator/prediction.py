@@ -64,7 +64,7 @@ def apply(
     vectors = _asked(transport, receiver, AddUp(), due)
     margins = transport.whole(given(vectors, "margins", receiver), receiver)
     if margins.nbytes != size:
-        raise FederationError(f"party {receiver!r} sent margins of an unexpected size")
+        raise FederationError(f"party {receiver!r} sent linear predictors of an unexpected size")
     shaped: Vector = margins.view(np.float64).reshape(job.shape_of_margins(n))
     return PredictionOutcome(job, _ids_of(vectors["ids"], receiver, n) if "ids" in vectors else None, shaped, threshold)
 

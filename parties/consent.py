@@ -222,7 +222,7 @@ class Policy:
         if allowed.parties is not None and receiver not in (party, *allowed.parties):
             refuse(
                 "parties",
-                f"{receiver!r} would add up the margins, and the policy allows only {_listing(allowed.parties)}",
+                f"{receiver!r} would add up the linear predictors, and the policy allows only {_listing(allowed.parties)}",
             )
         if allowed.sources is not None and not self._lists(allowed.sources, source):
             refuse("sources", "the source that was named is not listed there")
@@ -240,8 +240,8 @@ class Policy:
         if job.secure is not None and not allowed.secure:
             refuse(
                 "secure",
-                "the model was trained under trust = 'secure', and a service shows this party's parts of margins to the party "
-                "that adds up; its owner accepts that with secure = true",
+                "the model was trained under trust = 'secure', and a service shows this party's parts of linear predictors to "
+                "the aggregating party; the owner accepts this with secure = true",
             )
 
     def refuse_prediction(self, party: str, rule: str, why: str) -> NoReturn:

@@ -427,12 +427,12 @@ def _read(
         return *opened.ordered(columns, labels), {column: own[order] for column, own in codes.items()}
     if task.groups:
         raise opened.origin.error(
-            f"is a sparse matrix, which holds only numbers, but its column {task.groups[0]!r} must name the groups for the "
-            "fairness check: give the party's dense table, or name a column of another party"
+            f"a sparse matrix holds only numbers, but its column {task.groups[0]!r} must name the groups for the fairness "
+            "check: give the party's dense table, or name a column of another party"
         )
     if task.columns and not task.sparse:
         raise opened.origin.error(
-            "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
+            "shifting or centring its columns would fill a sparse matrix: name the party in the job's sparse, "
             f'sparse = ["{task.party}"], or give a dense table (.toarray())'
         )
     return *read_sparse(opened, *wanted, intercept=task.intercept, **options), {}

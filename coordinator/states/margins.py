@@ -183,7 +183,7 @@ class Margins:
         total: Vector | None = None
         for vector in vectors:
             if vector.dtype == np.float32 and (target != "add" or self._kind != np.float32):
-                raise PrivacyError("a float32 vector arrived for margins that are kept in float64")
+                raise PrivacyError("a float32 vector arrived for linear predictors that are kept in float64")
             total = vector if total is None else total + vector
         if total is None:
             return

@@ -248,7 +248,7 @@ class MarginShards:
         except StateLost:
             raise
         except PartyLost as lost:
-            raise StateLost(f"the margins could not be updated: {lost}") from lost
+            raise StateLost(f"the linear predictors could not be updated: {lost}") from lost
         self._ahead = None if visit is False or None in answers else Each(answers)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:

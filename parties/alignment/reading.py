@@ -225,7 +225,7 @@ class AlignedSource:
             elif len(kept):
                 yield batch.take(pa.array(kept))
         if count != self._chosen.n_rows or not self.origin.attempt(self._unchanged, "cannot be read"):
-            raise self.origin.error("changed while it was read")
+            raise self.origin.error("the source changed while it was read")
         if self.every is not None:
             self.every.end()
 

@@ -324,7 +324,7 @@ class Desk:
             )
         if receiver != self._federation.coordinator.name:
             raise FederationError(
-                f"party {receiver!r} adds up the margins of this model, so only {receiver!r} can offer it as a service: "
+                f"party {receiver!r} adds up the linear predictors of this model, so only {receiver!r} can offer the service: "
                 f"make {receiver!r} the coordinator of the federation"
             )
 
@@ -357,7 +357,7 @@ class Desk:
 
     def _require_trust(self, policy: Policy, job: Job) -> None:
         if policy.trust is None or job.trust_name not in policy.trust:
-            travels = "encrypted shares" if job.secure is not None else "residuals, margins or labels of single records"
+            travels = "encrypted shares" if job.secure is not None else "residuals, scores or labels of single records"
             raise ConsentRefused(
                 f"party {self.party!r} refuses job {job.name!r} by its policy's trust: this job would send {travels} to other "
                 f'organisations. To allow that, write trust = ["{job.trust_name}"] in the policy of party {self.party!r}'

@@ -150,12 +150,12 @@ class PredictionService(Service):
 
     def _own(self) -> Each:
         if not self._counts:
-            raise FederationError(f"party {self.part.party!r} was asked for margins before it computed them")
+            raise FederationError(f"party {self.part.party!r} was asked for linear predictors before it computed them")
         return self._rows.vectors("margins")
 
     def _take(self, sender: str, vectors: Mapping[str, Any]) -> None:
         if "margins" not in vectors or not self._counts:
-            raise FederationError(f"party {self.part.party!r} was sent unexpected margins")
+            raise FederationError(f"party {self.part.party!r} was sent unexpected linear predictors")
         given = vectors["margins"]
         if isinstance(given, list):  # references, by shard
             self._parts[sender] = Each(given)
@@ -176,7 +176,7 @@ class PredictionService(Service):
         """Return the parts of all parties with columns. The partition's order of parties fixes how sums are rounded."""
         wanted = [party for party in self._parties if self.part.job.partition.columns(party)]
         if any(party not in self._parts for party in wanted if party != self.part.party):
-            raise FederationError(f"party {self.part.party!r} was asked to add margins that it was not sent")
+            raise FederationError(f"party {self.part.party!r} was asked to add linear predictors that it was not sent")
         return [self._own() if party == self.part.party else self._parts[party] for party in wanted]
 
     def _added(self) -> dict[str, Any]:

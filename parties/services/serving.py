@@ -77,8 +77,8 @@ LOOKED_UP = (ANSWERED, AWAY)
 """Outcomes of requests whose records were looked up. `ServingService` logs these requests."""
 _ADMITTED = Outcome()
 INCOMPLETE = (
-    "{}; record {:,} is the first such record. They get no score. In [prediction] of the policy, fill replaces missing cells, "
-    "and unusable = true tells callers the reason"
+    "{}; record {:,} is the first such record. Such records get no score. In [prediction] of the policy, "
+    "fill replaces missing cells, and unusable = true tells callers the reason"
 )
 REPEATED = "party {!r}: ids of column {!r} occur more than once; these records get no score"
 

@@ -134,18 +134,20 @@ class Origin:
         try:
             return read()
         except MemoryError:  # a damaged header can state any size
-            error = self.error("needs more memory than this machine has, or states a wrong size")
+            error = self.error("reading needs more memory than this machine has, or the source states a wrong size")
         except PermissionError:
-            error = self.error("may not be read: its owner has not allowed it to the user who runs this")
+            error = self.error("permission denied: allow the user who runs this process to read it")
         except Exception:  # noqa: BLE001 — readers of damaged files raise anything
             error = self.error(problem)
         raise error
 
     def check_there(self, path: Path) -> None:
         """Raise DataError unless a file or folder exists; the message is the same for all kinds of files."""
-        if not self.attempt(path.exists, "cannot be looked up, since its folder may not be read"):
+        if not self.attempt(path.exists, "permission denied for its folder"):
             whose = "where the command runs" if self.party is None else "at the party's working folder"
-            raise self.error("is not there" + ("" if path.is_absolute() else f"; a relative path starts {whose}"))
+            raise self.error(
+                "no such file or folder" + ("" if path.is_absolute() else f"; a relative path starts {whose}")
+            )
 
     def each(self, batches: Iterable[T], problem: str) -> Iterator[T]:
         """Yield the batches. If reading a batch raises an error, raise the error for `problem` instead, as in `attempt`."""
@@ -161,7 +163,7 @@ class Origin:
             if column not in counts:
                 raise self.error(f"there is no column {column!r}{nearest(column, names)}")
             if counts[column] > 1:
-                raise self.error(f"column {column!r} is there more than once: rename one")
+                raise self.error(f"column {column!r} occurs more than once: rename one")
 
     def misread(self, problem: str) -> DataError:
         """Return the error for unexpected values. If columns are identified by position, the message mentions their order."""
@@ -178,7 +180,7 @@ class Origin:
 
     def not_boolean(self, column: str) -> DataError:
         """Return the error for values that are not boolean in a boolean column."""
-        return self.error(f"column {column!r} is declared boolean but holds values other than true, false, 1 and 0")
+        return self.error(f"column {column!r} is declared boolean but holds values different from true, false, 1 and 0")
 
     def no_date(self, column: str) -> DataError:
         """Return the error for cells that are not dates in a column of dates."""

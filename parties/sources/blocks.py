@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from parties.sources.base import Content, Origin
     from parties.sources.tables import ArraySource
 
-CHANGED = "changed while its shards were read: start a new run, or restore it and resume"
+CHANGED = "the source changed while its shards were read: start a new run, or restore it and resume"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class BlockSource(Seekable):
         """Return a block, and keep it in place of the block before."""
         if self._held is None or self._held[0] != number:
             self._held = None
-            table = self.origin.attempt(lambda: self._blocks.fetch(number), "has a block that cannot be fetched")
+            table = self.origin.attempt(lambda: self._blocks.fetch(number), "a block cannot be fetched")
             block = open_table(table, self._contents, self.origin)
             self.origin.check_columns(block.names, self._contents)
             if block.at_most != self._blocks.counts[number]:

@@ -40,7 +40,7 @@ _ENCODING = (
     "(in Python vfl.Csv(path, encoding=...))"
 )
 _SHAPE = (
-    "is not a well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one "
+    "not a well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one "
     "record is far longer than the others"
 )
 
@@ -223,10 +223,10 @@ class CsvSource:
         for batch in self._read(columns, rows, None):
             count += batch.num_rows
             if count > self.at_most:
-                raise self.origin.error("changed while it was read")
+                raise self.origin.error("the source changed while it was read")
             yield batch
         if count < self.at_most and self.lines.quotes and not self.origin.attempt(self._ends, _SHAPE):
-            raise self.origin.error("has a quote that is never closed, so the records after it cannot be told apart")
+            raise self.origin.error("a quote is never closed, so the records after it cannot be told apart")
         self.n_records = count
 
     def batches_between(
@@ -253,7 +253,7 @@ class CsvSource:
         line, position = self.lines.before(first + 1)  # line 0 is the header
         size, start = self.origin.attempt(lambda: self._around(position), "cannot be read")
         if size != self.lines.size or start[:1] not in (b"\n", b"\r"):
-            raise self.origin.error("changed while it was read")
+            raise self.origin.error("the source changed while it was read")
         if start[1:] == _BYTE_ORDER_MARK:  # Arrow drops this mark at the start of a file but keeps it within a file
             return 0, None
         return line - 1, (position, self.lines.after(stop + 1) - position)
@@ -301,18 +301,18 @@ class CsvSource:
                 yield self._converted(batch.slice(start, step))
 
     def _header(self) -> tuple[tuple[str, ...], int]:
-        names, blank = self.origin.attempt(lambda: header(self._spec, self._stream), "has no header that can be read")
+        names, blank = self.origin.attempt(lambda: header(self._spec, self._stream), "no readable header")
         if not names:
-            raise self.origin.error("is empty: it needs a header line with the names of its columns")
+            raise self.origin.error("the file is empty: give it a header line with the names of its columns")
         if any("\ufffd" in name or "\0" in name for name in names):
-            raise self.origin.error(_ENCODING.format(self._spec.encoding))
+            raise self.origin.error("the header " + _ENCODING.format(self._spec.encoding))
         if any(is_number(name) for name in names) and not set(self._contents) <= set(names):
             # Otherwise the error for missing columns would suggest data cells as column names.
-            raise self.origin.error("has no header: its first line holds numbers, not the names of columns")
+            raise self.origin.error("no header: the first line holds numbers, not the names of columns")
         if len(names) == 1 and len(self._contents) > 1:
             raise self.origin.error(
-                f"has a single column when split at {self._spec.delimiter!r}: declare its delimiter with delimiter = "
-                '"..." in its table of [data], vfl join --csv delimiter=... or vfl.Csv(path, delimiter=...)'
+                f"the header has a single column when split at {self._spec.delimiter!r}: declare its delimiter with "
+                'delimiter = "..." in its table of [data], vfl join --csv delimiter=... or vfl.Csv(path, delimiter=...)'
             )
         return tuple(names), blank
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 1 << 20
 _ARROW_BEGINS = b"ARROW1\0\0"
-DAMAGED = "is damaged, cut short or not of the kind that its name says"
+DAMAGED = "damaged, cut short or not of the format that its name says"
 
 
 def open_file(
@@ -40,14 +40,14 @@ def open_file(
     if path.is_dir():
         found = sorted(file for file in path.rglob("*.parquet") if not file.name.startswith((".", "_")))
         if not found:
-            raise origin.error("is a folder without .parquet files")
+            raise origin.error("the folder has no .parquet files")
         return ParquetSource(found, origin)
     name = path.name.lower()
     for endings, opener in OPENERS.items():
         if name.endswith(endings):
             return opener(path, contents, origin)
     known = ", ".join(ending for endings in (CSV, *OPENERS) for ending in endings)
-    raise origin.error(f"has an unknown extension; known are {known}")
+    raise origin.error(f"unknown extension; known are {known}")
 
 
 def column_names(source: str | Path | Csv) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class ParquetSource(Seekable):
         self.names = footers[0][0]
         for place, (names, _) in zip(origins, footers, strict=True):
             if set(names) != set(self.names):
-                raise place.error("has columns different from those of the first file in its folder")
+                raise place.error("its columns differ from those of the first file in its folder")
         self._counts = [count for _, count in footers]
         self.at_most = sum(self._counts)
         self.n_records: int | None = self.at_most

@@ -58,7 +58,7 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
         if stores.is_stored(spec):
             return stores.open_stored(spec, contents, origin, lines)
         if isinstance(spec, Csv):
-            raise origin.error("is not a file, and has no format of text")
+            raise origin.error("vfl.Csv describes a text file, and this source is none: give the address alone")
         if databases.is_database(spec):
             return databases.open_database(spec, contents, origin)
         spec = plugins.fetch(spec, origin)
@@ -70,7 +70,7 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
         return BlockSource(spec, contents, Origin(party, "the Ray dataset"))
     if is_dataset(spec):
         raise Origin(party, "the Ray dataset").error(
-            "is read on Ray alone, as the source of one party, {party: dataset}: train with at=vfl.Ray(), or give a "
+            "only Ray can read it, as the source of one party, {party: dataset}: train with at=vfl.Ray(), or give a "
             "table, dataset.to_pandas()"
         )
     origin = Origin(party, "the table")
@@ -106,7 +106,7 @@ def read_table(spec: Any, contents: Mapping[str, Content]) -> pa.Table:
     """
     source = _opened(spec, contents, None)
     if isinstance(source, SparseSource):
-        raise source.origin.error("is a sparse matrix, where a table is wanted: give a dense table (.toarray())")
+        raise source.origin.error("a table is needed, not a sparse matrix: give a dense table (.toarray())")
     source.origin.check_columns(source.names, contents)
     return _whole(source, contents)
 

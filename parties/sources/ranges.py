@@ -86,4 +86,4 @@ class RowRange:
                 yield own
             if not left:
                 return
-        raise self.origin.error("changed while it was read")
+        raise self.origin.error("the source changed while it was read")

@@ -57,7 +57,7 @@ class SparseSource:
             shown = ", ".join(self.names[:6]) + (", …" if len(self.names) > 6 else "")
             raise origin.error(f"a sparse matrix must have exactly the columns wanted, in order ({shown})")
         if matrix.dtype.kind not in "iufb":
-            raise origin.error(f"holds values of type {matrix.dtype}, not numbers: convert them")
+            raise origin.error(f"the matrix holds values of type {matrix.dtype}, not numbers: convert them")
         if not matrix.shape[0]:
             raise origin.error("there are no records")
         self.at_most = int(matrix.shape[0])
@@ -67,7 +67,7 @@ class SparseSource:
             self._ids = _identified(ids, identified[0], self.at_most, origin)
         if self.names or not identified:
             self.matrix = origin.attempt(
-                lambda: _canonical(matrix), "is not a valid sparse matrix: its index arrays do not fit together"
+                lambda: _canonical(matrix), "not a valid sparse matrix: its index arrays do not fit together"
             )
 
     @property
@@ -106,7 +106,7 @@ class SparseSource:
 def _identified(ids: Any, column: str, n_records: int, origin: Origin) -> ArraySource:
     if ids is None:
         raise origin.error(
-            f"is a sparse matrix without ids: give (ids, matrix), or an .npz file that also holds an array {column!r}; or "
+            f"a sparse matrix without ids: give (ids, matrix), or an .npz file that also holds an array {column!r}; or "
             "bring its rows into the order of the other parties', and leave id out of the job"
         )
     if getattr(ids, "ndim", 1) != 1 or len(ids) != n_records:

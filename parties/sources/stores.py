@@ -46,17 +46,15 @@ def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin
         raise origin.error(
             "its address holds a key, which the job's files would keep: give the key in the environment of the party"
         )
-    system, path = origin.attempt(
-        lambda: pyarrow.fs.FileSystem.from_uri(address), "is not an address that pyarrow can open"
-    )
+    system, path = origin.attempt(lambda: pyarrow.fs.FileSystem.from_uri(address), "pyarrow cannot open this address")
     found = origin.attempt(lambda: system.get_file_info(path), "cannot be reached")
     name = path.lower()
     if found.type == pyarrow.fs.FileType.NotFound:
-        raise origin.error("is not there")
+        raise origin.error("no such file or folder")
     if found.type == pyarrow.fs.FileType.Directory:
         files = origin.attempt(partial(_parquet_in, system, path), "cannot be read")
         if not files:
-            raise origin.error("is a folder without .parquet files")
+            raise origin.error("the folder has no .parquet files")
         return ParquetSource(files, origin, opened=system.open_input_file)
     if isinstance(spec, Csv) or name.endswith(CSV):
         given = spec if isinstance(spec, Csv) else plain_csv(address)
@@ -69,7 +67,7 @@ def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin
         table = origin.attempt(lambda: pa.ipc.open_file(system.open_input_file(path)).read_all(), DAMAGED)
         return open_table(table, contents, origin)
     known = ", ".join((*CSV, *PARQUET, *ARROW))
-    raise origin.error(f"has an unknown extension; known in object stores are {known}")
+    raise origin.error(f"unknown extension; known in object stores are {known}")
 
 
 def is_stored(spec: Any) -> bool:

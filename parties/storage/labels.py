@@ -110,7 +110,7 @@ class LabelReader:
         if isinstance(self._declared, RealLabel | ClassLabel):
             if isinstance(self._declared, ClassLabel) and (values < 0).any():
                 raise self._origin.misread(
-                    f"label {self.column!r} holds values other than the declared classes: correct classes, or leave those "
+                    f"label {self.column!r} holds values that are not declared classes: correct classes, or leave those "
                     "records out"
                 )
             if not np.isfinite(values).all():
@@ -119,8 +119,9 @@ class LabelReader:
         if self._declared.classes is not None:
             if (values < 0).any():
                 raise self._origin.misread(
-                    f"label {self.column!r} holds values other than the two declared classes: correct classes, or leave "
-                    'those records out; for one class against the rest, name the others in a list: classes = [["A", "B"], "C"]'
+                    f"label {self.column!r} holds values that are not one of the two declared classes: correct classes, or "
+                    "leave those records out; for one class against the rest, name the others in a list: "
+                    'classes = [["A", "B"], "C"]'
                 )
             return np.where(values == len(self._declared.listed) - 1, 1.0, -1.0)
         if (values == UNKNOWN).any():

@@ -247,7 +247,7 @@ def test_a_drafted_job_is_refused_until_its_values_are_declared(folder: Path, ca
     for words, code, message in (
         ((*files, "--output", "draft.toml"), 6, "exists: name a new one"),
         ((*files, "bank=telco.csv"), 2, "two files are given for party 'bank': name each, PARTY=FILE"),
-        (("absent.csv",), 3, "party 'absent', file 'absent.csv': is not there"),
+        (("absent.csv",), 3, "party 'absent', file 'absent.csv': no such file or folder"),
     ):
         failed = call("init", *words)
         assert (failed.code, message in failed.err) == (code, True), failed.err

@@ -222,9 +222,12 @@ def test_remedies_can_be_copied_into_a_job_file(tmp_path: Path) -> None:
         (("plan", "job.toml", "--set", 'partition.label=["bnk", "y"]'), "is listed with no columns, []"),
         (
             ("plan", "job.toml", "--set", "simulation.table=none.csv"),
-            "none.csv': is not there; correct table = ... under [simulation]",
+            "none.csv': no such file or folder; correct table = ... under [simulation]",
         ),
-        (("init", "none.csv"), "file 'none.csv': is not there; a relative path starts at the party's working folder"),
+        (
+            ("init", "none.csv"),
+            "file 'none.csv': no such file or folder; a relative path starts at the party's working folder",
+        ),
         (("run", "job.toml", "--set", "dataset=d"), "(ledger=..., or --ledger)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -285,7 +288,7 @@ def test_a_missing_file_is_reported_before_ray_starts(
     monkeypatch.setattr("vfl.launch.engines.connection.import_ray", lambda: pytest.fail("Ray was imported"))
     answer = call(command, "job.toml")
     assert answer.code == 3
-    assert "bnk.csv': is not there (did you mean 'bank.csv'?)" in answer.err
+    assert "bnk.csv': no such file or folder (did you mean 'bank.csv'?)" in answer.err
     assert "--set data.bank=FILE" in answer.err
 
 

@@ -197,7 +197,7 @@ def test_a_file_that_changes_between_shards_is_refused(
 
     monkeypatch.setattr(loading, "load_rows", moving)
     assert load(job().for_party("bank"), str(path)).n_records == N
-    with pytest.raises(DataError, match=r"'bank', file .*: changed while"):
+    with pytest.raises(DataError, match=r"'bank', file .*: the source changed while"):
         load(job().for_party("bank"), str(path), shards=2)
 
 

@@ -381,9 +381,9 @@ def test_datasets_of_ray_are_refused_elsewhere_and_before_they_are_computed(loca
     given = datasets(sources_of(job(), table(400)))
     late = given | {"bank": given["bank"].map_batches(dict)}
     for data, at, problem in (
-        (late, vfl.Ray(), r"party 'bank', the Ray dataset: is not computed yet, .* give dataset.materialize\(\)"),
-        (given, vfl.InProcess(shards=2), "party 'bank', the Ray dataset: is read on Ray alone"),
-        (given["bank"], vfl.Ray(), "the Ray dataset: is read on Ray alone"),
+        (late, vfl.Ray(), r"party 'bank', the Ray dataset: not computed yet, .* give dataset.materialize\(\)"),
+        (given, vfl.InProcess(shards=2), "party 'bank', the Ray dataset: only Ray can read it"),
+        (given["bank"], vfl.Ray(), "the Ray dataset: only Ray can read it"),
     ):
         with pytest.raises(DataError, match=problem):
             vfl.train(job(), data, at=at)

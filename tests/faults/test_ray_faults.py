@@ -273,7 +273,7 @@ class TestPlacement:
         address = local_ray.get_runtime_context().gcs_address
         said = str(raised.value)
         assert re.search("'bank' needs one node .*'vault' and 1 CPU", said)
-        assert "telco" not in said.partition("It offers")[0]
+        assert "telco" not in said.partition("Available: ")[0]
         assert "CPU 8, coordinator 1, party:bank 1" in said
         assert f"party 'bank': ray start --address={address} --num-cpus=1 --resources='{{\"vault\": 1}}'" in said
 

@@ -499,7 +499,7 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
     "a file that is not there": (
         {"bank": "nowhere.csv", "telco": table()},
         DataError,
-        "party 'bank', file 'nowhere.csv': is not there; a relative path starts at the party's working folder",
+        "party 'bank', file 'nowhere.csv': no such file or folder; a relative path starts at the party's working folder",
     ),
     "no records": ({column: [] for column in table()}, DataError, "the table: there are no records"),
     "no table": (

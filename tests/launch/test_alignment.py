@@ -256,7 +256,7 @@ class TestTraining:
         np.testing.assert_array_equal(result.decision_function(same_order), expected)
         with pytest.raises(DataError, match="'telco' have no id column"):
             result.decision_function({**data, "telco": together[["calls"]]})
-        with pytest.raises(DataError, match="is not there"):
+        with pytest.raises(DataError, match="no such file"):
             result.decision_function({**data, "telco": "absent.csv"})
         with pytest.raises(DataError, match="party 'telco' lacks records"):
             result.decision_function({**data, "telco": data["telco"][:-1]})

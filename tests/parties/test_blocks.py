@@ -117,7 +117,7 @@ def test_a_block_that_changes_between_two_readings_is_refused() -> None:
     [
         (Blocks(lambda k: pa.table({"a": [1]}), (1, 2)), "changed while its shards were read"),
         (Blocks(lambda k: pa.table({"ab"[k]: [1]}), (1, 1)), "there is no column 'a'"),
-        (Blocks(lambda k: {}[k], (1, 1)), "has a block that cannot be fetched"),
+        (Blocks(lambda k: {}[k], (1, 1)), "a block cannot be fetched"),
         (Blocks(lambda k: pa.table({"a": []}), (0, 0)), "there are no records"),
     ],
     ids=["rows", "columns", "lost", "empty"],

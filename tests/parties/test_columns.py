@@ -249,7 +249,7 @@ TEXT = (
 MISSING = (
     "column 'a' has missing values: declare fill={'a': value}, or a = VALUE under [fill] of a job file, or complete it"
 )
-NOT_BOOLEAN = "column 'a' is declared boolean but holds values other than true, false, 1 and 0"
+NOT_BOOLEAN = "column 'a' is declared boolean but holds values different from true, false, 1 and 0"
 NOT_DECLARED = (
     "column 'a' holds a category that is not declared: declare it, or accept such values as no category: "
     "unknown='zero' in its declaration"
@@ -328,8 +328,8 @@ WRONG = {
         {"x": [1, 2], "a": ["SECRET", "no"]},
         {"columns": ["x"], "label": ("a", BinaryLabel(("no", "yes")))},
         (
-            "label 'a' holds values other than the two declared classes: correct classes, or leave those records out; for "
-            'one class against the rest, name the others in a list: classes = [["A", "B"], "C"]'
+            "label 'a' holds values that are not one of the two declared classes: correct classes, or leave those records out; "
+            'for one class against the rest, name the others in a list: classes = [["A", "B"], "C"]'
         ),
     ),
     "label missing": (

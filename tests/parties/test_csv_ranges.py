@@ -118,7 +118,7 @@ def test_a_shard_reads_only_its_own_lines(number: int, tmp_path: Path) -> None:
     assert data.count(b"?") > len(data) / 3
     (tmp_path / "d.csv").write_bytes(bytes(data))
     assert len(cells(rows_of(open_source(place, CONTENTS, party="bank"), shard.start, shard.stop))) == shard.size
-    with pytest.raises(DataError, match="is not a well-formed table"):
+    with pytest.raises(DataError, match="not a well-formed table"):
         cells(open_source(spec, CONTENTS, party="bank"))
 
 

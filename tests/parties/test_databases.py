@@ -92,7 +92,7 @@ class TestDuckDB:
             ("?query=SELECT 1 AS a, 2 AS b; SELECT 1 AS a, 2 AS b", "its database refuses the query"),
             ("?query=PRAGMA database_list", "its database refuses the query"),
             ("?query=SELECT 1 AS c, 2 AS b", "there is no column 'a'"),
-            ("?query=SELECT 1 AS b, 2 AS b, 3 AS a", "is there more than once: rename one"),
+            ("?query=SELECT 1 AS b, 2 AS b, 3 AS a", "occurs more than once: rename one"),
         ],
     )
     def test_mistakes(self, database: str, asked: str, said: str) -> None:
@@ -106,7 +106,7 @@ class TestDuckDB:
         assert "refuses the query" in refused(f"{database}?query=SELECT * FROM '{tmp_path}/other.csv'")
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
-        assert "is not there" in refused(f"duckdb://{tmp_path}/none.duckdb?table=t")
+        assert "no such file" in refused(f"duckdb://{tmp_path}/none.duckdb?table=t")
         (tmp_path / "none.duckdb").write_text("SECRET")
         assert "its database cannot be opened" in refused(f"duckdb://{tmp_path}/none.duckdb?table=t")
 
@@ -456,7 +456,7 @@ class TestObjectStore:
         unchanged.require()
         key = "/bucket/a.parquet" if name == "a.parquet" else "/bucket/all/part-2.parquet"
         monkeypatch.setitem(Store.held, key, Store.held[key] + b"more")
-        with pytest.raises(DataError, match=r"'s3://bucket/.*': changed while"):
+        with pytest.raises(DataError, match=r"'s3://bucket/.*': the source changed while"):
             unchanged.require()
 
     def test_text_with_a_format(self, store: str) -> None:
@@ -466,10 +466,10 @@ class TestObjectStore:
     @pytest.mark.parametrize(
         ("name", "said"),
         [
-            ("none.parquet", "is not there"),
-            ("broken.parquet", "is damaged, cut short or not of the kind that its name says"),
-            ("a.xlsx", "has an unknown extension; known in object stores are .csv, .csv.gz"),
-            ("semicolons.csv", "has a single column when split at ','"),
+            ("none.parquet", "no such file or folder"),
+            ("broken.parquet", "damaged, cut short or not of the format that its name says"),
+            ("a.xlsx", "unknown extension; known in object stores are .csv, .csv.gz"),
+            ("semicolons.csv", "the header has a single column when split at ','"),
         ],
     )
     def test_mistakes(self, store: str, name: str, said: str) -> None:

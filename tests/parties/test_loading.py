@@ -61,7 +61,10 @@ def test_rows_that_move_between_two_shards_are_refused(kind: str, tmp_path: Path
     pq.write_table(whole(), path)
     source, problem = {
         "function": (lambda: held[0], "its function returned different rows"),
-        "Ray dataset": (Blocks(lambda _: held[0], (N,)), "the Ray dataset: changed while its shards were read"),
+        "Ray dataset": (
+            Blocks(lambda _: held[0], (N,)),
+            "the Ray dataset: the source changed while its shards were read",
+        ),
         "file": (str(path), "changed while its shards were read"),
     }[kind]
     divided: Any = ShardedSource(TASK, source, None, 2)

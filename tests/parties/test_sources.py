@@ -277,9 +277,9 @@ def unequal_folder(folder):
 
 
 late = "a,b\n" + "1,2\n" * 700_000 + "1,SECRET\n"
-DAMAGED = "is damaged, cut short or not of the kind that its name says"
+DAMAGED = "damaged, cut short or not of the format that its name says"
 SHAPE = (
-    "is not a well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one record "
+    "not a well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one record "
     "is far longer than the others"
 )
 TEXT = (
@@ -291,26 +291,26 @@ ENCODING = (
     'encoding = "..." in its table of [data] (in Python vfl.Csv(path, encoding=...))'
 )
 BROKEN_FILES = {
-    "not there": (lambda f: f / "no.csv", "is not there"),
+    "not there": (lambda f: f / "no.csv", "no such file or folder"),
     "extension": (
         broken("d.xlsx", ""),
-        f"has an unknown extension; known are {', '.join((*endings.CSV, *endings.TYPED))}",
+        f"unknown extension; known are {', '.join((*endings.CSV, *endings.TYPED))}",
     ),
     "missing column": (broken("d.csv", "a,bb\n1,2\n"), "there is no column 'b' (did you mean 'bb'?)"),
     "missing column, parquet": (
         lambda f: pyarrow.parquet.write_table(TABLE.drop_columns("b"), f / "d.parquet") or f / "d.parquet",
         "there is no column 'b'",
     ),
-    "column twice": (broken("d.csv", "a,b,b\n1,2,3\n"), "column 'b' is there more than once: rename one"),
-    "empty": (broken("d.csv", ""), "is empty: it needs a header line with the names of its columns"),
+    "column twice": (broken("d.csv", "a,b,b\n1,2,3\n"), "column 'b' occurs more than once: rename one"),
+    "empty": (broken("d.csv", ""), "the file is empty: give it a header line with the names of its columns"),
     "no header": (
         broken("d.csv", "0.123456,7.5\n1,2\n"),
-        "has no header: its first line holds numbers, not the names of columns",
+        "no header: the first line holds numbers, not the names of columns",
     ),
     "semicolons": (
         broken("d.csv", "a;b\n1;2\n"),
         (
-            "has a single column when split at ',': declare its delimiter with "
+            "the header has a single column when split at ',': declare its delimiter with "
             'delimiter = "..." in its table of [data], vfl join --csv delimiter=... or vfl.Csv(path, delimiter=...)'
         ),
     ),
@@ -322,23 +322,23 @@ BROKEN_FILES = {
     "huge field": (broken("d.csv", "a,b,c\n1,2,x\n1,2," + "SECRET" * 2_000_000 + "\n"), SHAPE),
     "huge field in quotes": (broken("d.csv", 'a,b,c\n1,2,"' + "SECRET" * 2_000_000 + '"\n'), SHAPE),
     "huge number": (broken("d.csv", "a,b\n1,2\n1," + "7" * 100_000_000 + "\n"), SHAPE),
-    "huge name": (broken("d.csv", "a,b," + "SECRET" * 2_000_000 + "\n1,2,3\n"), "has no header that can be read"),
+    "huge name": (broken("d.csv", "a,b," + "SECRET" * 2_000_000 + "\n1,2,3\n"), "no readable header"),
     "fields that a quote joins": (broken("d.csv", 'a,b\n1,"2\n3",SECRET\n1,2\n'), SHAPE),
     "bytes": (broken("d.csv", bytes(range(256)) * 999), ENCODING),
     "open quote": (
         broken("d.csv", 'a,b,c\n1,2,"SECRET\n3,4,z\n'),
-        "has a quote that is never closed, so the records after it cannot be told apart",
+        "a quote is never closed, so the records after it cannot be told apart",
     ),
     "utf-16": (broken("d.csv", "a,b\n1,2\n".encode("utf-16")), ENCODING),
     "latin-1": (broken("d.csv", "a,b\n1,SECRÉT\n".encode("latin-1")), "column 'b' " + ENCODING),
     "gzip cut short": (broken("d.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 99_999, 0)[:-12]), "cannot be read"),
-    "gzip in name only": (broken("d.csv.gz", "a,b\n1,2\n"), "has no header that can be read"),
+    "gzip in name only": (broken("d.csv.gz", "a,b\n1,2\n"), "no readable header"),
     "parquet cut short": (cut_short(parquet, 200), DAMAGED),
     "parquet in name only": (broken("d.parquet", CSV), DAMAGED),
     "parquet without its last byte": (cut_short(parquet, -1), DAMAGED),
     "parquet, nothing of it": (cut_short(parquet, 0), DAMAGED),
     "parquet page": (corrupt_page, DAMAGED),
-    "folder without files": (empty_folder, "is a folder without .parquet files"),
+    "folder without files": (empty_folder, "the folder has no .parquet files"),
     "feather cut short": (cut_short(feather, 300), DAMAGED),
     "feather in name only": (broken("d.arrow", CSV), DAMAGED),
     "npy cut short": (cut_short(npy, 150), DAMAGED + ", or holds objects"),
@@ -346,7 +346,7 @@ BROKEN_FILES = {
     "npy that states too many values": (vast("d.npy"), DAMAGED + ", or holds objects"),
     "npz that states too many values": (
         vast("d.npz"),
-        "needs more memory than this machine has, or states a wrong size",
+        "reading needs more memory than this machine has, or the source states a wrong size",
     ),
     "npz cut short": (cut_short(npz_named, 100), DAMAGED + ", or holds objects"),
 }
@@ -488,7 +488,7 @@ def test_line_breaks_inside_fields_are_found_wherever_the_first_quote_is(line, h
 
 def test_a_file_with_other_columns_in_a_folder(tmp_path):
     folder = unequal_folder(tmp_path)
-    with pytest.raises(DataError, match=r"part-3\.parquet': has columns different"):
+    with pytest.raises(DataError, match=r"part-3\.parquet': its columns differ"):
         open_source(folder, WANTED, party="bank")
 
 
@@ -496,7 +496,7 @@ def test_a_boolean_column_with_other_values(tmp_path):
     (tmp_path / "d.csv").write_text("flag\n1\nSECRET\n")
     with pytest.raises(DataError) as caught:
         list(open_source(tmp_path / "d.csv", {"flag": "boolean"}, party="bank").batches())
-    problem = "column 'flag' is declared boolean but holds values other than true, false, 1 and 0"
+    problem = "column 'flag' is declared boolean but holds values different from true, false, 1 and 0"
     assert_says(caught, f"party 'bank', file {str(tmp_path / 'd.csv')!r}: {problem}")
 
 
@@ -518,12 +518,12 @@ BROKEN_TABLES = {
     ),
     "pandas, twice": (
         pd.DataFrame(np.ones((2, 3)), columns=["a", "b", "b"]),
-        "column 'b' is there more than once: rename one",
+        "column 'b' occurs more than once: rename one",
     ),
     "polars, column": (pl.DataFrame({"a": [1]}), "there is no column 'b'"),
     "arrow, twice": (
         pa.Table.from_arrays([pa.array([1])] * 3, names=["a", "b", "b"]),
-        "column 'b' is there more than once: rename one",
+        "column 'b' occurs more than once: rename one",
     ),
     "array, width": (np.ones((3, 3)), SHAPE_2D),
     "array, one-dimensional": (np.ones(3), SHAPE_2D),

@@ -174,7 +174,7 @@ BROKEN = {
     "boolean": (
         with_cell(0.5),
         {"columns": {"b": Boolean()}},
-        "column 'b' is declared boolean but holds values other than true, false, 1 and 0",
+        "column 'b' is declared boolean but holds values different from true, false, 1 and 0",
     ),
     "categorical": (
         FORMS["csc"],
@@ -192,19 +192,19 @@ BROKEN = {
     "row out of range": (
         malformed([1, 0, 9]),
         {},
-        "is not a valid sparse matrix: its index arrays do not fit together",
+        "not a valid sparse matrix: its index arrays do not fit together",
     ),
-    "row below 0": (malformed([1, 0, -1]), {}, "is not a valid sparse matrix: its index arrays do not fit together"),
+    "row below 0": (malformed([1, 0, -1]), {}, "not a valid sparse matrix: its index arrays do not fit together"),
     "starts that fall": (
         malformed([1, 0, 2], (0, 2, 1, 3)),
         {},
-        "is not a valid sparse matrix: its index arrays do not fit together",
+        "not a valid sparse matrix: its index arrays do not fit together",
     ),
     "not declared": (
         FORMS["csc"],
         {"sparse": []},
         (
-            "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
+            "shifting or centring its columns would fill a sparse matrix: name the party in the job's sparse, "
             'sparse = ["bank"], or give a dense table (.toarray())'
         ),
     ),
@@ -224,7 +224,7 @@ def test_broken_files(tmp_path):
     path = tmp_path / "d.npz"
     scipy.sparse.save_npz(path, FORMS["csc"])
     whole = path.read_bytes()
-    damaged = f"party 'bank', file {str(path)!r}: is damaged, cut short or not of the kind that its name says"
+    damaged = f"party 'bank', file {str(path)!r}: damaged, cut short or not of the format that its name says"
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError) as caught:
         load(job().for_party("bank"), path)

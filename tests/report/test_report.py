@@ -267,7 +267,7 @@ class TestPage:
         page = Page(write_run(tmp_path / "run")[0])
         (number,) = told.left
         assert f"party telco, in round {number + 1}" in page.said
-        assert "What the certificate warns of" in page.said
+        assert "Warnings of the certificate" in page.said
         assert "party 'telco' was lost" in page.said
         assert "2 of 4 are 0, and not drawn" in page.said
         assert " 0 (0%)" in page.said

@@ -386,7 +386,7 @@ def test_a_database_is_read_again_and_a_source_that_was_not_there_is_found(
     told: list[str] = []
     service = ServingService("telco", setting.folder / "telco.policy.toml", "bank", lambda why, _: told.append(why))
     service.add(part, f"duckdb://{path}?table=t")
-    setting.until(lambda: any("is not there" in why for why in told))
+    setting.until(lambda: any("no such file" in why for why in told))
     assert path.name not in service.keep([part.digest])[part.digest]
     for calls in (1.0, 2.0):
         frame = table().assign(calls=calls)[["customer", "calls"]]

@@ -143,7 +143,7 @@ def test_unreadable_data_are_told_to_the_owner_in_readiness_and_in_metrics(
         path.unlink()
         setting.until(lambda: status() == "stale")
         assert warned(setting)[-1].stale
-        assert "is not there" in warned(setting)[-1].why
+        assert "no such file" in warned(setting)[-1].why
 
 
 def test_the_log_says_what_keeps_the_service_from_answering(setting: Setting) -> None:

@@ -569,10 +569,12 @@ def test_a_job_refuses_what_does_not_fit(changes: dict[str, Any], said: str) -> 
     ],
 )
 def test_other_solvers_refuse_in_one_sentence(solver: Any) -> None:
-    with pytest.raises(SpecificationError, match=f"{solver.name} moves one margin per record.*use SkGD, CD or GD"):
+    with pytest.raises(
+        SpecificationError, match=f"{solver.name} moves one linear predictor per record.*use SkGD, CD or GD"
+    ):
         vfl.plan(job_of(privacy=vfl.Privacy(epsilon=1.0), solver=solver), 150)
 
 
 def test_labels_beyond_the_classes_are_refused() -> None:
-    with pytest.raises(vfl.errors.DataError, match="holds values other than the declared classes"):
+    with pytest.raises(vfl.errors.DataError, match="holds values that are not declared classes"):
         fitted(job_of(classes=CLASSES[:2]))

@@ -289,7 +289,9 @@ def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]
             "monitor watches one score per record, and multinomial loss has K: monitor one class against the rest"
         )
     if job.secure is not None:
-        raise SpecificationError("monitor needs trust='trusted': the coordinator sees the margins of the records")
+        raise SpecificationError(
+            "monitor needs trust='trusted': the coordinator sees the linear predictors of the records"
+        )
     whole, added = job.on_all_records(), {}
     bins: dict[str, list[str]] = {}
     for column in whole.partition.features:

@@ -235,7 +235,7 @@ def columns_of(X: Matrix, n: int) -> Matrix:
             f" another layout: pass numpy.asfortranarray(X, dtype=float)"
         )
     if len(X) != n:
-        raise SpecificationError("columns and margins differ in length: align the records first")
+        raise SpecificationError("columns and linear predictors differ in length: align the records first")
     return read_only(X).T
 
 

@@ -51,8 +51,8 @@ def problem_of(job: Job, n_records: int) -> Problem:
         raise SpecificationError(f"two coordinates of the model would be named {twice!r}: rename a column")
     if job.multinomial and not job.solver.multinomial:
         raise SpecificationError(
-            f"{job.solver.name} moves one margin per record, and multinomial loss has one per class: use SkGD, CD or GD, "
-            "or logistic loss for one class against the rest, classes=((A, B), C)"
+            f"{job.solver.name} moves one linear predictor per record, and multinomial loss has one per class: use SkGD, "
+            "CD or GD, or logistic loss for one class against the rest, classes=((A, B), C)"
         )
     if job.privacy is not None and job.intervals and not job.solver.infers:
         raise SpecificationError(
@@ -157,11 +157,9 @@ def _why_no_terms(job: Job) -> str | None:
     if not job.solver.takes_terms:
         return f"{job.solver.name} has no steps by coordinates: use SkGD or CD, or leave them out"
     if job.multinomial:
-        return (
-            "they are terms of one coefficient per coordinate, and multinomial loss has one per class: leave them out"
-        )
+        return "multinomial loss has several coefficients per coordinate, and they need a single one: leave them out"
     if job.secure is not None:
-        return "trust='secure' takes steps on shares, without terms of columns: leave them out, or use trust='trusted'"
+        return "trust='secure' does not support them: leave them out, or use trust='trusted'"
     if job.privacy is not None and job.intervals:
         return "standard errors are derived for steps without them: leave them or intervals out"
     return None

@@ -267,7 +267,7 @@ class Query:
         return self.shares()
 
     def _needs_margins(self) -> PrivacyError:
-        return PrivacyError(f"under trust='secure' nobody sees margins, so {type(self).__name__} cannot be answered")
+        return PrivacyError(f"under trust='secure' nobody sees linear predictors, so {type(self).__name__} is refused")
 
     def opened(self, at: OnShares, key: ReleaseKey) -> Mapping[str, Reply] | None:
         """Open the query's sums with noise in a run on secret shares; None for a query that single parties answer."""

@@ -381,7 +381,7 @@ def given_ciphertexts(vectors: Mapping[str, Any]) -> list[Any]:
     """Return the ciphertexts of a call, in order. Raises FederationError for a name that is not from `ciphertext_names`."""
     names = ciphertext_names(len(vectors))
     if set(vectors) != set(names):
-        raise FederationError("a request carried vectors other than encrypted messages")
+        raise FederationError("a request carried vectors that are not encrypted messages")
     return [vectors[name] for name in names]
 
 

@@ -111,7 +111,7 @@ class Sharing:
         """Return sentences on bits, bias and traffic."""
         return (
             f"{self.bits.total} after the binary point of an opened sum",
-            f"bias of a sum at most {self.bias:.2g} of its noise, in the worst case at margins up to V",
+            f"bias of a sum at most {self.bias:.2g} of its noise, in the worst case at linear predictors up to V",
             f"{self.versions:,} models at which residuals are shared",
             f"at most {self._traffic()}",
             *((ONCE,) if self.products is not None else ()),
@@ -124,7 +124,9 @@ class Sharing:
             return f"{sizes[max(sizes)]} MB"
         margins = {SERIES[self.place(series.margin)].terms: series.margin for series in SERIES}
         *most, (_, beyond) = sizes.items()
-        return f"{', '.join(f'{own} MB up to |margin| {margins[K]:g}' for K, own in most)}, {beyond} MB beyond"
+        return (
+            f"{', '.join(f'{own} MB up to |linear predictor| {margins[K]:g}' for K, own in most)}, {beyond} MB beyond"
+        )
 
 
 ONCE = "products of columns are opened once, so all parties hold masked columns of all others"

@@ -79,7 +79,7 @@ def why_not(solver: Solver, loss: Loss) -> str:
     if solver.name == "NoisyGram":
         return "squared loss"
     return (
-        "a residual that is no Fourier term of the margin"
+        "a residual that is not a Fourier term of the linear predictor"
         if math.isfinite(loss.slope)
         else "a residual without a bound"
     )
@@ -169,7 +169,7 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
         for share in ("residual_share", "excess_share"):
             if getattr(solver.decided, share):
                 raise SpecificationError(
-                    f"trust='secure' opens no residuals, nor sums of the parts that a record cap cuts: leave shares.{share} out"
+                    f"trust='secure' opens neither residuals nor sums of clipped parts: leave shares.{share} out"
                 )
         walk = Walk(solver, problem, Curvature.flat(problem))
         # The mean square of a column divided by √M_j is 4, since M_j is a quarter of its variance.

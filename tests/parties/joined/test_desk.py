@@ -215,7 +215,7 @@ class TestOffers:
         counter.sources[""] = path
         counter.call(offer(job()))
         said = counter.refused(Load())
-        assert re.search("'bank.csv':? is not there", said)
+        assert re.search("'bank.csv':? no such file", said)
         assert str(tmp_path) not in said
         assert path in counter.events[-1].why
 

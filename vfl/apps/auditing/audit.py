@@ -243,8 +243,8 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
         )
     if job.multinomial:
         raise SpecificationError(
-            "an audit simulates records of one margin each, and multinomial loss has one per class: audit the job with two "
-            "classes and loss = 'logistic'"
+            "an audit simulates one linear predictor per record, and multinomial loss has one per class: audit the job with "
+            "two classes and loss = 'logistic'"
         )
     if job.privacy.noise is not None:
         raise PrivacyError(

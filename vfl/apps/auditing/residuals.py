@@ -87,7 +87,7 @@ def _shifts(runs: Sequence[Transcript], size: int, paid: float) -> Check:
                 worst, where = ratio, release.name + (f", party {release.party}" if release.party else "")
     largest = "no release moves" if not where else f"largest shift {worst:.4f} of its sensitivity ({where})"
     together = farthest / (size * paid) if paid else math.inf if farthest else 0.0
-    said = f"{largest}; all together {together:.4f} of what is charged"
+    said = f"{largest}; all shifts together {together:.4f} of the charged total"
     fits = worst <= 1.0 + ROUNDING and together <= 1.0 + ROUNDING
     return Check("shifts", 0.0 if not fits else 1.0, fits, said)
 

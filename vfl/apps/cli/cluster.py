@@ -52,8 +52,8 @@ def submit(
 ) -> None:
     """Send the text of the job file JOB to a Ray cluster; data stay where they are.
 
-    The job is checked here first. Afterwards: ray job status ID, ray job logs ID, ray job stop ID. What a stopped job released
-    stays charged; continue its run with --resume.
+    The job is checked here first. Afterwards: ray job status ID, ray job logs ID, ray job stop ID. Releases of a stopped job
+    stay charged; continue its run with --resume.
     """
     from vfl.job import file as jobfile
     from vfl.launch.engines.submission import RUNS, JobServer

@@ -169,7 +169,7 @@ def columns_of(party: str, source: Any) -> dict[str, ColumnSummary]:
     if not isinstance(opened, SparseSource) and names:
         opened = open_source(source, dict.fromkeys(names, "text"), party=party)
     if isinstance(opened, SparseSource) or not names:
-        raise opened.origin.error("has no names of columns: write its job by hand")
+        raise opened.origin.error("its columns have no names: write the job by hand")
     found: dict[str, list[ColumnSummary]] = {}
     spec = None if opened.typed else source if isinstance(source, Csv) else Csv(str(source))
     for batch in opened.batches(names):

@@ -182,7 +182,7 @@ def _importance(facts: Facts) -> tuple[Block, ...]:
         found = facts.result.importance()[:TOP]
     except VflError:
         return ()
-    head = ("largest", "party", "margin per standard deviation", "95 % interval", "")
+    head = ("largest", "party", "linear predictor per standard deviation", "95 % interval", "")
     rows = tuple(
         (
             i.feature,

@@ -77,7 +77,7 @@ def promise(facts: Facts) -> Markup:
         element("div", *said, class_="promise"),
         reserved,
         remark(f"Scope: {certificate.scope}.") if report.ok and certificate.private else None,
-        join(element("h3", "What the certificate warns of"), flags) if certificate.flags else None,
+        join(element("h3", "Warnings of the certificate"), flags) if certificate.flags else None,
     )
 
 
@@ -87,7 +87,7 @@ def who(facts: Facts) -> Markup:
     rows = [(name, said[name]) for name in ORDER]
     return section(
         "Who saw what" if facts.report.ok else "Who saw what, as the certificate claims",
-        element("p", "Noise protects the model. It does not protect what travelled between the participants."),
+        element("p", "Noise protects the model, not the messages between the participants."),
         table(("", "saw"), rows),
     )
 

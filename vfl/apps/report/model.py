@@ -101,14 +101,14 @@ def coefficients(facts: Facts) -> Markup:
     sealed = facts.plan is not None and facts.plan.solver.sealed
     if noise and sealed:
         said = (
-            "Grey: plus and minus one standard deviation of the noise in the published coefficient. It is not a confidence "
+            "Grey: plus and minus one standard deviation of the noise in the published coefficient. The band is no confidence "
             "interval: it leaves out the sampling error of the records."
         )
     elif noise:
         said = (
-            "Grey: plus and minus one standard deviation of the noise in the coefficient's last update. It is not a confidence "
-            "interval: averages of updates hold less noise, earlier updates left some too, and the sampling error of the "
-            "records is left out."
+            "Grey: plus and minus one standard deviation of the noise in the coefficient's last update. The band is no "
+            "confidence interval: averages of updates contain less noise, earlier updates added noise too, and the sampling "
+            "error of the records is left out."
         )
     elif facts.certificate.basis == "none":
         said = "No noise was added."
@@ -169,9 +169,10 @@ def importance(facts: Facts) -> Markup | None:
     return section(
         "Importance",
         element(
-            "p", f"Change of the margin when a feature changes by one standard deviation of it, largest first.{more}"
+            "p",
+            f"Change of the linear predictor when a feature changes by its standard deviation, largest first.{more}",
         ),
-        charts.both(lambda width: charts.rows(width, rows, "change of the margin")),
+        charts.both(lambda width: charts.rows(width, rows, "change of the linear predictor")),
         charts.parties_key(facts.parties, ("noisekey", "95 % interval")),
         remark(importance_note(facts)),
     )
@@ -320,8 +321,9 @@ DRAWN = 24
 STRIPS = 9
 """Largest number of rows, evenly spaced, in the heat map of two multiplied columns."""
 SAID = (
-    "The part of the margin that each column adds, over its range or for each category, the largest first. The margin of a "
-    "record is their sum and a constant. Each curve is 0 on average, and constant outside the drawn range."
+    "The part of the linear predictor that each column adds, over its range or for each category, the largest first. The "
+    "linear predictor of a record is the sum of these parts and a constant. Each curve is 0 on average, and constant outside "
+    "the drawn range."
 )
 PAIRS = (
     "The part that both columns of a pair add together, on top of their curves; the mean along each column is 0. Cells in a "

@@ -155,7 +155,7 @@ def _footer(facts: Facts) -> Markup:
     elif facts.certificate.private and facts.report.ok:
         said = (
             "This page is computed from public facts and from values that were released with noise and charged. "
-            "That is post-processing: it adds nothing to the stated ε, and whoever may see the model may see this page."
+            "Post-processing adds nothing to the stated ε: everyone who may see the model may see this page."
         )
     else:
         said = (

@@ -240,7 +240,7 @@ class Service:
         if federation.coordinator.name != self.file.party:
             raise SpecificationError(
                 f"{self.file.party!r} is not the coordinator of the federation {federation.name!r}, to which the other "
-                "parties send their margins. Write a federation file with vfl federation new NAME --coordinator "
+                "parties send their linear predictors. Write a federation file with vfl federation new NAME --coordinator "
                 f"{self.file.party}=…"
             )
         with ConnectedMembers(

@@ -140,7 +140,7 @@ class Version:
         job = result.applied
         if job.partition.receiver(job.partition.parties) != party:
             raise SpecificationError(
-                f"{where} is not served by {party!r}: the label party {job.partition.label_party!r} adds up its margins"
+                f"{where} is not served by {party!r}: the label party {job.partition.label_party!r} adds up its scores"
             )
         columns = job.partition.columns
         parts = {own: result.part(own) for own in job.partition.parties if columns(own) or own == party}
@@ -450,10 +450,10 @@ class RemoteParty(PartyLane):
             own = margins[at : at + n * one.width]
             at += len(own)
             if len(own) != n * one.width:
-                raise FederationError(f"party {self.party!r} sent margins of an unexpected size")
+                raise FederationError(f"party {self.party!r} sent linear predictors of an unexpected size")
             found.append(Reply(outcome, own.reshape(n, one.width) if one.width > 1 else own))
         if at != len(margins):
-            raise FederationError(f"party {self.party!r} sent margins of an unexpected size")
+            raise FederationError(f"party {self.party!r} sent linear predictors of an unexpected size")
         return found
 
 

@@ -287,8 +287,8 @@ def _check_job(job: Job) -> None:
         )
     if job.secure is not None:
         raise SpecificationError(
-            "candidates are scored on the margins of held-out records, which trust='secure' shows to nobody: tune with "
-            "trust='trusted', or choose by public facts (vfl plan --explain)"
+            "candidates are scored on linear predictors of held-out records, which trust='secure' shows to nobody: tune "
+            "with trust='trusted', or choose by public facts (vfl plan --explain)"
         )
     if job.holdout is None:
         raise SpecificationError(

@@ -153,7 +153,7 @@ def job(base: str, name: str, spec: Job, n_records: int | None, positives: float
         element("button", "Plan", type="submit"),
         method="get",
     )
-    unread = (element("p", f"This cannot be read: {refused}", class_="bad"),)
+    unread = (element("p", f"The form cannot be read: {refused}", class_="bad"),)
     return page(
         name,
         base,

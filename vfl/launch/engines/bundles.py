@@ -217,7 +217,7 @@ def _refused(ray: Any, layout: Layout, seconds: float, title: str) -> PlacementE
             for name, (amount, there) in few.items()
         ]
         return PlacementError(
-            f"the cluster lacks what the job asks for, after {seconds:g} s: {'; '.join(said)}. It offers {_offered(nodes)}. "
+            f"the cluster lacks what the job asks for, after {seconds:g} s: {'; '.join(said)}. Available: {_offered(nodes)}. "
             + ("To add what is missing" if missing else "Lower [ray] shards or party_cpus; or, to add nodes")
             + ", run on the machine of each:\n"
             + "\n".join(
@@ -230,7 +230,7 @@ def _refused(ray: Any, layout: Layout, seconds: float, title: str) -> PlacementE
     return PlacementError(
         f"the cluster is still in use after {seconds:g} s: the job asks for "
         + ", ".join(f"{amount:g} {name} of which {there:g} is free" for name, (amount, there) in tight.items())
-        + f". It is in use by {_users(title)}. It offers {_offered(nodes)}. Wait for the other jobs (with a larger [ray] "
+        + f". In use by {_users(title)}. Available: {_offered(nodes)}. Wait for the other jobs (with a larger [ray] "
         "ready_seconds this one waits its turn), end them, or add nodes"
     )
 

@@ -157,7 +157,7 @@ def _blocks_of(party: str, dataset: Any) -> Blocks:
 
     if not isinstance(dataset, MaterializedDataset):
         raise Origin(party, "the Ray dataset").error(
-            "is not computed yet, and its rows may come in another order each time: give dataset.materialize(), which fixes "
+            "not computed yet, so its rows may come in another order each time: give dataset.materialize(), which fixes "
             "their order"
         )
     references, counts = [], []

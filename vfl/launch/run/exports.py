@@ -74,7 +74,8 @@ def sum_of(result: Model, party: str | None = None) -> Sum:
     job = result.applied
     if job.multinomial:
         raise SpecificationError(
-            "multinomial loss has K margins, and SQL, ONNX and exports for one party have one: export to scikit-learn"
+            "multinomial loss has K linear predictors per record; SQL, ONNX and exports for one party support one: export to "
+            "scikit-learn"
         )
     owners = job.partition.parties if party is None else (party,)
     by_name = dict(zip(result.coordinates, map(float, result.w), strict=True))

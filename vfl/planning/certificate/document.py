@@ -403,7 +403,7 @@ def sentences(certificate: Certificate, *, start_verified: bool = False) -> tupl
     alone = "alone (every other use of the same records adds to it)"
     total = f"(the ledger of the data set {certificate.dataset!r} limits the total of all trainings charged to it)"
     return holds, (
-        "This holds against everyone who sees the model or this certificate, for this one training "
+        "The guarantee holds against everyone who sees the model or this certificate, for this one training "
         f"{total if certificate.dataset else alone}; {between}, and it relies on all participants running this software "
         "unchanged."
     )

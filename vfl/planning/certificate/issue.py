@@ -157,8 +157,9 @@ def fault_of(certificate: Certificate, plan: Plan | None) -> str:
 WHO_SEES_WHAT: dict[str, dict[str, str]] = {
     "trusted": {
         "outsider": "the model and this certificate: (ε, δ)-differentially private",
-        "party": "its columns, its own exact gradients, residuals; in sweeps margins and labels: NOT protected by noise",
-        "coordinator": "labels and margins Xw: NOT protected by noise",
+        "party": "its columns, its own exact gradients, residuals; linear predictors and labels if a message has "
+        "several blocks: NOT protected by noise",
+        "coordinator": "labels and linear predictors Xw: NOT protected by noise",
     },
     "secure": {
         "outsider": "the model and this certificate: (ε, δ)-differentially private",
@@ -199,7 +200,10 @@ WHOLE_ISOTROPIC = (
     "Euclidean norm of a record's contribution to a whole pass over all columns of all parties, in scaled features; "
     "cap record_clip·√(Σ M_j)"
 )
-OF_WEIGHTS = {"party": "; in sweeps also the weight of every record", "coordinator": "; the weight of every record"}
+OF_WEIGHTS = {
+    "party": "; if a message has several blocks, also the weight of every record",
+    "coordinator": "; the weight of every record",
+}
 NORMS = {
     "party": "; also the cap of each residual, or capped residuals, from which it can compute the norm of the other "
     "parties' columns of a record",

@@ -83,7 +83,7 @@ def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
     "accounting",
     type=click.Choice(["gdp", "zcdp"]),
     help="Accountant: gdp is exact for Gaussian releases, zcdp suits mixes with many selections. "
-    "By default, the first job decides. It cannot be changed after the first reservation.",
+    "By default, the first job decides. The first reservation fixes the accountant.",
 )
 @click.option("--yes", is_flag=True, help="Confirm a δ different from the data set's.")
 @NETWORK

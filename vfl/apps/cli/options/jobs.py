@@ -112,12 +112,12 @@ def require_files(environment: Environment) -> None:
         named.append((None, path_of(environment.table), "simulation", "table"))
     for party, source, table, key in named:
         path, origin = Path(source), Origin(party, f"file {source!r}")
-        if ADDRESS in source or origin.attempt(path.exists, "cannot be looked up, since its folder may not be read"):
+        if ADDRESS in source or origin.attempt(path.exists, "permission denied for its folder"):
             continue
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise origin.error(
-            f"is not there{nearest(path.name, beside)}; correct {key} = ... under [{table}], or --set {table}.{key}=FILE; a "
-            "relative path starts at the job file's folder"
+            f"no such file or folder{nearest(path.name, beside)}; correct {key} = ... under [{table}], or --set "
+            f"{table}.{key}=FILE; a relative path starts at the job file's folder"
         )
 
 

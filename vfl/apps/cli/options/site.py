@@ -83,7 +83,9 @@ class Where:
         site = own if self.at is None else resolve(self.at, own, declared)
         if type(site) is not type(own):
             began = {"Ray": "on Ray", "Federated": "across organisations"}.get(type(own).__name__, "in one process")
-            raise click.UsageError(f"the run in {str(run)!r} began {began}: give --at such a site, or leave --at out")
+            raise click.UsageError(
+                f"the run in {str(run)!r} began {began}: give --at the same engine, or leave --at out"
+            )
         if isinstance(site, Federated) and isinstance(own, Federated):
             return _across(replace(own, file=site.file), job)
         self._require_alone()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _threshold(decides: str) -> Callable[[Any], Any]:
-    said = f"{decides} T: a probability with logistic loss, else a margin (default: the model's own)."
+    said = f"{decides} T: a probability with logistic loss, else a linear predictor (default: that of the model)."
     return click.option("--threshold", type=float, metavar="T", help=said)
 
 
