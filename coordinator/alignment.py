@@ -1,8 +1,8 @@
 """The coordinator's side of an alignment: it passes sets of blinded ids from party to party and compares the final sets.
 
 The coordinator never learns the salt, so it cannot test guesses against the hash of the aligned ids. Across organisations, the
-parties encrypt the sets for one another. The coordinator then reads only sets that all parties have blinded. It learns the
-lengths of all other sets.
+parties encrypt the sets for one another. The coordinator then reads only sets that all parties have blinded, and
+learns the lengths of all other sets.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def _closed(ledgers: PartyLedgers, recovery: Recovery, left: tuple[str, ...]) ->
 
 
 class Coordinator:
-    """Coordinator of one job. It holds margins and the reservation, but no columns. It cannot import the parties' code.
+    """Coordinator of one job, with margins and the reservation, but without columns. It cannot import the parties' code.
 
     expand : True to send every step of a `Descend` query (one with several steps) as a query of its own.
     faults : policy on lost parties.
@@ -223,7 +223,8 @@ class Coordinator:
         if reservation is None:
             yield outcome
             return
-        # A privacy filter bounds ε only by the whole reservation. State all of it if released values decided when to stop.
+        # A privacy filter bounds ε only by the whole reservation. If released values decided when to stop, state the whole
+        # reservation.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
         yield replace(outcome, statement=statement, party_ledgers=_closed(ledgers, recovery, left))

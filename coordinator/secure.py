@@ -1,4 +1,4 @@
-"""The coordinator's part of training on secret shares. It sends the requests for each gradient, and reveals the noised sum.
+"""The coordinator's part of training on secret shares: requests for each gradient, and opening of the noisy sum.
 
 Guarantee. The coordinator holds the public model, encrypted messages that it cannot read, and the parties' shares of sums with
 noise. Shares are integers modulo 2^64 that add up to the sum. The coordinator never asks for labels. Each sum is charged before

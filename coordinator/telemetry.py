@@ -1,4 +1,4 @@
-"""Metrics and log lines of a run, for the run's operators. They contain job and round, never data, residuals, ids or scores.
+"""Metrics and log lines of a run, for its operators. They contain job and round, never data, residuals, ids or scores.
 
 Times may depend on records. No guarantee covers times, so they are not part of a run's results.
 """

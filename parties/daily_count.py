@@ -29,10 +29,10 @@ _TABLES = {"predicted": "CREATE TABLE predicted (party TEXT, day TEXT, records I
 class DailyCount:
     """Counts predicted records per party, and per caller of a service, for each day (UTC), in a file next to the party ledger.
 
-    A count is on disk before its records are predicted. It is one transaction, so processes that count at the same time stay
-    within one limit together. A clock that is set back by at most a day does not start a new day. If the file holds counts of
-    days after tomorrow, the clock was ahead or is behind: all counts from today on then count for today, and later days are not
-    blocked. The file stays open from the first count on.
+    A count is on disk before its records are predicted. Each count is one transaction, so processes that count at the same time
+    stay within one limit together. A clock that is set back by at most a day does not start a new day. If the file holds counts
+    of days after tomorrow, the clock was ahead or is behind: all counts from today on then count for today, and later days are
+    not blocked. The file stays open from the first count on.
     A file with other tables is refused, never started anew.
 
     allow_network_file_system : as in the owner's policy.

@@ -3,8 +3,8 @@
 Guarantee. The party sends uniform integers modulo 2^64. For each opened (revealed) sum, these are its part of the sum plus its
 noise and its share of zero. The shares of all parties add up to the charged sum with noise. Without the share of any one party,
 the rest is uniform. Before the party draws noise, it checks the cap and the event of the release for every block of every
-party. It then charges the release to the party ledger, or to a count in memory. Both refuse releases that the job's plan does
-not cover. The party derives roles, bits and caps from the job to which the owner has agreed, never from a message.
+party. The holder then charges the release to the party ledger, or to a count in memory. Both refuse releases that the job's
+plan does not cover. The party derives roles, bits and caps from the job to which the owner has agreed, never from a message.
 """
 
 from __future__ import annotations

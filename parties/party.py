@@ -1,4 +1,4 @@
-"""A party: its own columns, a source of noise, and the owner's party ledger, if any. It has no model and no solver.
+"""A party: its own columns, a source of noise, and the owner's party ledger, if any. A party has neither model nor solver.
 
 Every query carries the parameters that the answer needs. A restarted party therefore only reloads its data. The party answers
 a closed set of queries. Its owner can read in this module and in parties.rows everything that can be computed from the
@@ -99,7 +99,7 @@ class Party:
         return rows
 
     def afresh(self) -> Party:
-        """Return a party over the same columns for another run on simulated records. It has answered no query yet.
+        """Return a party over the same columns for another run on simulated records. The new party has answered no query yet.
 
         The new party keeps no party ledger. PrivacyError is raised if this party keeps one, on disk or in memory.
         """

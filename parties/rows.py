@@ -1,6 +1,6 @@
 """Some rows of one party, in one process: sums over the rows without noise, and per-record vectors for `Margins`.
 
-Results have no noise. They must therefore reach only parties.party, or `Margins`, the coordinator's per-record state.
+Results have no noise. The results must therefore reach only parties.party, or `Margins`, the coordinator's per-record state.
 parties.party checks the budget and adds noise, once for all rows of the party.
 """
 
@@ -56,9 +56,9 @@ class Rows:
     labels : y of all of these records, at the label party; with k exposures and weights (1 + k, n), y first
         (parties.storage.labels).
     held_out : the same features of the held-out records. From these records the party computes only X_k w_k and the norms of
-        rows, which only the coordinator's `Margins` receives. It never computes a noised sum from them.
+        rows, which only the coordinator's `Margins` receives. This class never computes a noised sum from them.
     groups : {column: (m,) codes}, groups of the held-out records for fairness checks; only `Margins` receives the codes.
-    threads : number of threads of the kernels. It does not change results.
+    threads : number of threads of the kernels. The number does not change results.
     first : position of the first of these records among all training records of the party.
     n_trained : number of all training records of the party; None if all of them are here.
     n_margins : margins per record: one, or one per class under multinomial loss. A column has one coordinate per margin.

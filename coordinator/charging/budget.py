@@ -61,7 +61,8 @@ class Budget:
     sealed : True for a trial (training of one candidate) of a tuning run that was charged as a whole before. The trial's
         releases are charged to a ledger in memory, capped at the trial's budget, and the record of a round contains no released
         value.
-    counts : True for a run that only counts records. It ends after planning, reserves nothing and computes nothing on columns.
+    counts : True for a run that only counts records. Such a run ends after planning, reserves nothing and computes nothing on
+        columns.
     """
 
     run: str
@@ -187,7 +188,7 @@ class PartyLedgers:
     """Reports start and end of a run to the parties that keep a party ledger, and compares it with the ledger.
 
     A party ledger and the ledger note each other's last hash (head). A file that lacks the head noted in the other file is
-    detected as an old copy. It is not detected that entries after the noted head are missing.
+    detected as an old copy. A file that lacks entries after the noted head is not detected.
 
     parties : names of the parties that keep a party ledger.
     ledger : the run's ledger; None for a budget in memory, which has no chain and no notes.

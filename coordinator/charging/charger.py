@@ -154,7 +154,7 @@ class Charger:
         return key
 
     def _skip(self, query: Query, number: int) -> None:
-        """Skip the charges that earlier processes made for a query of a pass. They cover no further release."""
+        """Skip the charges that earlier processes made for a query of a pass. Those charges cover no further release."""
         if query.by_pass and (charges := self._earlier.pop(number, 0)):
             self._number += charges
             self._passes.void()

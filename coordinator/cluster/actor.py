@@ -73,9 +73,9 @@ class RayMeters:
 class MarginsActor(NamedActor, PipeActor, ShardMargins):
     """Actor that holds one shard of the margins Xw.
 
-    The actor shares memory with parties whose shard is on the same machine. It puts vectors for other parties into the object
-    store. Labels and limits of residuals are stored once, for all parties and visits. Margins are computed directly in shared
-    memory.
+    The actor shares memory with parties whose shard is on the same machine. The actor puts vectors for other parties into the
+    object store. Labels and limits of residuals are stored once, for all parties and visits. Margins are computed directly in
+    shared memory.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ShardTransport(RayTransport):
-    """Transport to the main actor of each party with row shards. It passes references on; the shards exchange the vectors.
+    """Transport to the main actor of each party with row shards. It forwards references; the shards exchange vectors.
 
     Queries to main actors on this machine use local pipes (vfl.network.shards.serving).
 

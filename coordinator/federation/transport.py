@@ -77,7 +77,7 @@ class FederationTransport(MessageTransport):
         self._constants: dict[str, tuple[Vector, Constant]] = {}
 
     def _post(self, call: Call) -> PendingCall:
-        """Queue a message. It is sent once its vectors have arrived and the participant has answered all earlier messages.
+        """Queue a message, to be sent once its vectors have arrived and the participant has answered all earlier messages.
 
         Vectors for other participants pass through this process, encrypted for their receivers.
         """

@@ -1,4 +1,4 @@
-"""Public model as the coordinator's only state between queries under trust='secure'. It takes the place of margins.
+"""Public model as the coordinator's only state between queries under trust='secure'. The model takes the place of margins.
 
 Guarantee. No value in this module has an entry per record: w and the shift are functions of released values.
 """

@@ -1,7 +1,7 @@
 """Margins in row shards.
 
 Shard k of the margins exchanges vectors with shard k of each party. The coordinator forwards references, and adds up exact sums
-over the shards. It holds no per-record vector.
+over the shards. The coordinator holds no per-record vector.
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ class MarginShards:
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
         """Make each shard add up its parts of the replies' vectors, in equal order, and apply the sum.
 
-        This call does not wait for the shards. They work while the coordinator records this query and charges the next query.
-        The next call waits, and raises StateLost if a shard has failed.
+        This call does not wait for the shards. The shards work while the coordinator records this query and charges the next
+        query. The next call waits, and raises StateLost if a shard has failed.
         """
         self._settle()
         vectors: dict[str, Any] = {q: reply.vector for q, reply in replies.items() if reply.vector is not None}

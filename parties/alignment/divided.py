@@ -51,7 +51,7 @@ class IdRange:
         return joined(self._ids.at(rows))
 
     def hashes(self, part: int, parts: int) -> Hashes:
-        """Return the sorted 64-bit hashes of ids that lie in one part of all hashes: number `part` of `parts` equal ranges."""
+        """Return the sorted 64-bit hashes of ids that lie in range number `part` of `parts` equal ranges."""
         own = self._hashed()
         ranges = (own >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)
         return np.sort(own[ranges == part])
@@ -66,7 +66,7 @@ class IdRange:
 
 
 class DividedIds(RemoteIdentifiers):
-    """Normalised ids of all rows, read from the shards in chunks. They must not be sent to other participants.
+    """Normalised ids of all rows, read from the shards in chunks. Never send ids to other participants.
 
     shards : objects with a method `of_ids(method, ...)` that calls a method of their `IdRange`. ranges : rows of each shard.
     """

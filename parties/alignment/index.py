@@ -1,8 +1,8 @@
 """A party's index: which rows of its source all parties have, in their common order. A file stores the index.
 
-Only the owner can read the file. It consists of one line of JSON and the rows as 64-bit integers, and holds no identifier. Its
-folder is the one that $VFL_INDEX names on the party's node; else the folder that the job's environment names for the party;
-else vfl/alignments under $XDG_STATE_HOME or ~/.local/state.
+Only the owner can read the file. The file consists of one line of JSON and the rows as 64-bit integers, and holds no
+identifier. Its folder is the one that $VFL_INDEX names on the party's node; else the folder that the job's environment names
+for the party; else vfl/alignments under $XDG_STATE_HOME or ~/.local/state.
 """
 
 from __future__ import annotations

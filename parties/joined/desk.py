@@ -75,7 +75,7 @@ EVERY_SECONDS = 1.0
 
 
 class Desk:
-    """Party service that answers the coordinator's calls one at a time. It keeps the job in progress if a stream breaks.
+    """Party service that answers the coordinator's calls one at a time. The desk keeps the job in progress if a stream breaks.
 
     Arguments as for `parties.joined.serve`. Raises SpecificationError without a policy.
     """
@@ -387,9 +387,9 @@ class Desk:
 class DealerDesk(Desk):
     """Answers the calls of the coordinator to the federation's dealer, an organisation without data.
 
-    Guarantee. The dealer opens no source and has no policy to ask, since it releases only its noise and uniform words. It deals
-    only for jobs that name a separate dealer, under keys that its own identity signs. It accepts no other call. The parties
-    send it nothing but their numbers of records.
+    Guarantee. The dealer opens no source and has no policy to ask, since it releases only its noise and uniform words. The
+    dealer deals only for jobs that name a separate dealer, under keys that its own identity signs, and accepts no other call.
+    The parties send it nothing but their numbers of records.
     """
 
     def __init__(self, federation: Federation, identity: Identity, *, on_event: OnEvent) -> None:

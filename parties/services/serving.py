@@ -1,4 +1,4 @@
-"""A party's part of a resident service. It keeps margins of all records in memory, with the row of each id.
+"""A party's part of a resident service. The service keeps margins of all records in memory, with the row of each id.
 
 Guarantee. A part of a model is applied only while the owner's policy allows it. A changed policy file holds from the next call
 on. The count of records is on disk before records are looked up. The outcome is logged before the outcome or a margin is sent.

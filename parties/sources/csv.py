@@ -130,7 +130,7 @@ def scan(stream: Callable[[], Any], quote: str) -> Lines:
 def keeps_lines(encoding: str) -> bool:
     """Return True for an encoding in which lines can be found in the bytes, without decoding earlier lines.
 
-    These are UTF-8, and encodings with one byte per character that have the line breaks of ASCII.
+    Such encodings are UTF-8, and those with one byte per character that have the line breaks of ASCII.
     """
     if codecs.lookup(encoding).name in ("utf-8", "ascii"):
         return True
@@ -319,7 +319,7 @@ class CsvSource:
     def _ends(self) -> bool:
         """Return False if the file ends inside quotes. One record would then contain all later records.
 
-        This check reads the whole file. It is needed only if there are fewer records than line breaks.
+        This check reads the whole file. The check is needed only if there are fewer records than line breaks.
         """
         limit = csv.field_size_limit(sys.maxsize)
         try:

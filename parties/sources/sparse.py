@@ -1,8 +1,8 @@
 """Sparse matrices of SciPy, in memory or in an .npz file.
 
-The columns of a matrix have no names. They must be the party's columns in the partition, in order, then the label if the party
-has it. For alignment, ids are given beside the matrix: as (ids, matrix), or as an array in the .npz file, under the name of the
-id column.
+The columns of a matrix have no names. The columns must be those of the party in the partition, in order, then the label if the
+party has it. For alignment, ids are given beside the matrix: as (ids, matrix), or as an array in the .npz file, under the name
+of the id column.
 """
 
 from __future__ import annotations

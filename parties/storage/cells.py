@@ -1,6 +1,6 @@
 """Conversion of cells to numbers, truth values and categories. Each value depends only on its cell and the declaration.
 
-An error message names the column and the remedy. It contains neither cells nor counts.
+An error message names the column and the remedy. The message contains neither cells nor counts.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def as_number(text: str) -> str:
 
 
 def codes(cells: pa.Array, code_of: Callable[[object], int], column: str, origin: Origin) -> Integers:
-    """Return code_of(cell) for each cell, (m,). It is called once per distinct cell. Raises DataError for nested cells."""
+    """Return code_of(cell) for each cell, (m,), with one call per distinct cell. Raises DataError for nested cells."""
     kind = _kind(cells)
     if pa.types.is_nested(kind):
         raise origin.error(f"column {column!r} holds values of type {kind}, not categories: convert or leave it out")

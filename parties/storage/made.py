@@ -63,7 +63,7 @@ def reader_of(declared: Any, source: str, origin: Origin, name: str | None = Non
 def made(declared: Any, values: Sequence[Any]) -> Iterable[Vector]:
     """Yield the coordinates of a column, (m,) each, within their ranges. The indicator of missing cells is not among them.
 
-    values : cells as read, one array per source. They stay unchanged.
+    values : cells as read, one array per source. The cells stay unchanged.
     """
     if isinstance(declared, Crossed):
         sides = zip(declared.sides, values, strict=True)

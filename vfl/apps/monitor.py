@@ -49,7 +49,7 @@ MISSING, OTHER, SCORE = "(missing)", "(none of these)", "score"
 
 @dataclass(frozen=True, slots=True)
 class NoisyCounts:
-    """Noisy counts of one data set. They are released, hence public. Save them as the baseline of later comparisons.
+    """Noisy counts of one data set. The counts are released, hence public. Save them as the baseline of later comparisons.
 
     columns : {column: {bin: noisy number of records}}. sigma : {column: standard deviation of a count's noise}; 0 without
         noise.

@@ -6,7 +6,7 @@ most DIGITS digits.
 
 A file that cannot be read raises OSError, whose `strerror` gives the reason. A refused text raises ValueError.
 
-Reader of TOML documents that people write. It builds dataclasses from tables; errors name the wrong line or key.
+Reader of TOML documents that people write. The reader builds dataclasses from tables; errors name the wrong line or key.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Split:
         return int(self.share * 2.0**64)
 
     def held_out(self, n_records: int, start: int = 0) -> np.ndarray:
-        """Return (n − start,) booleans, True for held-out records. Whether a record is held out does not depend on n.
+        """Return (n − start,) booleans, True for held-out records. The choice of held-out records does not depend on n.
 
         Record i < HEAD is held out if word i of SHAKE-256(salt), as a number in [0, 1), lies below the share. A later record
         is in a stratum s of STRATUM records. The stratum has `_before(s + 1) − _before(s)` held-out records: those with the

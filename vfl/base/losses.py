@@ -46,7 +46,7 @@ class Loss(ABC):
 
     name : name of the loss in jobs.
     classification : True if labels are classes: ±1, or 0 to K − 1 if `multinomial`.
-    curvature : L, the largest second derivative in v, from which M_j = L·mean(x_j²) follows. It is infinite if ℓ has a kink.
+    curvature : L, the largest second derivative in v, from which M_j = L·mean(x_j²) follows. L is infinite if ℓ has a kink.
     slope : R, the largest |ℓ'|; infinite if the derivative is unbounded.
     words : name of the model in reports.
     kernel : name of the fused kernel in vfl.kernels, and of the kernel's rule for caps; '' if there is no kernel. `derivative`
@@ -356,7 +356,7 @@ class Power(Loss):
         return -LARGEST_MARGIN if self.low is None else self.low
 
     def declared(self, highest_label: float, exposure: tuple[float, float] = (1.0, 1.0)) -> Self:
-        """Return the loss for labels of at most `highest_label`, a declared bound. It decides what the job leaves open."""
+        """Return the loss for labels of at most `highest_label`, a declared bound, which decides options that the job omits."""
         most = _log(min(self.largest, highest_label))
         high = _within(most - math.log(exposure[0])) if self.high is None else self.high
         low = min(_within(most - SPAN - math.log(exposure[1])), high - 1.0) if self.low is None else self.low
@@ -503,8 +503,8 @@ class Hinge(Loss):
 class SmoothedHinge(Loss):
     """Hinge loss with the kink rounded over a width h (Shalev-Shwartz & Zhang 2013): curvature 1/h, |derivative| ≤ 1.
 
-    The loss is 0 where y v ≥ 1, 1 − y v − h/2 where y v ≤ 1 − h, and (1 − y v)²/(2h) between. It differs from hinge loss by at
-    most h/2.
+    The loss is 0 where y v ≥ 1, 1 − y v − h/2 where y v ≤ 1 − h, and (1 − y v)²/(2h) between. The difference from hinge loss is
+    at most h/2.
 
     width : h, the width of the rounded part.
     """
@@ -539,8 +539,8 @@ class SmoothedHinge(Loss):
 def majority(share: float, noise: float, width: float) -> float:
     """Return the margin of the best constant model of smoothed hinge loss of width h; h = 0 stands for hinge loss.
 
-    It is ±(1 − h·(smaller share)/(larger share)), with the sign of the majority, which changes at a share of one half. Within
-    two standard deviations of one half, the margin shrinks in proportion, since noise may have chosen the wrong sign.
+    The model is ±(1 − h·(smaller share)/(larger share)), with the sign of the majority, which changes at a share of one half.
+    Within two standard deviations of one half, the margin shrinks in proportion, since noise may have chosen the wrong sign.
     """
     positive = min(max(share, 0.0), 1.0)
     larger = max(positive, 1.0 - positive)

@@ -45,7 +45,7 @@ class FeaturePartition:
     Several parties may hold columns of the same name. Each of these columns is then called 'PARTY.COLUMN' everywhere else: in
     bounds, results, reports and errors. A column name that only one party uses is kept as it is.
 
-    A party's name becomes part of file, process and resource names. It has 1 to 64 letters or digits of any alphabet, '_',
+    A party's name becomes part of file, process and resource names. A name has 1 to 64 letters or digits of any alphabet, '_',
     '-' and '.'; the first is a letter or digit and the last is not '.'. The names of two parties may not differ by case
     alone. A column name is any non-empty text.
 

@@ -53,7 +53,7 @@ class Targets:
 
     @property
     def measured(self) -> Targets:
-        """Return the targets for measures of a released model. They have no weights: measures count every record once."""
+        """Return the targets for measures of a released model, without weights: measures count every record once."""
         return replace(self, weights=False)
 
     def parts(self, given: Any) -> Parts:

@@ -336,7 +336,7 @@ class _Sides:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaling:
-    """Scaling x' = (x − shift) / width of every coordinate. It follows from declarations alone and costs no privacy.
+    """Scaling x' = (x − shift) / width of every coordinate. The scaling follows from declarations alone and costs no privacy.
 
     features : (p,) names of the coordinates.
     shift, width : (p,) float64, width > 0.

@@ -6,7 +6,7 @@ for the whole set.
 
 Nothing more is revealed. The file of the buckets holds no identifier, only blinded points and their positions, which the
 process holds in any case. The file has no name, only the user of the process can read it (mode 0600), and the system removes
-it when the process ends. Sizes of buckets are not sent. They depend on points that look random to everybody who
+it when the process ends. Sizes of buckets are not sent. The sizes depend on points that look random to everybody who
 lacks the secret.
 """
 

@@ -1,9 +1,9 @@
 """Encrypt texts and vectors that one party sends to another through the coordinator, which cannot read, change or replay them.
 
-Guarantee. Each party makes a fresh X25519 key per run. It signs this key with the key of its identity, and the federation file
-pins identities. Without identities (on one cluster), the process that forwards the X25519 keys can replace them. `open` returns
-only texts that the named party encrypted for this party, in this run, under this label, in the order of encryption. It raises
-FederationError for all other texts. The coordinator learns the lengths of texts.
+Guarantee. Each party makes a fresh X25519 key per run. The party signs this key with the key of its identity, and the
+federation file pins identities. Without identities (on one cluster), the process that forwards the X25519 keys can replace
+them. `open` returns only texts that the named party encrypted for this party, in this run, under this label, in the order of
+encryption. The receiver raises FederationError for all other texts. The coordinator learns the lengths of texts.
 
     key of a direction   HKDF-SHA256(X25519(own, other's), info = context, sender, receiver, both public keys)
     each piece           AES-256-GCM, nonce = (number of the text, number of the piece), bound to its label and length

@@ -39,7 +39,7 @@ _DECIMAL = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
 
 
 class IdKind(enum.StrEnum):
-    """Kind of identifiers in a column. It is public, like a column's type."""
+    """Kind of identifiers in a column. The kind is public, like a column's type."""
 
     INTEGER = "integer"
     TEXT = "text"
@@ -159,7 +159,7 @@ def cut(text: bytes, ends: Integers) -> list[bytes]:
 
 
 class Ids(IdentifierSequence):
-    """Normalised identifiers, stored with 4 bytes of overhead each. They must not be sent to other participants."""
+    """Normalised identifiers, stored with 4 bytes of overhead each. Never send ids to other participants."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[bytes, np.ndarray]] = []

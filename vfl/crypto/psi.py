@@ -20,15 +20,15 @@ points. The coordinator compares the points.
 
 Limits:
 
-- A party can put any identifiers into its set. It learns which of them all parties have, once per salt.
+- A party can put any identifiers into its set. The party learns which of them all parties have, once per salt.
 - A party that pools its view with the coordinator learns which of its ids each of the other parties has.
 - A blinded point reveals one bit of H(id): whether it lies on the curve or on its twist. H takes 255 bits of SHA-512(salt, id)
   as Montgomery u. X25519 accepts every u; half of them lie on the curve, half on its twist, and blinding does not change that.
   The points reveal nothing else: the groups' orders are a large prime times 8 and times 4, and scalars that are multiples of 8
   (clamped) remove these factors. The order of a set is hidden. A participant that knows the salt therefore sees only how many
   ids of a set hash to the twist. With probability ½ this number tells two guesses of a whole set apart, which matters for sets
-  of a few ids. A map onto the curve only would prevent this. It costs one modular exponentiation per id: in Python, four times
-  the cost of blinding the id.
+  of a few ids. A map onto the curve only would prevent this. Such a map costs one modular exponentiation per id: in Python,
+  four times the cost of blinding the id.
 - A point of small order would make different ids equal, so such a point is refused. A hash is one with probability 2⁻²⁵⁰.
 """
 

@@ -1,8 +1,8 @@
 """Ed25519 signatures, and the file that keeps a signing key.
 
-A signature shows that the holder of a key signed exactly this text. It does not show who holds the key: obtain the public key
-through a separate channel. Anybody who can read the key file can sign in the owner's name. A key file that other users can
-read is therefore refused.
+A signature shows that the holder of a key signed exactly this text. The signature does not show who holds the key: obtain the
+public key through a separate channel. Anybody who can read the key file can sign in the owner's name. A key file that other
+users can read is therefore refused.
 
 A user's key is made on first use in `signing.pem` under $XDG_CONFIG_HOME/vfl or ~/.config/vfl, readable by this user only.
 $VFL_KEY names a different file. `signing.pem.pub` in the same folder holds the public key, which may be given to everybody.

@@ -20,7 +20,7 @@ class Source:
 
     data : path, address or table, in any form that the commands take.
     policy : path of the owner's policy file, read where the party runs (parties.consent). The policy may refuse the job before
-        the data are opened. It also names the party's own ledger, in which the party records its releases.
+        the data are opened. The policy also names the party's own ledger, in which the party records its releases.
     index : folder in which the party keeps the index of its aligned rows. None takes this user's folder
         (parties.alignment.index).
 
@@ -62,7 +62,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Places of a job's data and of its computation. They are not part of the job.
+    """Places of a job's data and of its computation. These places are not part of the job.
 
     data : {party: source}, opened by the party's actor. A source is a path, a vfl.Csv (a text file with its format), or the
         address NAME://... of a database, an object store or a source that is installed on the party's node.

@@ -52,5 +52,5 @@ def compiled(function: F) -> F:
 
 
 def part(function: F) -> F:
-    """Compile a function that is inlined into the body of a loop. It must not allocate arrays: it does not count references."""
+    """Compile a function that is inlined into the body of a loop. It must not allocate arrays: references are not counted."""
     return cast("F", numba.njit(nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function))

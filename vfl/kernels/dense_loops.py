@@ -4,8 +4,8 @@ Proof of the guarantee of vfl.kernels.dense. Let u = 2⁻⁵³, and let t_j be t
 
 (1) h² = fl(Σ t_j²) ≥ (1 − u)^s ‖t‖² − s·2⁻¹⁰⁷⁵. A record with h² < 1e-280 contributes 0, so terms that underflow are below
     1e-43·s of the sum.
-(2) |r| is clamped to fl(κ/fl(√h²)) ≤ (1 + u)²κ/h. With κ in [1e-100, 1e100] this limit neither over- nor underflows. It is 0
-    if h² is infinite.
+(2) |r| is clamped to fl(κ/fl(√h²)) ≤ (1 + u)²κ/h. With κ in [1e-100, 1e100] this limit neither over- nor underflows. The limit
+    is 0 if h² is infinite.
 (3) Dividing by g, a power of two, is exact, or gives a number so small that it rounds to 0. The product with t_j is rounded
     once more. Together ‖c‖ ≤ (κ/g)(1 + (s/2 + 4)u) ≤ (κ/g)(1 + 8su) for s ≥ 1.
 (4) rint changes each coordinate by at most ½.
@@ -19,11 +19,11 @@ the contributions of a record to all of its blocks together.
 Exact sums use IEEE doubles without contraction or reassociation. The integers therefore depend neither on the machine nor on
 the vectors that the compiler uses.
 
-Memory limits the speed, so a loop reads no more columns at once than the processor prefetches. It reads at most NEAR columns
-side by side over the rows of one panel, then the next columns over the same rows. Margins and weights of the panel meanwhile
-stay in the second-level cache. Grouping the columns does not change a bit of the result: the numbers of each record are
-computed in the same order, and the order of an integer sum does not matter. A clip per block needs all columns of a record at
-once, so that loop prefetches cells instead.
+Memory limits the speed, so a loop reads no more columns at once than the processor prefetches. A loop reads at most NEAR
+columns side by side over the rows of one panel, then the next columns over the same rows. Margins and weights of the panel
+meanwhile stay in the second-level cache. Grouping the columns does not change a bit of the result: the numbers of each record
+are computed in the same order, and the order of an integer sum does not matter. A clip per block needs all columns of a record
+at once, so that loop prefetches cells instead.
 
 Each function for one record also works on WIDTH records at once (vfl.kernels.records). like : 0.0 for one record, lanes() for
 WIDTH records. r : residual or weight of these records. by : geometry of the sums.
@@ -196,7 +196,7 @@ def _side_by_side(s: int) -> int:
 
 @compiled
 def _room(s: int, n: int) -> Vector:
-    """Return a buffer with one number per row of a panel. It is empty if all columns are read side by side."""
+    """Return a buffer with one number per row of a panel. The buffer is empty if all columns are read side by side."""
     return np.empty(min(PANEL, n) if s > NEAR else 0)
 
 

@@ -37,7 +37,7 @@ PRESETS = Machine()
 
 
 class Echo:
-    """Actor that stands for a party without columns. It returns a copy of a vector, in shared memory if available."""
+    """Actor that stands for a party without columns. The actor returns a copy of a vector, in shared memory if available."""
 
     def __init__(self) -> None:
         self._borrower, self._lender = Borrower(), Lender()

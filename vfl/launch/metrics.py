@@ -1,4 +1,4 @@
-"""Metrics over HTTP in Prometheus's text format, for runs and parties outside Ray. They are numbers only, never data."""
+"""Metrics over HTTP in Prometheus's text format, for runs and parties outside Ray. Metrics are numbers only, never data."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Server(ThreadingMixIn, WSGIServer):
     def _close(requests: list[Any]) -> None:
         for request in requests:
             with contextlib.suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)  # then the connection's thread ends
+                request.shutdown(socket.SHUT_RDWR)  # which ends the connection's thread
 
 
 class NoMetrics:

@@ -4,9 +4,9 @@
 The constants describe hardware and software, not data.
 
 A `Link` gives upper bounds. A run in which no message is lost waits for at most `rounds` answers one after another. At most
-`n_bytes` pass the coordinator's link, both directions together. The time assumes that all bytes pass one after another. It
-also assumes that each direction begins every round with TCP's initial window (RFC 6928) and doubles the window per round
-trip. Computing and loading are left out.
+`n_bytes` pass the coordinator's link, both directions together. The time assumes that all bytes pass one after another. The
+estimate also assumes that each direction begins every round with TCP's initial window (RFC 6928) and doubles the window per
+round trip. Computing and loading are left out.
 """
 
 from __future__ import annotations

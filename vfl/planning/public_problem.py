@@ -1,4 +1,4 @@
-"""Public problem of a job: objective, layout and budget for a number of records. They follow without reading data."""
+"""Public problem of a job: objective, layout and budget for a number of records. All of them follow without reading data."""
 
 from __future__ import annotations
 

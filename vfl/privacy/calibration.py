@@ -25,8 +25,8 @@ def noise_multiplier(mu: float, releases: int) -> float:
     """Return z = √releases/μ, rounded up, so that `releases` Gaussian events of σ = z·Δ together are μ-GDP.
 
     The releases fit under a cap of `mu` in `GaussianAccountant` and in every privacy account, although σ = z·Δ is rounded once
-    more. This holds for every Δ for which z·Δ is a normal double. mu : μ > 0. releases : at least 1. Raises PrivacyError
-    otherwise.
+    more. The statement holds for every Δ for which z·Δ is a normal double. mu : μ > 0. releases : at least 1. Raises
+    PrivacyError otherwise.
     """
     releases = operator.index(releases)
     if releases < 1:

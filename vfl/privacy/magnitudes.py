@@ -1,4 +1,4 @@
-"""Histograms over powers of two. They give a private range for a column without declared bounds.
+"""Histograms over powers of two. The histograms give a private range for a column without declared bounds.
 
 Each cell counts the values of one sign with 2^(k−1) ≤ |x| < 2^k; zero has a cell of its own. In every column, replacing a
 record lowers one cell by one and raises another by one. Jointly over m columns, Δ = √(2m). Google's differential privacy

@@ -123,8 +123,8 @@ def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
 def decided(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:
     """Return rint(scale·|Z|) for a word whose last 63 bits are `tail`. Draw more words until the bits decide the result.
 
-    The search starts at a guess. It returns n once |Z| provably lies between (n - 1/2)/scale and (n + 1/2)/scale for every
-    value of the bits that were not drawn.
+    The search starts at a guess. The search returns n once |Z| provably lies between (n - 1/2)/scale and (n + 1/2)/scale for
+    every value of the bits that were not drawn.
     """
     scale_above, scale_below = ratio
     bits = _TAIL_BITS

@@ -95,7 +95,8 @@ class Weighting(Protocol):
     def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and the per-record state to replace, {name: (n,)}. No argument is changed.
 
-        kept : {name: per-record state}. Only `Margins` sees this state. It is empty if a party evaluates the weighting.
+        kept : {name: per-record state}. Only `Margins` sees this state. The mapping is empty if a party evaluates the
+            weighting.
         """
         ...
 
@@ -179,7 +180,7 @@ class Statistic(Protocol):
         return False
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers | Vector:
-        """Return the sum, (s,) int64; float64 if the sensitivity is infinite. It must be defined for every input, even NaN."""
+        """Return the sum, (s,) int64; float64 if the sensitivity is infinite. Defined for every input, even NaN."""
         ...
 
     def of(self, margins: Vector, labels: Vector, *kept: Vector | None) -> Integers | Vector:
@@ -199,7 +200,7 @@ class Need(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """Per-record vectors that a query uses, (n,) each. They are data: never logged, and never kept by a party.
+    """Per-record vectors that a query uses, (n,) each. The vectors are data: never logged, and never kept by a party.
 
     The vectors are float64, except that margins are float32 if the job has margins='float32'.
 

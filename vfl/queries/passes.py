@@ -88,7 +88,7 @@ def counted(columns: Iterable[int]) -> tuple[list[int], int]:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """The single charge of a pass. It covers all releases of the pass.
+    """The single charge of a pass. The charge covers all releases of the pass.
 
     key : key of the charge in the coordinator's ledger, and in the party ledger of every participating party.
     event : the charged event.

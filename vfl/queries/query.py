@@ -128,7 +128,7 @@ class Visiting(Protocol):
 
 
 class AtParty(Protocol):
-    """A party that answers a query (parties.party). It adds up the sums of its rows, and adds all noise."""
+    """A party that answers a query (parties.party). The party adds up the sums of its rows, and adds all noise."""
 
     name: str
 

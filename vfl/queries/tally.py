@@ -76,4 +76,4 @@ class Tally(NotSent, Sum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unnoised(Tally):
-    """Tally without noise. It is allowed only if the job asks for it, and the job's certificate then says so."""
+    """Tally without noise. The tally is allowed only if the job asks for it, and the job's certificate then says so."""

@@ -227,7 +227,7 @@ class GramMember:
 
 
 class GramDealer:
-    """The dealer's part in the protocol for products. It receives only public facts.
+    """The dealer's part in the protocol for products. The dealer receives only public facts.
 
     widths : {party: p, the number of its columns}.
     """

@@ -77,8 +77,8 @@ class Member:
 
     roles : public roles. name : name of this party. streams : streams of this session. noise : source of this party's noise.
     n_records : n. labels : (n,) True or 1 for y = 1; None at parties without the label.
-    coin : the session's coin, unknown to the dealer. It chooses the rows that are opened to check the dealer. None: the dealer
-        can guess the opened rows, and no check is required.
+    coin : the session's coin, unknown to the dealer. The coin chooses the rows that are opened to check the dealer. None: the
+        dealer can guess the opened rows, and no check is required.
     """
 
     def __init__(

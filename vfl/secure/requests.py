@@ -1,4 +1,4 @@
-"""Requests of the coordinator to the participants of a run on secret shares. They are public, except for encrypted parts.
+"""Requests of the coordinator to the participants of a run on secret shares. Requests are public, except for encrypted parts.
 
 A request names a computation. Participants send each other ring elements (integers modulo 2^64) in ciphertexts, which neither
 the coordinator nor the object store can read. A holder is a party with a share of the residuals; an opening reveals a sum with

@@ -36,8 +36,8 @@ class Sharing:
     residual : R, the bound on an integer residual for all these series.
     squares : {party: weight of the party's columns when the squared cap is split}.
     fine : True to use a series with more terms, which has less bias.
-    bias : bound on the bias of a sum at margins up to V, divided by the charged standard deviation. It is the bound if every
-        entry is as large as the largest |x̃|; real runs have far less bias.
+    bias : bound on the bias of a sum at margins up to V, divided by the charged standard deviation. The value is the bound if
+        every entry is as large as the largest |x̃|; real runs have far less bias.
     multiplier : smallest σ/Δ among the planned releases.
     versions : number of versions of the model at which residuals are shared.
     costs : {K: bytes sent if the series of every model has K terms}, for all series that the run may use, the largest K last.

@@ -325,8 +325,8 @@ class NoisyGram(Solver):
 def outweighed(problem: Problem) -> bool:
     """Return True if, by public facts, the products are expected to hold more noise than information.
 
-    This holds if μn/p is below FAINT. If μn is below FAINT_MEAN, the constant model is noisy too, and the limit falls to
-    FAINT·(μn/FAINT_MEAN)².
+    The condition is that μn/p is below FAINT. If μn is below FAINT_MEAN, the constant model is noisy too, and the limit falls
+    to FAINT·(μn/FAINT_MEAN)².
     """
     clear = (problem.mu or math.inf) * problem.n_records
     return signal_to_noise(problem) < FAINT * min(1.0, clear / FAINT_MEAN) ** 2

@@ -77,8 +77,8 @@ class DualStep(Weighting):
 class Perturb(Draw):
     """Query for the noise on α in a joint release of [α; v]. The coordinator keeps this noise, (n,), so nothing is released.
 
-    After a loss of the state, and in a new process, it is drawn again. This costs nothing, because α stays secret: by the
-    argument of `SCD`, the noise on v covers the releases for any α.
+    After a loss of the state, and in a new process, it is drawn again. Drawing again costs nothing, because α stays secret: by
+    the argument of `SCD`, the noise on v covers the releases for any α.
 
     event : event of the joint release, which is charged when v is released.
     clip : geometry of the noise of one α_i.

@@ -1,4 +1,4 @@
-"""Simulated data sets D1 and D0 of an audit. They differ only in k records, the canaries.
+"""Simulated data sets D1 and D0 of an audit. The two data sets differ only in k records, the canaries.
 
 The canaries are k equal records in D1, and k equal replacements in D0. A release with Δ and σ is Δ/σ-GDP for one record, and
 so at most kΔ/σ-GDP for a group of k records (Dong, Roth, Su 2022, Thm. 2.14). Equal canaries attain this bound if all of them

@@ -49,7 +49,7 @@ _NAMES = {" ": "spaces", "\u00a0": "no-break spaces", "\u202f": "narrow no-break
 
 @dataclass(frozen=True, slots=True)
 class RecognisedFormat:
-    """Recognised format. source : path, or the file with its format. said : the format in words; '' for a plain file."""
+    """Recognised format. source : path, or the file with its format. said : description of the format; '' for a plain file."""
 
     source: str | Csv
     said: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Owners and bounds of the columns of one table. They follow from declarations alone, never from cells."""
+"""Owners and bounds of the columns of one table. Both follow from declarations alone, never from cells."""
 
 from __future__ import annotations
 

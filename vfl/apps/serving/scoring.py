@@ -279,7 +279,7 @@ class LocalParty(PartyLane):
         return self._service.refresh()
 
     def ask(self, question: Question, size: int) -> asyncio.Future[Reply]:
-        """Return a future with the party's reply. It is done at once unless the reply waits for a disk or a database."""
+        """Return a future with the party's reply, which is done at once unless the reply waits for a disk or a database."""
         own = question.ids is not None
         if self.busy or not self._service.answers_at_once(question.asked, self._quotas, own=own):
             return super().ask(question, size)

@@ -1,4 +1,4 @@
-"""Features that an owner computes from its columns. They are declared in the public job, independently of the records.
+"""Features that an owner computes from its columns. Features are declared in the public job, independently of the records.
 
 A feature is a column of the partition that the column's party computes from another column, record by record. Each kind of
 feature states the range of its coordinates. This range follows only from the declaration and holds for every cell. Scaling and

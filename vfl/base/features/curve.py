@@ -50,7 +50,7 @@ class Curve(OfNumbers):
         None: the run finds the knots, and the curve is `flat`; a private run first releases a noisy histogram of the column
         (vfl.solvers.releases.knots).
     flat : True makes the curve constant below the first knot and above the last one, which may then lie on the bounds.
-    bounds : (low, high) of the column. They are also the job's bounds for this column.
+    bounds : (low, high) of the column. These bounds are also the job's bounds for this column.
     of, fill, missing : as for all features (vfl.base.features.Feature).
     """
 
@@ -183,7 +183,7 @@ def thinned(knots: Sequence[float], most: int, *, flat: bool = False) -> tuple[f
 
 
 def edges_of(bounds: Bounds, cells: int) -> Vector:
-    """Return the ends of the cells, (cells + 1,), ascending. They depend only on the bounds.
+    """Return the ends of the cells, (cells + 1,), ascending. The ends depend only on the bounds.
 
     Three quarters of the cells have equal width. The other cells divide one equal cell, next to 0 or to the bound nearest to 0,
     by powers of √2. Amounts are dense there, and a value that many records share, such as 0, gets a narrow cell. Cells may have

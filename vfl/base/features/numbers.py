@@ -253,7 +253,7 @@ class Cyclic(OfNumbers):
         return ((-1.0, 1.0),) * 2
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return formulas of the sine and cosine of the angle. They give 0 and 1 if the angle overflows."""
+        """Return formulas of the sine and cosine of the angle. The formulas give 0 and 1 if the angle overflows."""
         most = LARGEST / max(1.0, 2 * math.pi / self.period) - abs(self.start)  # beyond it the angle overflows
         far = (Condition("less", cell, -most), Condition("less", most, cell))
         x = Case(tuple((condition, self.start) for condition in far), cell)

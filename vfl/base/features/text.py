@@ -25,7 +25,7 @@ FEWEST_BUCKETS, MOST_BUCKETS = 2, 1 << 16
 class Ordinal(OfCells):
     """Position of a category in a public order, one coordinate. Range: [0, k − 1] for k categories.
 
-    categories : at least two, in order. They are compared as text (vfl.base.columns.canonical_category).
+    categories : at least two, in order. Categories are compared as text (vfl.base.columns.canonical_category).
     unknown : treatment of cells that are not in `categories`: 'refuse' (DataError at the column's owner) or 'missing'.
     fill : category that replaces missing cells. of, missing : as for all features (vfl.base.features.Feature).
     """

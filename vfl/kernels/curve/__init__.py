@@ -1,8 +1,8 @@
 """X25519 of one secret scalar with many points, for private set intersection.
 
 Numba has no products of 52 or 64 bits on vectors, so this package writes LLVM instructions itself. `cryptography` takes 6.5
-times as long per point (AVX-512 with IFMA, one thread) and holds the interpreter's lock. It is used where `multiply` does not
-compile and is therefore None.
+times as long per point (AVX-512 with IFMA, one thread) and holds the interpreter's lock. This function is used where `multiply`
+does not compile and is therefore None.
 """
 
 from __future__ import annotations

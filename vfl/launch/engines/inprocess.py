@@ -60,7 +60,7 @@ class InProcessTransport(MessageTransport):
         self._dealer = dealer
 
     def _post(self, call: Call) -> PendingCall:
-        """Call a participant. It shares the arrays of messages with the coordinator; neither of them writes to the arrays."""
+        """Call a participant. Coordinator and participant share the arrays of messages, and neither writes to them."""
         service = self._service(call.to)
         if call.steps:
             return PendingCall(call.to, service.stream(call.message, call.vectors))

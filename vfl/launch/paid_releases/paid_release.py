@@ -101,7 +101,7 @@ def cost_of(outcome: Outcome) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PrivateBounds:
-    """Bounds that `private_bounds` found. They are released, hence public. Declare them in a job like any other bounds.
+    """Bounds that `private_bounds` found. The bounds are released, hence public. Declare them in a job like any other bounds.
 
     bounds : {column: (low, high)}, each a power of two or 0. Values outside are clamped.
     unknown : columns without a result, because they hold too few records or only zeros.

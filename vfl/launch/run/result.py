@@ -144,7 +144,7 @@ class Result(Model):
         )
 
     def _coefficients(self) -> list[tuple[str, float]]:
-        """Return the intercept, if any, then the coefficients in original units. They are sorted by size on scaled features."""
+        """Return the intercept, if any, then the coefficients in original units, sorted by size on scaled features."""
         by_name, original = dict(zip(self.coordinates, map(float, self.w), strict=True)), self.original
         first = [name for name in coordinates_of(INTERCEPT, self.job.class_names) if name in original]
         rest = sorted((name for name in original if name not in first), key=lambda name: -abs(by_name[name]))

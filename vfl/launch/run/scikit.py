@@ -6,7 +6,7 @@ with `Result.decision_function` up to rounding. A cell that `predict` refuses ra
 
 Like a party, the pipeline accepts cells as pandas reads them: categories as integers, floats, truth values or text with
 surrounding blanks; booleans and dates as text, but no week dates. Numeric columns must hold numbers. The pipeline does not
-join parties or ids. It carries no certificate, and a pipeline that is fitted again would have no guarantee.
+join parties or ids. The pipeline has no certificate, and a pipeline that is fitted again would have no guarantee.
 """
 
 from __future__ import annotations

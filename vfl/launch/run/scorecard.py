@@ -233,7 +233,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class WeightOfEvidence:
-    """Weights of evidence that `woe` found. They are released and therefore public.
+    """Weights of evidence that `woe` found. The weights are released and therefore public.
 
     columns : {column: Evidence of the column}. noise : largest standard deviation of the noise of a count.
     epsilon, delta : cost of this release alone. scope : data that the guarantee is for.

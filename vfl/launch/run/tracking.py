@@ -40,7 +40,7 @@ class TrackedValues:
 
 
 def tracked(result: Any) -> TrackedValues:
-    """Return the values of a run that a tracker may hold. They cost no privacy, since all of them are public or released.
+    """Return the values of a run that a tracker may hold. These values are public or released, so they cost no privacy.
 
     Raises OutputError if a signed certificate does not fit the model.
     """

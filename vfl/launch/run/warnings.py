@@ -57,7 +57,7 @@ class Passes:
         self.updates = 0
 
     def __call__(self, event: object) -> None:
-        """Take the plan, or count the coordinates that a round updated."""
+        """Handle an event of the run: store the plan, or add to the count of coordinate updates."""
         if isinstance(event, Plan):
             self._plan = event
         elif isinstance(event, Round) and event.kind not in RELEASED_FIRST:

@@ -58,7 +58,7 @@ def check_name(name: str, what: str = "a participant") -> None:
 
 
 def new_certificate(name: str, key: EllipticCurvePrivateKey, days: int) -> bytes:
-    """Return a self-signed certificate for `name` in PEM form. It is valid for `days` days, for both ends of a connection."""
+    """Return a self-signed certificate for `name` in PEM form, valid for `days` days at both ends of a connection."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding

@@ -1,6 +1,6 @@
 """Events of a party that has joined a federation, for the owner's screen and log.
 
-Events state requests, decisions and costs. They never contain data, ids, residuals or scores.
+Events state requests, decisions and costs. Events never contain data, ids, residuals or scores.
 
 Order: (Connected (Requested (Refused | Allowed (Released | Warned)* Ended))* Disconnected)*. A request in progress when the
 connection breaks continues after the next Connected, or is reported by Ended.

@@ -70,7 +70,7 @@ class Lent:
 
 
 def no_room(size: int) -> Vector | None:
-    """Return None. This is the `Room` to use without shared memory."""
+    """Return None. Use this `Room` without shared memory."""
     del size
     return None
 
@@ -85,7 +85,7 @@ def this_machine() -> str:
 
 
 class Lender:
-    """Shared memory of this process. It holds one vector at a time."""
+    """Shared memory of this process. The memory holds one vector at a time."""
 
     def __init__(self) -> None:
         self._machine = this_machine()
@@ -97,7 +97,7 @@ class Lender:
         return self._made(size, KINDS[0])
 
     def lend(self, vector: Vector) -> Lent | None:
-        """Share a vector. It is copied into the memory unless it is there. Return None if memory cannot be shared here."""
+        """Share a vector, and copy it into the memory unless it is there. Return None if memory cannot be shared here."""
         kind = vector.dtype.name
         if kind not in KINDS:
             raise TypeError(f"vectors of {kind} are not lent")

@@ -169,7 +169,7 @@ def answering(address: Address) -> Iterator[End]:
 
 @dataclass(frozen=True, slots=True)
 class CarriedReferences:
-    """Answer that contains references which the caller does not know yet. It is returned by Ray and closes the pipes."""
+    """Answer that contains references which the caller does not know yet. Ray returns this answer, which closes the pipes."""
 
     answer: Any
 

@@ -1,7 +1,7 @@
 """Calls and answers as frames: a head, then the bytes that the head announces.
 
 Guarantee. A receiver learns all sizes from the head, and compares them with its current limits before it allocates memory.
-It accepts no byte beyond these sizes.
+The receiver accepts no byte beyond these sizes.
 
     sending     frames(call, plain, vectors)       → bytes of each frame, one after another
     receiving   parsed(way, data), Incoming(head, content, limits, held), feed(...) until complete, then plain and vectors
@@ -200,7 +200,7 @@ def _key(number: int, kind: int) -> bytes:
 
 
 class IncomingCall:
-    """A call or an answer that is being received. It is assembled from frames.
+    """A call or an answer that is being received. The call is assembled from frames.
 
     content : bytes of content that came with the head. held : {name: (digest, vector)} of kept constants; new ones are added.
     due : function from the body to the size limit of each vector. The body comes first, so that an unexpected vector is

@@ -1,4 +1,4 @@
-"""Port of the coordinator. It limits connections that have not opened a stream, and forwards bytes between them and gRPC.
+"""Port of the coordinator. The port limits connections that have not opened a stream, and forwards bytes between them and gRPC.
 
 Guarantee. At most `Gate.most` connections wait at a time, at most PER_ADDRESS from one address, each for WAIT_SECONDS. If a new
 connection exceeds a limit, a waiting one is closed: first one that has sent nothing, then the oldest. Connections without a

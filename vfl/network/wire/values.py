@@ -1,8 +1,8 @@
 """Conversion of plain values (nested tuples of text and numbers) to bytes and back.
 
-Guarantee. `parse` builds only tuples, text, truth values, numbers, bytes and None, and raises WireError for any other input. It
-counts the values before it builds any value. Its memory is therefore bounded by the length of the input and the number of
-values that the caller allows. vfl.network.kinds then builds objects of registered kinds from the plain values.
+Guarantee. `parse` builds only tuples, text, truth values, numbers, bytes and None, and raises WireError for any other input.
+The reader counts the values before it builds any value. Its memory is therefore bounded by the length of the input and the
+number of values that the caller allows. vfl.network.kinds then builds objects of registered kinds from the plain values.
 """
 
 from __future__ import annotations

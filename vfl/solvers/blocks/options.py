@@ -70,15 +70,15 @@ class Details:
     record_clip : record cap C, divided by √p, in units of √M_j, for clip='record'.
     early_share : share of the passes' μ² for the first 30 % of the passes, under clip='record'. The tail average omits these
         first passes. 0 gives every pass the same share.
-    residual_share : share of the μ² left by releases of moments and labels. It pays for a histogram of residuals after the
-        early passes, under clip='record' and squared or Huber loss. C is then chosen from it (vfl.solvers.releases.residuals).
-        0 releases no histogram.
-    excess_share : share of the μ² left by these releases. It pays for two sums of the gradient parts that C
+    residual_share : share of the μ² left by releases of moments and labels. This share pays for a histogram of residuals after
+        the early passes, under clip='record' and squared or Huber loss. C is then chosen from it
+        (vfl.solvers.releases.residuals). 0 releases no histogram.
+    excess_share : share of the μ² left by these releases. This share pays for two sums of the gradient parts that C
         cuts off, under clip='record' and logistic or squared loss. If these sums show a bias that exceeds the noise of a wider
         cap, C is multiplied by 1.6 or 2.6 (vfl.solvers.releases.excess). 0 releases no sums.
-    label_share : share of the μ² that the moments leave. It pays for label statistics, which decide where the intercept starts
-        (vfl.solvers.releases.start). For squared loss, κ (the cap) is also multiplied by the released spread of the labels over
-        the typical spread. 0 releases no statistics.
+    label_share : share of the μ² that the moments leave. This share pays for label statistics, which decide where the intercept
+        starts (vfl.solvers.releases.start). For squared loss, κ (the cap) is also multiplied by the released spread of the
+        labels over the typical spread. 0 releases no statistics.
     """
 
     tau: int | None = None

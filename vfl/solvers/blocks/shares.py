@@ -127,7 +127,7 @@ class Budget:
             ((z, _),) = walk.multipliers
             passes = ((Gaussian(Adjacency.REPLACE_ONE, 1.0, math.nextafter(z, 0.0), largest), walk.n_releases),)
         else:
-            # σ = zΔ is rounded, so costs differ in the last bit between caps: charge each draw the largest cost.
+            # σ = zΔ is rounded, so costs differ in the last bit between caps: charge every draw at the largest cost.
             ((z, _),) = walk.multipliers
             block = max((event for event in walk.clips(z).values() if event is not None), key=mu_squared)
             passes = ((block, walk.n_releases),)

@@ -47,7 +47,7 @@ COUNTED = 1 << 17
 class Walk:
     """Sequence of block updates of a resolved SkGD: draws → visits → steps. Given the released M, the sequence is public.
 
-    factor : factor on the record cap, computed from released values. It changes only between passes.
+    factor : factor on the record cap, computed from released values. The factor changes only between passes.
     multipliers : ((z, number of passes), ...), the noise multipliers of the block releases, in order. The last z applies until
         the end of the run. () means no noise.
     """
@@ -83,7 +83,7 @@ class Walk:
 
     @property
     def n_releases(self) -> int:
-        """Number of block releases of the whole run. It does not depend on which blocks are drawn."""
+        """Number of block releases of the whole run. The number does not depend on which blocks are drawn."""
         return self.n_draws * self.sampler.width(len(self.blocks))
 
     @property

@@ -68,7 +68,7 @@ class JointSteps:
     heavy ball, Polyak 1964). Proof. Let the model move by Δ in this step, and by δ in the step before. At the minimiser,
     C(βδ − Δ) = g + s for a subgradient s of the penalty. So F changes by at most ⟨g + s, Δ⟩ + ½‖Δ‖²_C = β⟨δ, Δ⟩_C − ½‖Δ‖²_C,
     and with ⟨δ, Δ⟩_C ≤ ½(‖δ‖² + ‖Δ‖²)_C by at most ½β‖δ‖²_C − ½(1 − β)‖Δ‖²_C, where 1 − β ≥ β. ∎ Errors of C change the
-    speed of a run. They do not change the point to which it converges.
+    speed of a run. The point to which the run converges stays the same.
 
     smoothness : (p,) M of the centred columns. curvature : (p, p) C of the columns divided by √M_j, from released values.
     passes : passes over the model per step, in random orders. A fixed order is far slower if all columns are correlated.

@@ -51,7 +51,7 @@ TIMES = {
 """{kind of problem: ((a, b), ...)}. τ is the smallest of all a·ρ^b."""
 LONGEST = {
     "bounded": ((1000.0, 200.0), (0.0, 100.0)),
-    "bounded, parallel": ((2000.0, 400.0), (100.0, 200.0), (0.0, 100.0)),  # 400: Electricity raw, ε = 10
+    "bounded, parallel": ((2000.0, 400.0), (100.0, 200.0), (0.0, 100.0)),  # 400 was chosen on Electricity raw at ε = 10
     "centred": ((150.0, 200.0), (0.0, 100.0)),
     "centred, parallel": ((100.0, 200.0), (0.0, 100.0)),
     "off centre": ((0.0, 30.0),),

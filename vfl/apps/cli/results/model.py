@@ -35,7 +35,7 @@ def export_command(run: Path, party: str | None, form: str | None, output: Path 
     A party predicts with its part by vfl predict --part NAME=FILE. The forms for other tools are sklearn, a pickled
     scikit-learn Pipeline; onnx, a graph in double precision; sql, a SELECT for DuckDB or PostgreSQL from a table 'records'.
     Each takes one table of all columns, or those of --party, applies the declared fills, bounds and encodings, and decides at
-    the model's threshold. It does not align records, and carries no certificate.
+    the model's threshold. The export does not align records, and has no certificate.
 
     scorecard writes points per category as CSV, for a logistic model of binned and categorical columns: 600 points at even
     odds, and 20 more when the odds of the negative class double. tracking writes parameters, metrics and tags as JSON, for
