@@ -406,7 +406,7 @@ class TestIterate:
             iterate.take(forward, {"q0": Reply(vector=np.zeros(N))})
         with pytest.raises(PrivacyError, match="may not keep a vector"):
             iterate.absorb("add", [np.zeros(N)])
-        with pytest.raises(PrivacyError, match="so Select cannot be answered"):
+        with pytest.raises(PrivacyError, match="so Select is refused"):
             iterate.shares(Select(None, {}, {}, {}, None, {}, None))  # type: ignore[arg-type]
 
     def test_forward_moves_the_model_and_restore_undoes_it(self) -> None:

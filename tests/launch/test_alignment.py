@@ -433,7 +433,7 @@ class TestKept:
                 data["telco"].assign(calls=0.25).to_csv(paths["telco"], index=False)
 
         monkeypatch.setattr(aligned, "check_unchanged", meddle)
-        with pytest.raises(DataError, match=r"'telco', file '.*': changed"):
+        with pytest.raises(DataError, match=r"'telco', file '.*': the source changed"):
             train(spec, paths)
 
     def test_a_source_with_different_rows_at_each_reading(self) -> None:

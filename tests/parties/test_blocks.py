@@ -99,7 +99,7 @@ def test_a_block_that_differs_between_two_shards_is_refused() -> None:
 
     unchanged.require([read(frame, shard) for shard in (first, second, third)])
     unchanged.require([read(moved, third)])  # whose blocks are the same
-    with pytest.raises(DataError, match=r"'bank', the Ray dataset: changed"):
+    with pytest.raises(DataError, match=r"'bank', the Ray dataset: the source changed"):
         unchanged.require([read(moved, second)])
 
 
@@ -108,14 +108,14 @@ def test_a_block_that_changes_between_two_readings_is_refused() -> None:
     blocks = Blocks(lambda k: pa.table({"a": [k, next(count)]}), (2, 2))
     opened: Any = open_source(blocks, ["a"], party="bank")
     assert sum(batch.num_rows for batch in opened.batches()) == 4
-    with pytest.raises(DataError, match="the Ray dataset: changed"):
+    with pytest.raises(DataError, match="the Ray dataset: the source changed"):
         list(opened.batches())
 
 
 @pytest.mark.parametrize(
     ("blocks", "problem"),
     [
-        (Blocks(lambda k: pa.table({"a": [1]}), (1, 2)), "changed while its shards were read"),
+        (Blocks(lambda k: pa.table({"a": [1]}), (1, 2)), "the source changed while its shards were read"),
         (Blocks(lambda k: pa.table({"ab"[k]: [1]}), (1, 1)), "there is no column 'a'"),
         (Blocks(lambda k: {}[k], (1, 1)), "a block cannot be fetched"),
         (Blocks(lambda k: pa.table({"a": []}), (0, 0)), "there are no records"),

@@ -477,4 +477,4 @@ class TestObjectStore:
         assert message.startswith(f"party 'bank', source 's3://bucket/{name}': {said}")
 
     def test_a_database_has_no_format_of_text(self) -> None:
-        assert "has no format of text" in refused(vfl.Csv("duckdb://a.duckdb?table=t", delimiter=";"))
+        assert "describes a text file" in refused(vfl.Csv("duckdb://a.duckdb?table=t", delimiter=";"))

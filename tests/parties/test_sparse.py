@@ -181,7 +181,7 @@ BROKEN = {
         {"columns": {"b": Categorical((0, 2))}},
         "column 'b' is declared categorical: a sparse matrix holds numbers only",
     ),
-    "complex": (FORMS["csc"] * 1j, {}, "holds values of type complex128, not numbers: convert them"),
+    "complex": (FORMS["csc"] * 1j, {}, "the matrix holds values of type complex128, not numbers: convert them"),
     "narrow": (FORMS["csc"][:, :2], {}, "a sparse matrix must have exactly the columns wanted, in order (a, b, c)"),
     "wide": (
         scipy.sparse.csc_array((3, 4)),

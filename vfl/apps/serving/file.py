@@ -121,7 +121,7 @@ def read_service(path: str | Path) -> ServiceFile:
             refuse(key, "must be a table that contains at least one table, or the service could answer nothing")
         for name, one in tables.items():
             if isinstance(one, Mapping) and "name" in one:
-                refuse(f"{key}.{name}.name", "unknown key: the name stands in the table's head")
+                refuse(f"{key}.{name}.name", "is unknown: the name stands in the table's head")
         return {
             name: built(kind, {"name": name, **one} if isinstance(one, Mapping) else one, f"{where}{key}.{name}.")
             for name, one in tables.items()
@@ -146,9 +146,9 @@ def read_service(path: str | Path) -> ServiceFile:
         callers[name] = replace(caller, name=name, certificate=read)
     for party in file.data:
         if party not in file.policies:
-            refuse(f"policies.{party}", "missing: the party's data are served under its owner's policy only")
+            refuse(f"policies.{party}", "is missing: its data are served under its owner's policy only")
     if file.party not in file.data:
-        refuse(f"data.{file.party}", "missing: the service looks up its own records there")
+        refuse(f"data.{file.party}", "is missing: the service looks up its own records there")
     check_address(file.listen, f"{where}listen")
     if file.metrics is not None:
         check_address(file.metrics, f"{where}metrics")
