@@ -62,7 +62,7 @@ def test_few_records_are_refused_and_the_numbers_that_are_named_would_do(n, epsi
 
 @pytest.mark.parametrize("strength", [1e-5, 1e-4, 3e-4])
 def test_a_job_that_some_number_of_records_fits_is_not_refused_before_its_alignment(strength):
-    asked = job(penalty=vfl.L2(strength), privacy={"epsilon": 2.0})
+    asked = job(penalty=vfl.L2(strength), privacy={"epsilon": 1.0})
     assert plan(asked, int(0.7 / strength)).releases
     assert check(asked).releases
 
