@@ -239,7 +239,7 @@ class Holder:
                 angles = session.open(sender, f"angles {version.name}", ciphertext, np.uint16, n)
                 member.take_angles(version, sender, angles)
         if member.holds:
-            member.share(version)  # computes the check rows, too, even if nobody needs this share
+            member.share(version)  # also computes the check rows, so call it even if nobody needs the share
         masks, shares = member.opened_rows(version)
         words = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
         return [session.encrypt(label, f"rows {version.name}", words) for label in to]

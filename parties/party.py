@@ -104,7 +104,9 @@ class Party:
         The new party keeps no party ledger. PrivacyError is raised if this party keeps one, on disk or in memory.
         """
         if self._charges is not None:
-            raise PrivacyError(f"party {self.name!r} counts the releases of every run: load it again")
+            raise PrivacyError(
+                f"party {self.name!r} keeps a count of its releases, which another run may not share: load the party again"
+            )
         again = copy.copy(self)
         again._shards = LocalGroup([self.rows.afresh()])
         again._cap = OwnCap(self.name, self.n_coordinates, repeats=not self._noise.private)

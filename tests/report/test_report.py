@@ -168,7 +168,7 @@ class TestPage:
         for name, value in zip(result.feature_names, result.coef_, strict=True):
             assert f"{name} {'bank' if name in 'ab' else 'telco'}" in page.said
             assert f"{value:.6g}" in page.said
-        assert "It is not a confidence interval" in page.said
+        assert "The band is no confidence interval" in page.said
         assert "That is post-processing" in page.said
 
     def test_the_page_is_one_file_that_loads_nothing(self, run: Path, tmp_path: Path) -> None:

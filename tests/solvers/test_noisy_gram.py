@@ -277,7 +277,7 @@ REFUSED = {
         SpecificationError,
         "needs loss=",
     ),
-    "huber": ({"loss": "huber"}, SpecificationError, "that of huber does not: use SkGD"),
+    "huber": ({"loss": "huber"}, SpecificationError, "use SkGD for loss='huber'"),
     "no clip": (
         {"solver": vfl.solvers.NoisyGram(clip=math.inf)},
         PrivacyError,

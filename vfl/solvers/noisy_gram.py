@@ -224,8 +224,8 @@ class NoisyGram(Solver):
         """Return a copy of the solver with every option decided. Raise SpecificationError for a loss that is not squared."""
         if not problem.loss.quadratic:
             raise SpecificationError(
-                f"{self.name} needs loss='squared', whose optimum follows from XᵀX and Xᵀy; that of {problem.loss.name} "
-                "does not: use SkGD"
+                f"{self.name} needs loss='squared', whose optimum follows from XᵀX and Xᵀy: use SkGD for "
+                f"loss={problem.loss.name!r}"
             )
         require_clip(self.name, problem, self.clip)
         exceeded = self.clip is None and self.label_scale is None and outweighed(problem)

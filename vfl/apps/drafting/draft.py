@@ -438,7 +438,7 @@ def _factors(
             continue
         column = name.removeprefix(f"{owner}.")
         if not target:
-            raise SpecificationError(f"--{role} {name}: the column lies at the owner of the label: give --label too")
+            raise SpecificationError(f"--{role} {name}: the owner of the label has this column: give --label too")
         if column not in columns:
             raise SpecificationError(
                 f"--{role}: {owner!r}, which owns the label, has no column {name!r}{nearest(column, columns)}"
