@@ -169,7 +169,7 @@ class TestPage:
             assert f"{name} {'bank' if name in 'ab' else 'telco'}" in page.said
             assert f"{value:.6g}" in page.said
         assert "The band is no confidence interval" in page.said
-        assert "That is post-processing" in page.said
+        assert "Post-processing adds nothing" in page.said
 
     def test_the_page_is_one_file_that_loads_nothing(self, run: Path, tmp_path: Path) -> None:
         page = Page(write_run(run, tmp_path / "page.html")[0])

@@ -359,7 +359,7 @@ def test_an_owners_book_refuses_unplanned_pieces(tmp_path: Path, monkeypatch: py
         replace(second, fold=Piece(1, 10**6, ())),
     ):
         with pytest.raises(ConsentRefused, match="plan does not contain"):
-            party._book.record(refused, ReleaseKey(2))
+            party._charges.record(refused, ReleaseKey(2))
         with pytest.raises((ConsentRefused, PrivacyError)):
             ask(refused, 2)
     ask(second, 3)
