@@ -223,8 +223,7 @@ class Coordinator:
         if reservation is None:
             yield outcome
             return
-        # A privacy filter bounds ε only by the whole reservation. If released values decided when to stop, state the whole
-        # reservation.
+        # A privacy filter bounds ε only by the whole reservation: state all of it if released values decided when to stop.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
         yield replace(outcome, statement=statement, party_ledgers=_closed(ledgers, recovery, left))

@@ -61,8 +61,7 @@ class Budget:
     sealed : True for a trial (training of one candidate) of a tuning run that was charged as a whole before. The trial's
         releases are charged to a ledger in memory, capped at the trial's budget, and the record of a round contains no released
         value.
-    counts : True for a run that only counts records. Such a run ends after planning, reserves nothing and computes nothing on
-        columns.
+    counts : True for a run that only counts records. Such a run ends after planning: it reserves and computes nothing.
     """
 
     run: str

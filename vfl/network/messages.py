@@ -302,8 +302,7 @@ class Outcome:
 class Scored:
     """Answer to `Score`: an outcome per request, and one vector of margins for all answered requests.
 
-    The margin of an unknown id is NaN. The margin is infinite for a record with unusable cells, if the owner lets callers know
-    that.
+    The margin of an unknown id is NaN; of a record with unusable cells infinite, if the owner lets callers know that.
     """
 
     outcomes: tuple[Outcome, ...]

@@ -95,8 +95,7 @@ class Weighting(Protocol):
     def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and the per-record state to replace, {name: (n,)}. No argument is changed.
 
-        kept : {name: per-record state}. Only `Margins` sees this state. The mapping is empty if a party evaluates the
-            weighting.
+        kept : {name: per-record state}. Only `Margins` sees this state. Empty if a party evaluates the weighting.
         """
         ...
 

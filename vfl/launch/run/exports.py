@@ -4,7 +4,7 @@ A model, or one party's part of it, as a sum of formulas. Exports are written fr
 
 Export of a result as a query in plain SQL. Each feature is a CASE expression, and each owner's part is one expression.
 
-The query runs in DuckDB and in PostgreSQL. The query clamps, fills and encodes cells as declared. The margin is NULL if
+The query runs in DuckDB and in PostgreSQL, and clamps, fills and encodes cells as declared. The margin is NULL if
 `predict` refuses a cell, and for dates without hyphens and ISO week dates. Text in a numeric column is an error of the
 database.
 

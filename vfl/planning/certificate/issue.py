@@ -201,7 +201,7 @@ WHOLE_ISOTROPIC = (
     "cap record_clip·√(Σ M_j)"
 )
 OF_WEIGHTS = {
-    "party": "; if a message has several blocks, also the weight of every record",
+    "party": "; with several blocks per message also record weights",
     "coordinator": "; the weight of every record",
 }
 NORMS = {
