@@ -201,7 +201,7 @@ WHOLE_ISOTROPIC = (
     "cap record_clip·√(Σ M_j)"
 )
 OF_WEIGHTS = {
-    "party": "; with several blocks per message also record weights",
+    "party": "; the weight of every record if a message has several blocks",
     "coordinator": "; the weight of every record",
 }
 NORMS = {
