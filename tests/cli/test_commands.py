@@ -211,7 +211,7 @@ class TestExitCodes:
             (("run", "job.toml", "--set", "privacy.epsilon=0"), 2, "epsilon must be positive and finite, not 0"),
             (("run", "job.toml", "--set", "privacy"), 2, "--set takes key=value"),
             (("run", "job.toml", "--set", "simulation.table=none.csv"), 3, "file '"),
-            (("run", "job.toml", "--set", 'classes=["a", "b"]'), 3, "other than the two declared classes"),
+            (("run", "job.toml", "--set", 'classes=["a", "b"]'), 3, "not one of the two declared classes"),
             (("run", "job.toml", "--set", "dataset=credit"), 2, "names data set 'credit' but no ledger"),
             (("run", "job.toml", "--output", "all.csv"), 6, "cannot write to 'all.csv'"),
             (

@@ -430,7 +430,7 @@ class TestVersions:
 
     def test_a_model_that_comes_back_has_new_masks(self) -> None:
         """A strong penalty returns coefficients to 0, and with them the whole model to an earlier one."""
-        solver, privacy = vfl.SkGD(block_size=1, passes=12), vfl.Privacy(epsilon=0.5, noise=vfl.SeededNoise(3))
+        solver, privacy = vfl.SkGD(block_size=1, passes=20), vfl.Privacy(epsilon=0.5, noise=vfl.SeededNoise(3))
         transport = Checked(job(penalty=vfl.L1(0.15), solver=solver, privacy=privacy), DATA)
         outcome(transport)
         versions = [request.version for _, request in transport.requests if isinstance(request, requests.DealTerms)]

@@ -97,7 +97,7 @@ def test_squared_loss_starts_there_too() -> None:
     data = table().assign(y=lambda t: 2.0 * t["income"] + rng.normal(size=N))
     job = job_of(loss="squared", bounds=BOUNDS | {"y": (-10.0, 30.0)})
     exact = fitted(job, data)
-    one = replace(job, solver=vfl.SkGD(passes=1), privacy=private(1e4))
+    one = replace(job, solver=vfl.SkGD(passes=1, step_size=0.1), privacy=private(1e4))
     assert abs(fitted(one, data, warm_start=exact).w - exact.w).max() < 0.2
     assert abs(fitted(one, data).w - exact.w).max() > 1.0
 

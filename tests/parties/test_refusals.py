@@ -957,7 +957,7 @@ def test_a_party_says_nothing_that_its_role_does_not_allow(owner: Any) -> None:
         bank.at.labels()
     with pytest.raises(PrivacyError, match="does not use"):
         bank.at.request(requests.Disclose(""), [])
-    with pytest.raises(PrivacyError, match="load it again"):
+    with pytest.raises(PrivacyError, match="load the party again"):
         bank.at.afresh()
     without = owner(VISIT, book=False)
     with pytest.raises(PrivacyError, match="keeps no party ledger"):

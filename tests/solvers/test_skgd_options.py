@@ -306,7 +306,7 @@ def walk(kind: str, loss: str, *, intercept: bool = True, **options: object) -> 
         scaling="none",
         penalty=vfl.L2(1e-6),
         intercept=intercept,
-        solver=vfl.SkGD(details=vfl.solvers.Details(sweep="block"), **options),
+        solver=vfl.SkGD().changed(sweep="block", **options),
     )
     problem = problem_of(spec, N)
     A = nasty(kind)
