@@ -104,7 +104,7 @@ def test_a_job_that_waits_too_long_says_which_job_holds_the_place(cluster: Any) 
         said = ended(begin(cluster.address, ready=2))
         assert "refused: the cluster is still in use after 2 s" in said
         assert "3 CPU of which 1 is free" in said
-        assert "in use by 'waiting " in said
+        assert "In use by 'waiting " in said
     finally:
         first.kill()
         first.communicate()
