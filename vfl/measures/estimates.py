@@ -467,7 +467,8 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
     # A − ½ = ½ Σ_ij sign(j − i) negative_i positive_j / (NP) is odd in the order of bins, which cancels most of the noise.
     below = (np.cumsum(negative) - 0.5 * negative - 0.5 * negative.sum()) / N
     above = (0.5 * positive.sum() - np.cumsum(positive) + 0.5 * positive) / P
-    A = min(max(0.5 + float(positive @ below) / P, 0.0), 1.0)
+    # A dot product may round otherwise in another process, depending on where its arrays lie in memory.
+    A = min(max(0.5 + math.fsum(positive * below) / P, 0.0), 1.0)
     gradient = np.concatenate([above / N, below / P])
     counted = math.hypot(sigma * float(np.linalg.norm(gradient)), noise * (A - 0.5) * (1.0 / P - 1.0 / N))
     inside = (at for at in _areas(A) if abs(A - at) <= WIDTH * math.hypot(counted, _area_sampling(at, P, N)))
