@@ -42,7 +42,7 @@ _DOMAIN = b"vfl encrypted, version 2"
 
 
 class Encryptor:
-    """One party's end of all encrypted texts in one run. A encryptor holds secrets and cannot be pickled.
+    """One party's end of all encrypted texts in one run. An encryptor holds secrets and cannot be pickled.
 
     party : name of this party. context : names of the federation and the run.
     key_pem : private key of the party's identity; None where participants have no identities (one process or one Ray cluster).
@@ -64,7 +64,7 @@ class Encryptor:
         self._ways: dict[tuple[str, str], tuple[bytes, int]] = {}
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Encryptor holds secrets and cannot be pickled")
+        raise TypeError("an Encryptor holds secrets and cannot be pickled")
 
     def meet(self, other: str, key: bytes, signature: bytes = b"", certificate_pem: bytes | None = None) -> None:
         """Take another party's key. Raises FederationError unless the identity in the certificate has signed the key.

@@ -206,8 +206,9 @@ def covariances(
     basis : (r, p) orthonormal, of the combinations that records determine. numeric : (p,) True for numeric columns.
     """
     inner = H.within(basis)
-    curvature = basis.T @ inner.raised() @ basis
-    spread, ratio = J.within(basis).near(inner.raised(), inner.size)
+    raised = inner.raised()
+    curvature = basis.T @ raised @ basis
+    spread, ratio = J.within(basis).near(raised, inner.size)
     noise, left = noise_covariance(seen.updates, skipped, curvature)
     if problem.loss.power is not None:
         at = problem.layout.names.index(INTERCEPT)
@@ -215,7 +216,7 @@ def covariances(
         b = noise_bias(S, curvature, problem.loss.power, at, seen.scale[at])
         noise += np.outer(b, b)
     ridge = problem.n_records * problem.penalty.convexity * problem.penalised * seen.scale**2
-    inverse = np.linalg.inv(inner.raised() + (basis * ridge) @ basis.T)
+    inverse = np.linalg.inv(raised + (basis * ridge) @ basis.T)
     total = noise + basis.T @ inverse @ spread @ inverse @ basis
     plain, least = inner.raised(lowered=0.0), inner.raised(LEAST, clear=np.inf)
     hidden = basis.T @ (np.linalg.inv(least) - GROWTH * np.linalg.inv(plain)) @ basis

@@ -135,7 +135,7 @@ FEW, NEAR, FAR = 16.0, 1.5, 10.0
 alone decided, they would be shown in runs whose constant is far off, with 0 to 0.6 of the intervals right.
 """
 COARSE = 0.05
-"""Largest standard deviation of the noise of a share of labels that is told."""
+"""Largest standard deviation of its noise at which the share of the labels that lie on a bound is told."""
 
 Interval: TypeAlias = tuple[float, float]
 
@@ -522,19 +522,18 @@ def residuals(
     if statistic.constant is None:
         return found
     bases = _errors(shares[each:], noise[each:], statistic, n_records)
-    rough = shares if known is None else np.array(known)
+    means = shares if known is None else np.array(known)
     for k, name in enumerate(("mae", "rmse", "deviance")[:each]):
         at = each + k
-        base = bases[name].value if rough[at] >= KNOWN * noise[at] else None
-        withheld = True if known is not None and rough[k] < TOLD * noise[k] else None
+        base = bases[name].value if means[at] >= KNOWN * noise[at] else None
+        withheld = True if known is not None and means[k] < TOLD * noise[k] else None
         found[name] = replace(found[name], baseline=base, best=0.0, withheld=withheld)
         excess = _excess(statistic, apart, exposures, name, max(float(shares[at]), 0.0))
-        lower = replace(
-            statistic, constant=max(statistic.constant - apart, 1e-12)
-        )  # a large constant has a small excess
-        most = max(excess, _excess(lower, apart, exposures, name, float(rough[at])))
-        close = rough[k] >= NEAR * most or rough[at] >= FAR * most
-        if name == "mae" or base is None or not (close and rough[at] >= FEW / n_records and shares[at] > 0.0):
+        # A large constant has a small excess, so the excess of the least possible one counts, too.
+        lower = replace(statistic, constant=max(statistic.constant - apart, 1e-12))
+        most = max(excess, _excess(lower, apart, exposures, name, float(means[at])))
+        close = means[k] >= NEAR * most or means[at] >= FAR * most
+        if name == "mae" or base is None or not (close and means[at] >= FEW / n_records and shares[at] > 0.0):
             continue
         of_model, of_constant = ((float(shares[j]), float(noise[j])) for j in (k, at))
         explained = _explained(of_model, of_constant, n_records, excess)

@@ -274,7 +274,7 @@ class ErrorSizes(Statistic):
 
     @property
     def dimension(self) -> int:
-        """Return the number of bins and ends."""
+        """Return the number of counts: those of all bins, and those of the two ends."""
         return self.bins * 2 * (self.errors.each - 1) + 2
 
     @property

@@ -109,9 +109,8 @@ def resolved(given: Own, problem: Problem) -> Own:
     else:
         solver = solver.changed(outer_rounds=given.outer_rounds or 1)
         draws = Walk(solver, problem, Curvature.flat(problem)).draws_a_pass
-        if (
-            solver.turns > 1 and solver.outer_rounds != 1 and given.inner_rounds % draws
-        ):  # the second part is a new charge
+        # A pass that two outer rounds divide would need a second charge.
+        if solver.turns > 1 and solver.outer_rounds != 1 and given.inner_rounds % draws:
             raise SpecificationError(
                 f"{solver.name}: local_passes={solver.local_passes} needs outer rounds of whole passes, {draws} draws each: "
                 f"make inner_rounds a multiple of {draws}, or leave it out"

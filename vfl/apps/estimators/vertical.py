@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import operator
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -92,7 +93,7 @@ def per_record(values: Any, n_records: int, name: str) -> Vector:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class VerticalModel(BaseEstimator):  # type: ignore[misc]
+class VerticalModel(BaseEstimator, ABC):  # type: ignore[misc]
     """A generalised linear model, (ε, δ)-differentially private for every record (replace one) of each fit.
 
     Base class of the estimators. Subclasses add a loss and a penalty and document the parameters. All parameters are public.
@@ -166,9 +167,9 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         prepared = self.prepared(X, y, **given)
         return self.fitted(prepared, *self._run(prepared.job, prepared.sources))
 
+    @abstractmethod
     def prepared(self, X: Any, y: Any, **given: Any) -> PreparedFit:
         """Return the job that `fit` would run on these data; nothing is released. given : other arguments of `fit`."""
-        raise NotImplementedError
 
     def _prepare(
         self,

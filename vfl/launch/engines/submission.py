@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 SENT = "job.toml"
 """Name of the job file in the package that carries it."""
-ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
-POLL_SECONDS = 0.2
-CANCEL_SECONDS = 30.0
-"""Time limit for a job to end after `cancel`."""
 RUNS = "runs"
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Environment variables that would override the address given to Ray's client."""

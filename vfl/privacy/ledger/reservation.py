@@ -1,6 +1,6 @@
 """Protocols of a privacy account and its reservations. Before each release, the executor charges a reservation.
 
-A account's total is never too small: a release that `charge` could not record must not be made.
+An account's total is never too small: a release that `charge` could not record must not be made.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from vfl.apps.cli.options import JSON, PATH, new_file, print_json, tell
-from vfl.apps.cli.options.jobs import NETWORK
 from vfl.errors import BudgetError, OutputError, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -35,6 +34,11 @@ def _a_file(context: click.Context, parameter: click.Parameter, path: Path | Non
 
 LEDGER = click.argument("path", metavar="LEDGER", type=PATH, callback=_a_file)
 DATASET = click.argument("dataset", metavar="DATASET")
+NETWORK = click.option(
+    "--allow-network-file-system",
+    is_flag=True,
+    help="Allow a ledger on a network file system, where a charge may be lost.",
+)
 ACCOUNTANTS = ("gdp", "zcdp", "pld")
 STOPPED_EARLY = (
     "stopped early: finished, but released values may have decided the number of releases (a resumed run, a lost party, "

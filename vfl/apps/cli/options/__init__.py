@@ -95,4 +95,6 @@ def records_option(about: str, least: int = 1, **others: Any) -> Adding:
 
 
 CHARGED = path_option("--ledger", "Ledger to which the run was charged.")
-IDENTITY = path_option("--identity", "Your key (default: NAME.key beside FILE).", envvar="VFL_IDENTITY")
+KEY_VARIABLE = "VFL_IDENTITY"
+"""Environment variable with the path of your key, if the key does not lie beside the federation file."""
+IDENTITY = path_option("--identity", "Your key (default: NAME.key beside FILE).", envvar=KEY_VARIABLE)

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 
 LEDGER = click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger of the job's data set.")
 
-NETWORK = click.option(
-    "--allow-network-file-system",
-    is_flag=True,
-    help="Allow a ledger on a network file system, where a charge may be lost.",
-)
-
 
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add JOB and --set to a command."""

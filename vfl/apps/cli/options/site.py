@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.apps.cli.options import path_option
+from vfl.apps.cli.options import KEY_VARIABLE, path_option
 from vfl.errors import OutputError
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 AT = click.option(
     "--at", metavar="SITE", help="inprocess, ray, a Ray cluster's HOST:PORT (or auto), or a federation's FILE.toml."
 )
-IDENTITY = "VFL_IDENTITY"
-"""Environment variable with the path of the coordinator's key, if the key does not lie beside the federation file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,6 @@ class Where:
         Raises SpecificationError for a party that is no member of the federation, and for a key that cannot be used.
         """
         from vfl.job.site import Federated, Ray, resolve
-        from vfl.launch.engines.connection import check_address
 
         declared = declared or Ray()
         site = resolve(self.at or ("ray" if declared.address else self.otherwise), declared, declared)
@@ -68,16 +65,11 @@ class Where:
             for option, value in {"policy": self.policies, **others}.items():
                 if value:
                     raise click.UsageError(f"--{option} does not go with a federation, whose parties run vfl join")
-            return _across(site, job)
-        self._require_alone(data=self.sources if named else ())
-        if isinstance(site, Ray):
-            check_address(site.address)
-        return site
+        return self._checked(site, job, data=self.sources if named else ())
 
     def resumed(self, own: Site, job: Job, run: Path) -> Site:
         """Return the site at which a run continues: its own site, or another one of the same type from --at."""
-        from vfl.job.site import Federated, Ray, resolve
-        from vfl.launch.engines.connection import check_address
+        from vfl.job.site import Federated, InProcess, Ray, resolve
 
         declared = own if isinstance(own, Ray) else Ray()
         site = own if self.at is None else resolve(self.at, own, declared)
@@ -87,19 +79,23 @@ class Where:
                 f"the run in {str(run)!r} began {began}: give --at the same engine, or leave --at out"
             )
         if isinstance(site, Federated) and isinstance(own, Federated):
-            return _across(replace(own, file=site.file), job)
-        self._require_alone()
-        if isinstance(site, Ray):
-            check_address(site.address)
-            return site
-        return own
+            site = replace(own, file=site.file)
+        return self._checked(own if isinstance(site, InProcess) else site, job)
 
-    def _require_alone(self, **others: object) -> None:
-        """Raise UsageError for an option that only the coordinator of a federation takes."""
+    def _checked(self, site: Site, job: Job | None, **others: object) -> Site:
+        """Return the site after checks. Raise UsageError for an option that only the coordinator of a federation takes."""
+        from vfl.job.site import Federated, Ray
+        from vfl.launch.engines.connection import check_address
+
+        if isinstance(site, Federated):
+            return _across(site, job)
         for option, given in {"metrics": self.metrics, "log": self.log, **others}.items():
             if given:
                 instead = ". Elsewhere the job names the files: --set data.PARTY=FILE" if option == "data" else ""
                 raise click.UsageError(f"--{option} needs a federation: --at FILE.toml{instead}")
+        if isinstance(site, Ray):
+            check_address(site.address)
+        return site
 
 
 def _across(site: Federated, job: Job | None) -> Federated:
@@ -110,7 +106,7 @@ def _across(site: Federated, job: Job | None) -> Federated:
     read = read_federation(site.file)
     if job is not None:
         check_job(job, read)
-    site = replace(site, identity=os.environ.get(IDENTITY) or site.identity)
+    site = replace(site, identity=os.environ.get(KEY_VARIABLE) or site.identity)
     identity_for(read, site.file, read.coordinator.name, site.identity)
     return site
 
