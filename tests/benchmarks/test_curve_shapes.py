@@ -39,28 +39,31 @@ def test_a_curve_follows_its_records_and_invents_nothing_elsewhere(
     assert np.mean([run[measure] for run in runs]) < most
 
 
+def drawn(bounds: tuple[float, float], x: np.ndarray, epsilon: float) -> tuple[Knots, np.ndarray, list[np.ndarray]]:
+    """Return the release of the knots of a column, the edges of the histogram's cells, and 40 draws of the histogram."""
+    event = event_for(1, mu_of(epsilon, N**-2) * math.sqrt(SHARE), N)
+    release = Knots({"a": (("x", vfl.Curve(bounds=bounds)),)}, N, LINE, event)
+    edges, rng = edges_of(bounds, release.cells), np.random.default_rng(8)
+    return release, edges, [histogram(x, edges) + rng.normal(0, event.sigma, release.cells) for _ in range(40)]
+
+
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("name", list(KINDS))
 def test_ends_of_a_curve_hold_the_records_and_lie_near_them_where_bounds_are_far(name: str, epsilon: float) -> None:
     """Over draws of the noise."""
-    kind, draws = KINDS[name], 40
-    x = kind.draw(np.random.default_rng(7), N)
-    event = event_for(1, mu_of(epsilon, N**-2) * math.sqrt(SHARE), N)
-    release = Knots({"a": (("x", vfl.Curve(bounds=kind.bounds)),)}, N, LINE, event)
-    edges, rng = edges_of(kind.bounds, release.cells), np.random.default_rng(8)
+    kind, x = KINDS[name], KINDS[name].draw(np.random.default_rng(7), N)
+    release, edges, histograms = drawn(kind.bounds, x, epsilon)
     width = float(np.diff(edges).max())
     outside, lost = [], []
-    for _ in range(draws):
-        noisy = histogram(x, edges) + rng.normal(0, event.sigma, release.cells)
+    for noisy in histograms:
         first, *inner, last = release.placed((noisy,))["a"][0]
         assert len(inner) <= 3
         assert kind.bounds[0] <= first < last <= kind.bounds[1]
         outside.append(max(x.min() - first, last - x.max()) / width)
         lost.append(float(((x < first - width) | (x > last + width)).mean()))
     assert np.mean(lost) < 0.06
-    if "two values" in name or (
-        name == "200 times too wide" and epsilon >= 1.0
-    ):  # at ε = 0.1 one draw in six misses them
+    # At ε = 0.1, one draw in six misses bounds that are 200 times too wide.
+    if "two values" in name or (name == "200 times too wide" and epsilon >= 1.0):
         assert np.mean(np.array(outside) > 2) < 0.1
 
 
@@ -68,22 +71,19 @@ def test_ends_of_a_curve_hold_the_records_and_lie_near_them_where_bounds_are_far
 @pytest.mark.parametrize("name", list(KINDS))
 def test_stretches_without_records_are_found_in_a_noisy_histogram(name: str, epsilon: float) -> None:
     """Over draws of the noise, at most a tenth of what is empty is taken for records, and unseen cells hold few."""
-    kind, draws = KINDS[name], 40
-    x = kind.draw(np.random.default_rng(7), N)
-    event = event_for(1, mu_of(epsilon, N**-2) * math.sqrt(SHARE), N)
-    release = Knots({"a": (("x", vfl.Curve(bounds=kind.bounds)),)}, N, LINE, event)
-    edges, rng = edges_of(kind.bounds, release.cells), np.random.default_rng(8)
+    kind, x = KINDS[name], KINDS[name].draw(np.random.default_rng(7), N)
+    release, edges, histograms = drawn(kind.bounds, x, epsilon)
     true, width = histogram(x, edges), np.diff(edges)
     wrong, hidden = [], []
-    for _ in range(draws):
-        stretches = release.seen((true + rng.normal(0, event.sigma, release.cells),))["x"]
+    for noisy in histograms:
+        stretches = release.seen((noisy,))["x"]
         inside = np.zeros(release.cells, dtype=bool)
         for low, high in stretches:
             inside |= (edges[:-1] >= low) & (edges[1:] <= high)
         wrong.append(width[inside & (true == 0)].sum())
         hidden.append(max(true[~inside], default=0))
     assert np.mean(wrong) <= 0.1 * max(width[true == 0].sum(), width.max())
-    assert np.mean(hidden) < 6.0 * event.sigma
+    assert np.mean(hidden) < 6.0 * release.sigma
 
 
 def test_a_column_of_few_values_has_its_knots_on_them() -> None:

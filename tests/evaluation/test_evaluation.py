@@ -849,21 +849,24 @@ def test_a_measure_of_cut_amounts_says_so_wherever_it_is_shown() -> None:
     assert estimates.Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
 
 
-def test_errors_are_cut_where_their_released_sizes_end() -> None:
-    """Bounds 200 times too wide: the noise of the errors is that of a cap near the errors, and wide bounds tell nothing."""
-    rng = np.random.default_rng(8)
-    frame = pd.DataFrame({"a": rng.uniform(-1, 1, 8000)})
-    frame["y"] = 2.0 * frame["a"] + rng.normal(size=8000)
-    partition = vfl.FeaturePartition({"p": ["a"]}, ("p", "y"))
-    privacy = vfl.Privacy(epsilon=4.0, delta=1e-6, noise=vfl.SeededNoise(1))
+def _bounded(seed: int, n_records: int, bound: float) -> tuple[Any, estimates.Findings]:
+    """Return labels with unit errors around a line, and the measures of a run that declares −bound and bound for them."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"a": rng.uniform(-1, 1, n_records)})
+    frame["y"] = 2.0 * frame["a"] + rng.normal(size=n_records)
     spec = vfl.Job(
-        partition=partition,
-        bounds={"a": (-1, 1), "y": (-400, 400)},
+        partition=vfl.FeaturePartition({"p": ["a"]}, ("p", "y")),
+        bounds={"a": (-1, 1), "y": (-bound, bound)},
         loss="squared",
         evaluation=vfl.Evaluation(holdout=0.5),
-        privacy=privacy,
+        privacy=vfl.Privacy(epsilon=4.0, delta=1e-6, noise=vfl.SeededNoise(1)),
     )
-    found = vfl.train(spec, frame, at=vfl.InProcess(cores=1)).findings["held out"]
+    return frame["y"], vfl.train(spec, frame, at=vfl.InProcess(cores=1)).findings["held out"]
+
+
+def test_errors_are_cut_where_their_released_sizes_end() -> None:
+    """Bounds 200 times too wide: the noise of the errors is that of a cap near the errors, and wide bounds tell nothing."""
+    _, found = _bounded(8, 8000, 400)
     rmse = found.measures["rmse"]
     assert 2.0 < rmse.cap < 100.0
     assert rmse.interval[1] - rmse.interval[0] < 1.0
@@ -872,15 +875,7 @@ def test_errors_are_cut_where_their_released_sizes_end() -> None:
 
 
 def test_labels_at_their_bounds_are_counted() -> None:
-    rng = np.random.default_rng(9)
-    frame = pd.DataFrame({"a": rng.uniform(-1, 1, 4000)})
-    frame["y"] = 2.0 * frame["a"] + rng.normal(size=4000)
-    partition = vfl.FeaturePartition({"p": ["a"]}, ("p", "y"))
-    privacy = vfl.Privacy(epsilon=4.0, delta=1e-6, noise=vfl.SeededNoise(1))
-    bounds = {"a": (-1, 1), "y": (-1, 1)}
-    spec = vfl.Job(
-        partition=partition, bounds=bounds, loss="squared", evaluation=vfl.Evaluation(holdout=0.5), privacy=privacy
-    )
-    found = vfl.train(spec, frame, at=vfl.InProcess(cores=1)).findings["held out"].measures["at_bounds"]
-    assert found.interval[0] < (abs(frame["y"]) >= 1).mean() < found.interval[1]
+    labels, findings = _bounded(9, 4000, 1)
+    found = findings.measures["at_bounds"]
+    assert found.interval[0] < (abs(labels) >= 1).mean() < found.interval[1]
     assert found.interval[1] - found.interval[0] < 0.2

@@ -111,7 +111,7 @@ def test_the_pieces_hold_every_product_once(split, most):
 def test_no_pair_of_records_exceeds_the_sensitivity(
     rows, centre, scale, margins, labels, loss, cap, bound, of_curvature, damping, split, most
 ):
-    """Whatever cells, margins, labels, caps, bounds and factors of columns are, at one party or two."""
+    """Records hold any cells, margins and labels, under any caps, bounds and factors of columns, at one party or two."""
     weighting = Products(loss_of(loss), cap, bound, 1e-4, of_curvature, damped=min(damping) < 1.0)
     with np.errstate(all="ignore"):
         (a, geometry), (b, _) = (
