@@ -209,10 +209,11 @@ def covariances(
     raised = inner.raised()
     curvature = basis.T @ raised @ basis
     spread, ratio = J.within(basis).near(raised, inner.size)
-    noise, left = noise_covariance(seen.updates, skipped, curvature)
+    updates = seen.updates
+    noise, left = noise_covariance(updates, skipped, curvature)
     if problem.loss.power is not None:
         at = problem.layout.names.index(INTERCEPT)
-        S = iterate_covariance(seen.updates, skipped, curvature)
+        S = iterate_covariance(updates, skipped, curvature)
         b = noise_bias(S, curvature, problem.loss.power, at, seen.scale[at])
         noise += np.outer(b, b)
     ridge = problem.n_records * problem.penalty.convexity * problem.penalised * seen.scale**2

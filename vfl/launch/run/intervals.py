@@ -257,7 +257,7 @@ def inference_from(plan: Plan, released: Sequence[Released | None], original: di
     facts = {
         "covariance": "HC0 from released matrices, and the noise of privacy",
         "condition": f"{'at least ' * hidden}{condition:.3g}, of the released curvature of scaled columns",
-        "converged": f"{len(seen.updates):,} steps, planned and not tested; at most {left:.1%} of the start's error is left",
+        "converged": f"{len(seen.moves):,} steps, planned and not tested; at most {left:.1%} of the start's error is left",
     }
     few = np.array(problem.layout.names)[seen.long_tailed(problem) & numeric & problem.loss.log_odds]
     notes = *_withheld(problem.layout.names, basis, known.limits), *filter(None, [_listed(few.tolist(), FEW)])
