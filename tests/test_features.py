@@ -393,7 +393,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "more knots than pieces": (lambda: vfl.Curve(2, knots=(1, 3)), "raise pieces"),
     "pieces": (lambda: vfl.Curve(33), "pieces are"),
     "a curve without bounds": (lambda: job({"f": vfl.Curve(of="x")}), "no bounds for column 'f', of kind curve"),
-    "log of 0": (lambda: vfl.columns.Log(bounds=(0, 1)), "log needs bounds"),
+    "log of 0": (lambda: vfl.columns.Log(bounds=(0, 1)), "log needs bounds above 0, not"),
     "power 0": (lambda: vfl.columns.Power(0), "exponent 0 makes a constant"),
     "root of less than 0": (lambda: vfl.columns.Power(0.5, bounds=(-1, 1)), "exponent 0.5 needs bounds"),
     "inverse of 0": (lambda: vfl.columns.Power(-1, bounds=(-1, 1)), "exponent -1 needs bounds"),

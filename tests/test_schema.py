@@ -124,6 +124,14 @@ WRONG = {
         "vfl.releases.private_bounds",
         "scaling='none'",
     ),
+    "more without bounds": (
+        lambda: Scaling.of(
+            Schema(), ["age", "city", *(f"x{j}" for j in range(30))], scaling="bounds", intercept=True
+        ),
+        "no bounds for column 'age', nor for 'city', 'x0', 'x1'",
+        ", …: declare bounds={'age'",
+        "vfl.Categorical for text",
+    ),
     "unknown scaling": (
         lambda: Scaling.of(Schema(), ["age"], scaling="standard", intercept=True),
         "'bounds' or 'none', not 'standard'",

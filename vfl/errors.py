@@ -108,6 +108,13 @@ def entry(option: str, column: str, value: str, plain: str) -> str:
     return f"{option}={{{column!r}: {value}}}, or {key} = {plain} under [{option}] of a job file"
 
 
+def no_bounds(column: str, *others: str) -> str:
+    """Return a clause that columns have no bounds, with the declaration of the first and the names of up to ten others."""
+    also = f", nor for {', '.join(map(repr, others[:10]))}" + ", …" * bool(others[10:]) if others else ""
+    declared = entry("bounds", column, "(low, high)", "[LOW, HIGH]")
+    return f"no bounds for column {column!r}{also}: declare {declared}, or vfl.Categorical for text"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause ' (did you mean …?)' with the nearest known names; '' if no known name is near."""
     known, plain = list(known), unicodedata.normalize("NFC", name)

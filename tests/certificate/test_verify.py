@@ -396,6 +396,7 @@ def test_findings_are_certified_too(tmp_path: Path) -> None:
     assert wrong(tmp_path / "out") == {"findings"}
     path.unlink()
     assert wrong(tmp_path / "out") == {"findings"}
+    assert "findings.json" in str(verify_run(tmp_path / "out"))
 
 
 def test_a_forged_option_is_found(tmp_path: Path) -> None:

@@ -236,8 +236,8 @@ class TestScreen:
             "connected to hub at 127.0.0.1:1; waiting for requests",
             ASKED,
             "run 0123456789ab: the policy allows it",
-            "run 0123456789ab: 12 noised sums, ε = 0.25 of ε = 1 set aside",
-            "run 0123456789ab: done after 3.2 s, 100 records, 40 noised sums, ε = 1, ε = 3 left in your ledger",
+            "run 0123456789ab: 12 noised sums, ε = 0.25 of the ε = 1 reserved",
+            "run 0123456789ab: done after 3.2 s, 100 records, 40 noised sums, ε = 1, your ledger still admits ε = 3",
             "not connected: the coordinator has ended; reconnecting automatically",
             "stopped; nothing is in flight",
         ]

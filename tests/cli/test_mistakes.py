@@ -127,7 +127,7 @@ TEXTS = [
         "",
         (
             "no bounds for column 'income': declare bounds={'income': (low, high)}, or income = [LOW, HIGH] under [bounds] of "
-            "a job file, release"
+            "a job file, or vfl.Categorical for text, release"
         ),
     ),
     (

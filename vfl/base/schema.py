@@ -29,7 +29,7 @@ from vfl.base.columns import (
 from vfl.base.documents import built
 from vfl.base.features import FEATURES, Crossed, Curve, Feature, FeatureKind, Pair, Side, contents_of, ranges_of
 from vfl.base.features.products import PIECES
-from vfl.errors import SpecificationError, entry, nearest
+from vfl.errors import SpecificationError, entry, nearest, no_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -321,11 +321,7 @@ class _Sides:
                 )
             declared = declared.coarser(pieces)
         if not all(np.isfinite(ends).all() for ends in ranges_of(declared)):
-            raise SpecificationError(
-                f"pair {pair!r}: no bounds for column {column!r}: declare "
-                + entry("bounds", column, "(low, high)", "[LOW, HIGH]")
-                + ", or vfl.Categorical for text"
-            )
+            raise SpecificationError(f"pair {pair!r}: {no_bounds(column)}")
         own = self._local.get(column, column)
         (source,) = declared.sources(own) if isinstance(declared, Feature) else (own,)
         side = Side(name, column, source, declared)
@@ -371,8 +367,7 @@ class Scaling:
             raise SpecificationError(f"scaling must be 'bounds' or 'none', not {scaling!r}")
         if scaling == "bounds" and (missing := schema.unbounded(columns)):
             raise SpecificationError(
-                f"no bounds for column {missing[0]!r}: declare {entry('bounds', missing[0], '(low, high)', '[LOW, HIGH]')}, "
-                "release them with vfl.releases.private_bounds, or use scaling='none'"
+                f"{no_bounds(*missing)}, release them with vfl.releases.private_bounds, or use scaling='none'"
             )
         declared = {column: schema[column] for column in columns}
         limits = [

@@ -22,7 +22,7 @@ from vfl.base.penalties import NoPenalty
 from vfl.base.problem import INTERCEPT, Targets, coordinates_of
 from vfl.base.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
 from vfl.crypto.identifiers import Id, IdKind
-from vfl.errors import PrivacyError, SpecificationError, entry, nearest
+from vfl.errors import PrivacyError, SpecificationError, entry, nearest, no_bounds
 from vfl.job.plain import FORMAT, digest_of, plain_of
 from vfl.job.start import Start
 from vfl.measures.estimates import margin_of
@@ -485,14 +485,12 @@ class Job:
         """Refuse a private job whose sensitivities or steps would depend on the data."""
         clipped = getattr(self.solver, "clip", None) is not None
         declared = not isinstance(privacy.smoothness, str)
-        for column in self.schema.unbounded(self.partition.features):
-            if not (declared and clipped):
-                raise PrivacyError(
-                    f"no bounds for column {column!r}: declare {_bounds(column)}, or release them with "
-                    "vfl.releases.private_bounds. To train without bounds, set scaling='none', an explicit clip in the solver "
-                    f"and a smoothness constant M_j for every column (smoothness={{column: M_j}} in Privacy, or column "
-                    "= M_j under [privacy.smoothness] of a job file)"
-                )
+        if (missing := self.schema.unbounded(self.partition.features)) and not (declared and clipped):
+            raise PrivacyError(
+                f"{no_bounds(*missing)}, or release them with vfl.releases.private_bounds. To train without bounds, set "
+                "scaling='none', an explicit clip in the solver and a smoothness constant M_j for every column "
+                "(smoothness={column: M_j} in Privacy, or column = M_j under [privacy.smoothness] of a job file)"
+            )
         if not isinstance(privacy.smoothness, str):
             coordinates = self.schema.features(self.partition.features)
             for coordinate in coordinates:

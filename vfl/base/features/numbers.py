@@ -38,7 +38,7 @@ class Log(OfBounded):
     def _ends(self, low: float, high: float) -> Bounds:
         if low + self.offset <= 0:
             raise SpecificationError(
-                f"log needs bounds above {-self.offset:g}, not from {low:g}: raise the lower bound, or the offset"
+                f"log needs bounds above {0.0 - self.offset:g}, not from {low:g}: raise the lower bound, or the offset"
             )
         return float(np.log(low + self.offset)), float(np.log(high + self.offset))
 

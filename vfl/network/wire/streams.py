@@ -239,7 +239,7 @@ class PartyStream:
             yield from self._call
         except self._grpc.RpcError as error:
             raise self._broken(error) from None
-        raise StreamBroken("the coordinator closed the stream")
+        raise StreamBroken("the coordinator closed the stream, as its commands do when they end")
 
     def close(self) -> None:
         """End the stream; `frames` then raises StreamBroken. Another thread may call this."""

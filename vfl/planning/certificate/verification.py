@@ -392,7 +392,11 @@ def _findings(certificate: Certificate, findings: Mapping[str, Any] | None) -> s
     if findings is None:
         raise _Unsettled(ALONE)
     if findings_digest(findings) != certificate.findings_digest:
-        raise _Mismatch("the stated measures are not the certified ones")
+        raise _Mismatch(
+            "the stated measures are not the certified ones"
+            if findings
+            else "findings.json, which the certificate covers, is missing: copy it from the folder of the run"
+        )
     return "the certified ones" if findings else "none: only the model was released"
 
 

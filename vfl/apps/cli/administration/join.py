@@ -260,7 +260,7 @@ class Screen:
             case Refused():
                 return f"run {_short(event.run)}: refused: {event.why}"
             case Released():
-                reserved = f" of ε = {event.reserved:.4g} set aside" if event.reserved is not None else ""
+                reserved = f" of the ε = {event.reserved:.4g} reserved" if event.reserved is not None else ""
                 return f"run {_short(event.run)}: {_cost(event.releases, event.epsilon)}{reserved}"
             case Warned():
                 return f"run {_short(event.run)}: {event.why}"
@@ -294,7 +294,7 @@ def _outcome(event: Ended) -> str:
     if event.releases:
         said.append(_cost(event.releases, event.epsilon))
     if event.left is not None:
-        said.append(f"ε = {event.left:.4g} left in your ledger")
+        said.append(f"your ledger still admits ε = {event.left:.4g}")
     return ", ".join(said) + (f": {event.why}" if event.why else "")
 
 
@@ -327,7 +327,7 @@ def _short(text: str) -> str:
 
 
 def _cost(releases: int, epsilon: float | None) -> str:
-    return f"{releases} noised sums" + (f", ε = {epsilon:.4g}" if epsilon is not None else "")
+    return f"{releases} noised sum{'' if releases == 1 else 's'}" + (f", ε = {epsilon:.4g}" if epsilon is not None else "")
 
 
 @click.command("serve")

@@ -259,7 +259,7 @@ def align_command(job: str, assignments: tuple[str, ...], where: Where, *, again
         click.echo("every party still holds an alignment of these files, which is reused; --again makes a new one")
         return
     for who, what in seen.items():
-        click.echo(f"  {who} learned  {what}" if who != "outsider" else f"  public  {what}")
+        click.echo(f"  {'public' if who == 'outsider' else f'{who} learned'}: {what}")
     if environment.table is None:
         click.echo("each party stores its rows locally; runs of this job start from them")
     else:
