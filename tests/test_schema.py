@@ -125,9 +125,7 @@ WRONG = {
         "scaling='none'",
     ),
     "more without bounds": (
-        lambda: Scaling.of(
-            Schema(), ["age", "city", *(f"x{j}" for j in range(30))], scaling="bounds", intercept=True
-        ),
+        lambda: Scaling.of(Schema(), ["age", "city", *(f"x{j}" for j in range(30))], scaling="bounds", intercept=True),
         "no bounds for column 'age', nor for 'city', 'x0', 'x1'",
         ", …: declare bounds={'age'",
         "vfl.Categorical for text",

@@ -144,7 +144,7 @@ def test_options_of_the_parties_are_not_the_coordinators(joined) -> None:
         vfl.train(job(), vfl.Source(None, policy={"bank": "policy.toml"}), at=joined.place)
     with pytest.raises(SpecificationError, match="parties hold the data"):
         vfl.train(job(), table(50), at=joined.place)
-    with pytest.raises(SpecificationError, match="started without a source named 'other': .*--data NAME=FILE"):
+    with pytest.raises(SpecificationError, match=r"a source named 'other': .*--data NAME=FILE"):
         vfl.train(job(), {"bank": "other"}, at=joined.place)
 
 

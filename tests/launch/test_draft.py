@@ -284,6 +284,16 @@ def test_codes_and_marks_of_missing_cells_are_asked_about(tmp_path: Path) -> Non
     assert "WKHP = " in again
 
 
+def test_a_far_tail_is_named(tmp_path: Path) -> None:
+    """Sorted numbers, whose first cells are small, have none."""
+    rng = np.random.default_rng(4)
+    table = {"sorted": np.arange(4000), "tail": rng.pareto(1.2, 4000), "log": rng.lognormal(9, 0.5, 4000)}
+    pd.DataFrame({**table, "y": np.arange(4000) % 2}).to_csv(tmp_path / "a.csv", index=False)
+    text = draft({"a": tmp_path / "a.csv"})
+    assert text.count("has a far tail") == 1
+    assert '# [columns.tail] with kind = "log"' in text
+
+
 def test_ids_are_compared_as_the_draft_declares_them(tmp_path: Path) -> None:
     """A program has written the ids of one file as numbers, without their leading zeros."""
     for party, ids in (("a", [f"{k:05d}" for k in range(N)]), ("b", list(range(N)))):

@@ -46,7 +46,7 @@ SOLVERS: dict[str, Any] = {
 OVERFLOW = (DataError, "squares of a column's values overflow: declare bounds")
 INFINITE = (DataError, r"column 'c' holds infinite values.*declare its bounds")
 MISSING = (DataError, r"column 'c' has missing values: declare fill")
-BOUNDS_OR_CLIP = (PrivacyError, r"no bounds for column 'a': declare bounds=.*explicit clip")
+BOUNDS_OR_CLIP = (PrivacyError, r"no bounds for column 'a', nor for 'b', 'c': declare bounds=.*explicit clip")
 
 
 @dataclass(frozen=True)

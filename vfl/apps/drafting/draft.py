@@ -50,6 +50,8 @@ RARE = 10
 """Smallest factor between the most frequent count and the largest one. Classes are seldom that rare, and seldom begin at 0."""
 FEWEST = 3
 """Largest number of distinct texts in a column of numbers. So few texts are taken for marks of missing cells."""
+FAR = 100
+"""Smallest factor between the largest cell and the median of a far tail. Bounds so much too wide hide a column in noise."""
 NAME = 'name = "draft"'
 OVERLAP = "found by overlap, check it"
 _DAY = "([0-9]{1,2}|[0-9]{4}|[A-Za-z]{3,9})"
@@ -103,7 +105,7 @@ class ColumnSummary:
 
     kind : 'numeric', 'boolean', 'text', 'date' or 'other'.
     values : {cell as text: number of such cells} of the first distinct cells. The numbers are exact for at most MANY cells.
-    empty : True if a text cell is empty.
+    empty : True if a text cell is empty. median : largest median of a chunk of numbers.
     """
 
     kind: str
@@ -112,6 +114,7 @@ class ColumnSummary:
     missing: bool = False
     values: Counter[str] = field(default_factory=Counter)
     empty: bool = False
+    median: float = 0.0
 
     def add(self, cells: pa.Array, spec: Csv | None) -> bool:
         """Update the summary with a chunk of cells. Return False if a cell is not of this kind.
@@ -131,9 +134,11 @@ class ColumnSummary:
                     self.values[canonical_category(pair["values"].as_py())] += pair["counts"].as_py()
         if self.kind == "numeric":
             self.missing = self.missing or bool(pc.any(pc.is_nan(cells)).as_py())
-            finite = pc.min_max(cells.filter(pc.is_finite(cells))).as_py()
+            finite = cells.filter(pc.is_finite(cells))
+            self.median = max(self.median, pc.approximate_median(finite).as_py() or 0.0)
+            ends = pc.min_max(finite).as_py()
             self.low, self.high = (
-                choose((own for own in (old, finite[key]) if own is not None), default=None)
+                choose((own for own in (old, ends[key]) if own is not None), default=None)
                 for key, choose, old in (("min", min, self.low), ("max", max, self.high))
             )
         elif self.kind == "text":
@@ -548,7 +553,7 @@ def _declarations(
     for c, found in numeric.items():
         line = _marked(_key(c), Question("bounds", c, range_of(found)), ask)
         middles[c] = _middle(line)
-        lines += [*_codes(c, found), line]
+        lines += [*_comments(c, found), line]
     for c, found in beside.items():
         lines.append(_marked(_key(c), Question("bounds", c, range_of(found)), ask))
     gaps = [column for column, found in numeric.items() if found.missing]
@@ -577,13 +582,15 @@ def _declarations(
     return lines
 
 
-def _codes(column: str, found: ColumnSummary) -> list[str]:
-    """Return a comment that asks if a column with few distinct integers holds codes of categories."""
-    if (
-        not 2 <= len(found.values) <= FEW
-        or _binary(found)
-        or not all(re.fullmatch(r"-?[0-9]+", v) for v in found.values)
-    ):
+def _comments(column: str, found: ColumnSummary) -> list[str]:
+    """Return a comment on numbers that may be codes of categories, or have a far tail."""
+    if (found.low or 0.0) >= 0.0 and (found.high or 0.0) > FAR * found.median > 0.0:
+        return [
+            f"# {_text(column)} has a far tail: declare the range of most records, or delete its bounds and declare:",
+            f'# [columns.{_key(column)}] with kind = "log", bounds = [LOW, HIGH] and offset = 1',
+        ]
+    whole = all(re.fullmatch(r"-?[0-9]+", value) for value in found.values)
+    if not 2 <= len(found.values) <= FEW or _binary(found) or not whole:
         return []
     listed = ", ".join(sorted(found.values, key=int))
     return [

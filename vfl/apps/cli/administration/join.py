@@ -327,7 +327,9 @@ def _short(text: str) -> str:
 
 
 def _cost(releases: int, epsilon: float | None) -> str:
-    return f"{releases} noised sum{'' if releases == 1 else 's'}" + (f", ε = {epsilon:.4g}" if epsilon is not None else "")
+    return f"{releases} noised sum{'' if releases == 1 else 's'}" + (
+        f", ε = {epsilon:.4g}" if epsilon is not None else ""
+    )
 
 
 @click.command("serve")
