@@ -100,7 +100,7 @@ class Budget:
         if job.dataset is not None and self.ledger is None and job.privacy is not None and not self.sealed:
             raise SpecificationError(
                 f"the job names data set {job.dataset!r} but no ledger: name the file in which its budget is kept "
-                "(ledger=..., or --ledger), or leave dataset out to cover this one fit only"
+                "(ledger=..., or --set ledger.path=FILE), or leave dataset out to cover this one fit only"
             )
 
         void = [flag for flag in flags_of(job) if voids((flag,))]

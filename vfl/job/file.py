@@ -306,8 +306,10 @@ def _placed(source: str | Csv, folder: Path) -> str | Csv:
     return dataclasses.replace(source, path=path) if isinstance(source, Csv) else path
 
 
-def read(path: str | Path, assignments: Iterable[str] = (), *, follow: bool = True) -> tuple[Job, Environment]:
-    """Read a job file. Relative paths in [data] and [simulation] start at the file's folder.
+def read(
+    path: str | Path, assignments: Iterable[str] = (), *, follow: bool = True, folder: Path | None = None
+) -> tuple[Job, Environment]:
+    """Read a job file. Relative paths in it and in the assignments start at `folder`; None takes the file's folder.
 
     follow : as for vfl.base.documents.
     """
@@ -315,7 +317,7 @@ def read(path: str | Path, assignments: Iterable[str] = (), *, follow: bool = Tr
     plain = read_toml(path, "job file", error=JobFileError, follow=follow, shows=True)
     override(plain, assignments)
     _known(plain, (*(f.name for f in dataclasses.fields(Job) if f.init), *ENVIRONMENT, "format"), TOP)
-    environment = _environment(plain, path.resolve().parent)
+    environment = _environment(plain, folder or path.resolve().parent)
     for key in ENVIRONMENT:
         plain.pop(key, None)
     job = decode(plain)

@@ -114,7 +114,7 @@ class Metrics:
         gauges: Mapping[str, str],
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        prometheus = package("prometheus_client", "federation", "--metrics")
+        prometheus = package("prometheus_client", "federation", "VFL_METRICS")
         check_address(address, "the address of the metrics")
         self._registry, self._labels, self._gauges = prometheus.CollectorRegistry(), dict(labels or {}), dict(gauges)
         self._made = {name: self._new(prometheus.Counter, name, said) for name, said in counters.items()}

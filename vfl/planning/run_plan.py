@@ -645,7 +645,8 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
 
 def whole(plan: Plan) -> Lines:
     """Return the plan with its formulas: the objective, every release and every choice."""
-    lines = [("minimise", plan.problem.describe()), *_sparse(plan), *_privacy(plan)]
+    lines = [("digest", f"{plan.job.digest}, by which owners approve the job"), ("minimise", plan.problem.describe())]
+    lines += [*_sparse(plan), *_privacy(plan)]
     if plan.job.privacy is not None:
         for event, count in plan.releases[: len(plan.releases) // plan.n_fits]:
             where = f", of the {event.part} records" if isinstance(event, OnPart) else ""

@@ -68,25 +68,69 @@ INSTEAD = {
     "logs": "ray job logs",
     "cancel": "ray job stop",
     "stop": "ray job stop",
+    "ledger export": "vfl ledger verify LEDGER --output FILE",
+    "ledger replay": "vfl ledger show LEDGER DATASET --accountant NAME",
+    "ledger audit": "vfl ledger verify",
+    "identity show": "vfl federation show, for members; vfl identity new prints the fingerprint",
 }
 """Names that other tools, or earlier versions, give to some commands, for suggestions."""
 OPTIONS = {
+    "--ledger": "--set ledger.path=FILE",
+    "--metrics": "the environment variable VFL_METRICS, for commands of a federation",
+    "--log": "the environment variable VFL_LOG, for commands of a federation",
+    "--signing-key": "the environment variable VFL_KEY",
+    "--index": "the environment variable VFL_INDEX",
+    "--cores": "--set alignment.cores=N in a job; vfl join takes all cores that its process may use",
+    "--follow": "ray job logs ID --follow",
+    "--part": "PARTY=FILE in the place of RUN",
+    "--open": "the printed address",
+    "--start": "--warm-start",
+    "identity --folder": "a path as NAME",
+    "federation --output": "a path as NAME",
+    "show --output": "vfl report RUN...",
+    "submit --address": "--at",
+    "tune --records": "vfl plan JOB --candidates FILE --records N",
+    "tune -n": "vfl plan JOB --candidates FILE --records N",
+    "audit --data": (
+        "--public-data PARTY=FILE, for public rows; private rows would be charged in every run, so an audit simulates records"
+    ),
     "--engine": "--at",
     "--inprocess": "--at inprocess",
     "--ray": "--at ray",
     "--address": "--at",
     "--federation": "--at",
     "--identity": "the environment variable VFL_IDENTITY",
-    "--key": "--signing-key or --signer",
+    "--key": "--signer, or the environment variable VFL_KEY for the key that signs",
     "--threshold": "--drift",
     "--nodes": "--explain",
     "--allow-network-file-system": "--set ledger.allow_network_file_system=true",
     **dict.fromkeys(("--sklearn", "--onnx", "--sql", "--scorecard", "--tracking"), "--form"),
 }
-"""{earlier name of an option: its name now}, for suggestions."""
+"""{earlier name of an option, after its command's name if other commands have the option: its name now}, for suggestions."""
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """Group of commands that answers an unknown or earlier name with the present one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:  # click's signature
+        """Find the command. For an unknown name, suggest the nearest known one."""
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            import difflib
+
+            from vfl.errors import nearest
+
+            above = "" if ctx.parent is None else f"{self.name} "
+            earlier = {name.removeprefix(above): now for name, now in INSTEAD.items() if (" " in name) == bool(above)}
+            (best,) = difflib.get_close_matches(args[0], [*earlier, *known], n=1) or ("",)
+            close = f" (it is {earlier[best]})" if best in earlier else nearest(args[0], known)
+            ctx.fail(f"There is no command {args[0]!r}{close}.")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
     """Group whose commands are imported when they are called, so that --help is instant."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # click's signature
@@ -99,20 +143,6 @@ class LazyGroup(click.Group):
             return None
         defined = vars(importlib.import_module(f"vfl.apps.cli.{COMMANDS[name][0]}")).values()
         return next(one for one in defined if isinstance(one, click.Command) and one.name == name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:  # click's signature
-        """Find the command. For an unknown name, suggest the nearest known one."""
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            import difflib
-
-            from vfl.errors import nearest
-
-            (best,) = difflib.get_close_matches(args[0], [*INSTEAD, *COMMANDS], n=1) or ("",)
-            close = f" (it is {INSTEAD[best]})" if best in INSTEAD else nearest(args[0], COMMANDS)
-            ctx.fail(f"There is no command {args[0]!r}{close}.")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
@@ -141,9 +171,9 @@ def _explained(error: click.NoSuchOption) -> click.UsageError:
     """Return the error for an unknown option. The error names the option that took its place, or the job's value."""
     from vfl.job.file import homes_of
 
-    name = error.option_name
-    if name in OPTIONS:
-        return click.UsageError(f"No such option {name!r}: it is {OPTIONS[name]}", error.ctx)
+    name, words = error.option_name, (error.ctx.command_path.split()[1:] if error.ctx else ())
+    if now := next((OPTIONS[key] for key in (*(f"{word} {name}" for word in words), name) if key in OPTIONS), None):
+        return click.UsageError(f"No such option {name!r}: it is {now}", error.ctx)
     takes = error.ctx is not None and any("--set" in parameter.opts for parameter in error.ctx.command.params)
     homes = homes_of(name.lstrip("-").replace("-", "_")) if takes else []
     if not homes:

@@ -10,7 +10,6 @@ import os
 import shlex
 import tempfile
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from vfl.launch.engines.bundles import PIN
 from vfl.launch.engines.connection import environment, import_ray, require_answer, unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 SENT = "job.toml"
 """Name of the job file in the package that carries it."""
@@ -29,23 +28,6 @@ ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Environment variables that would override the address given to Ray's client."""
 NO_FOLDER = 6
 """Exit code of a job whose folder is missing. It is the exit code of an OutputError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """State of a job on the cluster's job server.
-
-    id : name of the job on the server. status : PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED. message : the server's message.
-    """
-
-    id: str
-    status: str
-    message: str = ""
-
-    @property
-    def brief(self) -> str:
-        """First line of the message, without the logs that the server appends. `ray job logs` shows the logs."""
-        return next(iter(self.message.splitlines()), "").partition(", last available logs")[0]
 
 
 class JobServer:
@@ -73,11 +55,11 @@ class JobServer:
             ) from error
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise unreachable(
-                "job server", named or "this machine", error, "give the dashboard's address, --address http://HEAD:8265"
+                "job server", named or "this machine", error, "give the dashboard's address, --at http://HEAD:8265"
             ) from error
 
-    def submit(self, name: str, text: str, *, folder: str, arguments: Sequence[str] = ()) -> Submission:
-        """Send a job file and return at once.
+    def submit(self, name: str, text: str, *, folder: str, arguments: Sequence[str] = ()) -> str:
+        """Send a job file. Return the id of the job on the server, at once.
 
         name : name of the job. text : text of the job file. folder : folder on the cluster's nodes, from which relative paths
             in the file start. The coordinator's node writes the job file and the run's folder into this folder.
@@ -94,31 +76,12 @@ class JobServer:
             (package / SENT).write_text(text, encoding="utf-8")
             return self._start(ident, folder, f"{copy}; exec {shlex.join(run)}", {"py_modules": [str(package)]})
 
-    def resume(self, run: str, *, folder: str) -> Submission:
-        """Resume an interrupted run on the node that holds its folder."""
+    def resume(self, run: str, *, folder: str) -> str:
+        """Resume an interrupted run on the node that holds its folder. Return the id of the job on the server."""
         ident = f"resume-{uuid.uuid4().hex[:8]}"
         return self._start(ident, folder, f"exec {shlex.join(['vfl', 'resume', run])}", {})
 
-    def status(self, ident: str) -> Submission:
-        """Return the state of a job."""
-        return _said(ident, self._known(self._client.get_job_info, ident))
-
-    def follow(self, ident: str) -> Iterator[str]:
-        """Yield the output of a job's driver until it ends."""
-        import asyncio
-
-        tail = self._known(self._client.tail_job_logs, ident)
-        loop = asyncio.new_event_loop()
-        try:
-            while True:
-                try:
-                    yield loop.run_until_complete(anext(tail))
-                except StopAsyncIteration:
-                    return
-        finally:
-            loop.close()
-
-    def _start(self, ident: str, folder: str, command: str, environment: Mapping[str, Any]) -> Submission:
+    def _start(self, ident: str, folder: str, command: str, environment: Mapping[str, Any]) -> str:
         try:
             self._client.submit_job(
                 entrypoint=f"cd {shlex.quote(folder)} 2>/dev/null || {_ending_without(folder)}; {command}",
@@ -129,15 +92,7 @@ class JobServer:
             )
         except (RuntimeError, ValueError) as error:
             raise FederationError(f"the cluster does not take the job: {error}") from error
-        return Submission(ident, "PENDING")
-
-    def _known(self, ask: Any, ident: str) -> Any:
-        try:
-            return ask(ident)
-        except RuntimeError as error:
-            if "does not exist" in str(error):
-                raise FederationError(f"the cluster knows no job {ident!r}; list them with: ray job list") from error
-            raise FederationError(f"the cluster does not answer for job {ident!r}: {error}") from error
+        return ident
 
 
 def _ending_without(folder: str) -> str:
@@ -147,7 +102,3 @@ def _ending_without(folder: str) -> str:
         "make it there, or name another with --folder"
     )
     return f"{{ echo {shlex.quote(said)} >&2; exit {NO_FOLDER}; }}"
-
-
-def _said(ident: str, job: Any) -> Submission:
-    return Submission(ident, str(getattr(job.status, "value", job.status)), job.message or "")

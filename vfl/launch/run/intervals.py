@@ -61,7 +61,7 @@ def inference_of(result: Model) -> Inference:
     if result.inference is None:
         raise SpecificationError(
             "this run holds no standard errors: train with Job(..., intervals=True), or vfl run JOB "
-            "--intervals. Without privacy, compute them from the training records: result.infer(data)"
+            "--set intervals=true. Without privacy, compute them from the training records: result.infer(data)"
         )
     return result.inference
 

@@ -99,7 +99,7 @@ CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
 
 @click.command("doctor")
 @JSON
-@click.option("--measure", is_flag=True, help="Measure this machine, for the costs that vfl plan --nodes predicts.")
+@click.option("--measure", is_flag=True, help="Measure this machine, for the costs that vfl plan --explain predicts.")
 def command(*, as_json: bool, measure: bool) -> None:
     """Check this installation: versions, kernels, noise, and that Ray starts."""
     findings = []

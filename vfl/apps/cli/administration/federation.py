@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from vfl.apps.cli.options import IDENTITY, JSON, PATH, pairs, path_option, print_json, several, tell
+from vfl.apps.cli import Group
+from vfl.apps.cli.options import JSON, KEY_VARIABLE, PATH, pairs, print_json, several, tell
 from vfl.errors import FederationError, SpecificationError
 from vfl.network.federation.identity import DAYS
 
 if TYPE_CHECKING:
-    from vfl.network.federation.certificate import Read
     from vfl.network.federation.file import Federation
 
 FILE = click.argument("path", metavar="FILE", type=PATH)
 
 
-@click.group("federation", no_args_is_help=True)
+@click.group("federation", cls=Group, no_args_is_help=True)
 def federation() -> None:
     """Write, show or check the file that names all participants.
 
@@ -41,12 +42,9 @@ def federation() -> None:
     metavar="NAME=FILE",
     help="Certificate of an organisation without data that deals in training on shares.",
 )
-@path_option("--output", "A new file (default: NAME.toml in this folder).")
 @JSON
-def new_federation(
-    name: str, coordinator: str, parties: tuple[str, ...], dealer: str | None, output: Path | None, *, as_json: bool
-) -> None:
-    """Write the federation file NAME.toml from the participants' certificates.
+def new_federation(name: str, coordinator: str, parties: tuple[str, ...], dealer: str | None, *, as_json: bool) -> None:
+    """Write the federation file NAME.toml from the participants' certificates. NAME may be a path, as in shared/credit.
 
     Parties are named as in the jobs. Only the coordinator needs an open port.
     """
@@ -61,10 +59,10 @@ def new_federation(
         party: read_public(own).certificate_pem for party, own in pairs("--party", "NAME=FILE", parties).items()
     }
     dealing = pairs("--dealer", "NAME=FILE", () if dealer is None else (dealer,))
-    path = output or Path(f"{name}.toml")
+    path = Path(f"{name}.toml")
     written = write_federation(
         path,
-        name=name,
+        name=path.stem,
         coordinator=(head, read_public(file).certificate_pem),
         address=address,
         parties=certificates,
@@ -86,12 +84,11 @@ def show_federation(path: Path, *, as_json: bool) -> None:
 @federation.command("check", short_help="Measure the link to each member; touches no data.")
 @FILE
 @click.option("--as", "name", metavar="NAME", help="Your name (default: the coordinator's).")
-@IDENTITY
 @click.option(
     "--seconds", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for the others."
 )
 @JSON
-def check_federation(path: Path, name: str | None, identity: Path | None, seconds: float, *, as_json: bool) -> int:
+def check_federation(path: Path, name: str | None, seconds: float, *, as_json: bool) -> int:
     """Check the federation of FILE: connected participants, versions, clocks, round trip and throughput of each link.
 
     The coordinator waits for the parties and the dealer, which run vfl join. A party checks that it reaches the coordinator and
@@ -100,7 +97,7 @@ def check_federation(path: Path, name: str | None, identity: Path | None, second
     from vfl.launch.join import SKEW_SECONDS, check_coordinator, check_links
     from vfl.network.federation.file import read_federation
 
-    read = read_federation(path)
+    read, identity = read_federation(path), os.environ.get(KEY_VARIABLE)
     if name is not None and name != read.coordinator.name:
         seconds_taken = check_coordinator(path, name, identity=identity, seconds=seconds)
         said = (
@@ -152,56 +149,34 @@ def _say(federation: Federation, path: Path, *, as_json: bool) -> None:
     tell(plain, head, *members, f"digest {federation.digest}", as_json=as_json)
 
 
-@click.group("identity", no_args_is_help=True)
+@click.group("identity", cls=Group, no_args_is_help=True)
 def identity() -> None:
     """Make or show the key and certificate of one participant."""
 
 
 @identity.command("new", short_help="Make NAME.key, which stays here, and NAME.pem.")
 @click.argument("name", metavar="NAME")
-@path_option("--folder", "An existing folder for both files (default: this one).", metavar="FOLDER", default=Path())
 @click.option("--days", type=int, default=DAYS, show_default=True, help="Days until the certificate expires.")
 @JSON
-def new_identity_command(name: str, folder: Path, days: int, *, as_json: bool) -> None:
+def new_identity_command(name: str, days: int, *, as_json: bool) -> None:
     """Make an identity for NAME: the private key NAME.key, which stays here, and the certificate NAME.pem.
+
+    NAME may be a path, as in keys/bank, for files in an existing folder.
 
     Send NAME.pem to the other participants, and read its fingerprint to them over another channel.
     """
     from vfl.network.federation.identity import CERTIFICATE_SUFFIX, KEY_SUFFIX, new_identity, read_public
 
+    folder, name = Path(name).parent, Path(name).name
     new_identity(name, folder, days=days)
     public = folder / f"{name}{CERTIFICATE_SUFFIX}"
     read = read_public(public)
     key = folder / f"{name}{KEY_SUFFIX}"
     tell(
-        _plain_identity(read, key),
+        {"name": read.name, "fingerprint": read.fingerprint, "expires": read.expires.isoformat(), "key": str(key)},
         f"{key}: private key, readable by you only; keep it on this machine",
         f"{public}: certificate, valid until {read.expires:%Y-%m-%d}; send it to the other participants",
         f"fingerprint {read.fingerprint}",
-        as_json=as_json,
-    )
-
-
-@identity.command("show", short_help="Show the name, fingerprint and expiry of a certificate.")
-@click.argument("path", metavar="CERTIFICATE", type=PATH)
-@JSON
-def show_identity(path: Path, *, as_json: bool) -> None:
-    """Show the name, fingerprint and expiry of a CERTIFICATE, your own or one that you received.
-
-    If its key lies beside it, the key is checked too: its mode, its owner, and that it belongs to the certificate.
-    """
-    from vfl.network.federation.identity import CERTIFICATE_SUFFIX, KEY_SUFFIX, load_identity, read_public
-
-    public, private = path.with_suffix(CERTIFICATE_SUFFIX), path.with_suffix(KEY_SUFFIX)
-    read = read_public(public if path.suffix == KEY_SUFFIX else path)
-    key = private if path.suffix in (KEY_SUFFIX, CERTIFICATE_SUFFIX) and private.exists() else None
-    if key is not None:
-        load_identity(key)
-    tell(
-        _plain_identity(read, key),
-        f"{read.name}: certificate valid until {read.expires:%Y-%m-%d}",
-        f"fingerprint {read.fingerprint}",
-        f"key {key}: belongs to it, and is readable by you only" if key else "its key is not here",
         as_json=as_json,
     )
 
@@ -217,12 +192,3 @@ def new_token_command() -> None:
     fresh, hashed = new_token()
     click.echo(f"token {fresh}")
     click.echo(f'in the service file: token = "{hashed}"')
-
-
-def _plain_identity(read: Read, key: Path | None) -> dict[str, str | None]:
-    return {
-        "name": read.name,
-        "fingerprint": read.fingerprint,
-        "expires": read.expires.isoformat(),
-        "key": None if key is None else str(key),
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import signal
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.apps.cli import INTERRUPTED, Terminated
-from vfl.apps.cli.options import IDENTITY, JSON_LINES, PATH, path_option, print_json, several
+from vfl.apps.cli.options import JSON_LINES, KEY_VARIABLE, METRICS_VARIABLE, PATH, path_option, print_json, several
 from vfl.apps.cli.options.jobs import CSV, formats_of, in_format
 from vfl.errors import SpecificationError
 from vfl.network.federation.events import (
@@ -51,9 +52,6 @@ HEARTBEAT = 60.0
 )
 @CSV
 @path_option("--policy", "Your policy, asked before your data are opened.")
-@IDENTITY
-@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores to use (default: all).")
-@path_option("--index", "Where to keep the index of aligned records.", metavar="FOLDER")
 @click.option(
     "--shards",
     type=click.IntRange(min=1),
@@ -61,7 +59,6 @@ HEARTBEAT = 60.0
     metavar="S",
     help="Read your rows for predictions in S ranges: less memory, the same results.",
 )
-@click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics at this address.")
 @JSON_LINES
 def join_command(
     path: Path,
@@ -69,11 +66,7 @@ def join_command(
     sources: tuple[str, ...],
     formats: tuple[str, ...],
     policy: Path | None,
-    identity: Path | None,
-    cores: int | None,
-    index: Path | None,
     shards: int,
-    metrics: str | None,
     *,
     as_json: bool,
 ) -> None:
@@ -82,19 +75,20 @@ def join_command(
     Connects to the coordinator, opens no port, and reconnects when the connection breaks. Prints each request, the
     decision of your policy, and the cost. Only the sources in --data are opened, never a path from the coordinator.
 
-    The dealer that FILE names joins without data and policy.
+    The dealer that FILE names joins without data and policy. $VFL_IDENTITY names a key that does not lie beside FILE,
+    $VFL_METRICS the HOST:PORT of Prometheus metrics, $VFL_INDEX the folder for the index of aligned records.
     """
     from vfl.launch.join import prepare, run
 
-    own: dict[str, Any] = {"policy": policy, "identity": identity, "cores": cores, "index": index, "shards": shards}
+    identity = os.environ.get(KEY_VARIABLE)
     try:
-        joining = prepare(path, name, _named(sources, formats), **own)
+        joining = prepare(path, name, _named(sources, formats), policy=policy, identity=identity, shards=shards)
     except Terminated:
         return
     screen = Screen(joining, as_json=as_json)
     screen.begin()
     stop = threading.Event()
-    with _stopped_by_signals(stop) as signals, _served(metrics, screen):
+    with _stopped_by_signals(stop) as signals, _served(os.environ.get(METRICS_VARIABLE), screen):
         run(joining, screen, stop)
     screen.end()
     if signal.SIGINT in signals:
@@ -137,7 +131,7 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _served(address: str | None, screen: Screen) -> Iterator[None]:
-    if address is None:
+    if not address:
         yield
         return
     from vfl.launch.metrics import Metrics

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from vfl.apps.cli import Group
 from vfl.apps.cli.options import JSON, PATH, new_file, print_json, tell
-from vfl.errors import BudgetError, OutputError, PrivacyError, SpecificationError, nearest
+from vfl.errors import BudgetError, OutputError, SpecificationError, nearest
 
 if TYPE_CHECKING:
     from typing import Any
@@ -39,7 +39,7 @@ NETWORK = click.option(
     is_flag=True,
     help="Allow a ledger on a network file system, where a charge may be lost.",
 )
-ACCOUNTANTS = ("gdp", "zcdp", "pld")
+ACCOUNTANTS = {"gdp": "GaussianAccountant", "zcdp": "ZCdpAccountant", "pld": "PldAccountant"}
 STOPPED_EARLY = (
     "stopped early: finished, but released values may have decided the number of releases (a resumed run, a lost party, "
     "released smoothness that sets draws or noise), so its certificate states the ε reserved"
@@ -47,7 +47,7 @@ STOPPED_EARLY = (
 _CAP = "vfl ledger cap LEDGER {} --epsilon E --delta D"
 
 
-@click.group("ledger", no_args_is_help=True)
+@click.group("ledger", cls=Group, no_args_is_help=True)
 def command() -> None:
     """Set, show and check the budgets in a ledger. A party ledger is a ledger too.
 
@@ -58,15 +58,32 @@ def command() -> None:
 @command.command("show", short_help="Show the ε spent, reserved and left, and each run.")
 @LEDGER
 @click.argument("dataset", metavar="[DATASET]", required=False)
+@click.option(
+    "--accountant",
+    "way",
+    type=click.Choice(tuple(ACCOUNTANTS)),
+    help="Recompute ε of DATASET: gdp is exact for Gaussian releases, zcdp accepts mixes, pld computes numerically.",
+)
 @JSON
-def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
-    """Show the ε spent, reserved and left of each data set, and each run. Works for exhausted budgets too."""
+def show(path: Path, dataset: str | None, way: str | None, *, as_json: bool) -> None:
+    """Show the ε spent, reserved and left of each data set, and each run. Works for exhausted budgets too.
+
+    With --accountant, recompute ε from every charge of DATASET with another accountant instead. The result is valid only for
+    charges that were fixed beforehand. If charges were chosen in view of earlier ones, only the ledger's cap on ε is a valid
+    guarantee.
+    """
     from vfl.privacy.ledger import SqliteLedger
+
+    if way is not None and dataset is None:
+        raise click.UsageError("--accountant needs a DATASET")
 
     ledger = SqliteLedger(path, readonly=True)
     balances, head = ledger.show(), ledger.head()
     if dataset is not None:
         balances = (_named(balances, dataset),)
+    if way is not None:
+        _print_replay(ledger, balances[0], way, as_json=as_json)
+        return
     if as_json:
         print_json({"ledger": str(path), "head": dataclasses.asdict(head), "datasets": list(map(_plain, balances))})
         return
@@ -119,30 +136,16 @@ def cap(
     _print_balance(balance)
 
 
-@command.command("export", short_help="Write every entry as JSON.")
-@LEDGER
-@new_file("A new file (default: print).")
-def export(path: Path, output: Path | None) -> None:
-    """Verify the ledger and write every entry with its hash as JSON."""
-    from vfl.base.writing import write_whole
-    from vfl.privacy.ledger import SqliteLedger
-
-    text = SqliteLedger(path, readonly=True).export()
-    if output is None:
-        click.echo(text)
-        return
-    write_whole(output, text + "\n")
-    click.echo(f"{len(json.loads(text)['entries'])} entries: {output}")
-
-
 @command.command("verify", short_help="Check that no entry was altered.")
 @LEDGER
+@new_file("A new file for every entry with its hash, as JSON.")
 @click.option(
     "--head", "noted", metavar="SEQ:HASH", help="A head noted elsewhere, which the chain must contain (no older copy)."
 )
 @JSON
-def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
+def verify(path: Path, noted: str | None, output: Path | None, *, as_json: bool) -> None:
     """Recompute the whole chain and all sums from the first entry. An error names the first wrong entry."""
+    from vfl.base.writing import write_whole
     from vfl.privacy.ledger import SqliteLedger
 
     ledger = SqliteLedger(path, readonly=True)
@@ -150,53 +153,14 @@ def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
     if noted is not None:
         ledger.require(_head(noted))
     revisions = [str(revision) for balance in ledger.show() for revision in balance.revisions]
+    if output is not None:
+        write_whole(output, ledger.export() + "\n")
     found = {"ledger": str(path), "ok": True, "head": dataclasses.asdict(head), "through": noted}
     tell(
         found | {"revisions": revisions},
         f"ok: {head.seq} entries follow from each other, and every sum from its charges; head {head.hash}",
         *([] if noted is None else [f"ok: the chain contains the head {noted}"]),
         *(f"note: {revision}" for revision in revisions),
-        as_json=as_json,
-    )
-
-
-@command.command("replay", short_help="Recompute ε with another accountant.")
-@LEDGER
-@DATASET
-@click.option(
-    "--accountant",
-    "way",
-    type=click.Choice(ACCOUNTANTS),
-    default="gdp",
-    show_default=True,
-    help="Accountant: gdp is exact for Gaussian releases, zcdp accepts mixes, pld computes numerically.",
-)
-@click.option("--delta", type=float, metavar="D", help="State ε at this δ (default: the cap's).")
-@JSON
-def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: bool) -> None:
-    """Recompute ε from every charge of DATASET with another accountant.
-
-    The result is valid only for charges that were fixed beforehand. If charges were chosen in view of earlier ones, only the
-    ledger's cap on ε is a valid guarantee.
-    """
-    from vfl.base.arguments import require_fraction
-    from vfl.base.types import Adjacency
-    from vfl.privacy import accountants
-    from vfl.privacy.ledger import SqliteLedger
-
-    kind = {"gdp": "GaussianAccountant", "zcdp": "ZCdpAccountant", "pld": "PldAccountant"}[way]
-    accountant = getattr(accountants, kind)(Adjacency.REPLACE_ONE)
-    ledger = SqliteLedger(path, readonly=True)
-    balance = _named(ledger.show(), dataset)
-    delta = balance.delta if delta is None else delta
-    require_fraction("delta", delta, PrivacyError)
-    releases = sum(run.releases for run in balance.runs)
-    epsilon = ledger.replay(dataset, accountant).epsilon(delta) if releases else 0.0
-    tell(
-        {"dataset": dataset, "accountant": way, "epsilon": epsilon, "delta": delta, "releases": releases}
-        | {"spent": balance.spent, "cap": balance.epsilon},
-        f"{releases} releases on {dataset!r}: ε = {epsilon:.6g} at δ = {delta:.3g} by {way}",
-        f"the ledger counts ε = {balance.spent:.6g} of ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g}",
         as_json=as_json,
     )
 
@@ -290,6 +254,23 @@ def _named(balances: tuple[Balance, ...], dataset: str) -> Balance:
     there = [balance.dataset for balance in balances]
     held = f"it has {', '.join(map(repr, there))}" if there else f"set a cap with: {_CAP.format(dataset)}"
     raise SpecificationError(f"the ledger has no data set {dataset!r}{nearest(dataset, there)}; {held}")
+
+
+def _print_replay(ledger: SqliteLedger, balance: Balance, way: str, *, as_json: bool) -> None:
+    """Print ε of a data set at the cap's δ, by another accountant."""
+    from vfl.base.types import Adjacency
+    from vfl.privacy import accountants
+
+    dataset, delta, releases = balance.dataset, balance.delta, sum(run.releases for run in balance.runs)
+    accountant = getattr(accountants, ACCOUNTANTS[way])(Adjacency.REPLACE_ONE)
+    epsilon = ledger.replay(dataset, accountant).epsilon(delta) if releases else 0.0
+    tell(
+        {"dataset": dataset, "accountant": way, "epsilon": epsilon, "delta": delta, "releases": releases}
+        | {"spent": balance.spent, "cap": balance.epsilon},
+        f"{releases} releases on {dataset!r}: ε = {epsilon:.6g} at δ = {delta:.3g} by {way}",
+        f"the ledger counts ε = {balance.spent:.6g} of ε = {balance.epsilon:.6g}",
+        as_json=as_json,
+    )
 
 
 def _head(text: str) -> Head:

@@ -21,13 +21,6 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for mac
 JSON_ALONE = click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 JSON_LINES = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event, one per line.")
 OUTPUT = click.option("--output", type=PATH, metavar="FOLDER", help="A new folder (default: runs/NAME-TIME).")
-KEY = click.option(
-    "--signing-key",
-    "key",
-    type=click.Path(),
-    metavar="FILE",
-    help="Key that signs the certificate (default: your own).",
-)
 SIGNER = click.option(
     "--signer", "key", metavar="PUBLIC", help="Public key of the expected signer: 64 hexadecimal digits, or a PEM file."
 )
@@ -95,6 +88,6 @@ def records_option(about: str, least: int = 1, **others: Any) -> Adding:
 
 
 CHARGED = path_option("--ledger", "Ledger to which the run was charged.")
+METRICS_VARIABLE = "VFL_METRICS"
 KEY_VARIABLE = "VFL_IDENTITY"
 """Environment variable with the path of your key, if the key does not lie beside the federation file."""
-IDENTITY = path_option("--identity", "Your key (default: NAME.key beside FILE).", envvar=KEY_VARIABLE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +17,8 @@ if TYPE_CHECKING:
 
     from vfl.apps.cli.options.site import Where
     from vfl.job import Job
-    from vfl.job.environment import Environment, Ledger
+    from vfl.job.environment import Environment
     from vfl.job.site import Site
-
-
-LEDGER = click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger of the job's data set.")
 
 
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,11 +30,6 @@ def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
         "Change a value of the job, as in --set privacy.epsilon=2; --set dataset= takes it out. May be repeated.",
     )
     return click.argument("job", metavar="JOB", shell_complete=_completed)(with_set(command))
-
-
-def ledger_of(given: str | None, environment: Environment) -> Ledger:
-    """Return the ledger of a command: the file from --ledger, else that of the job file."""
-    return replace(environment.ledger, path=given or environment.ledger.path)
 
 
 def _completed(context: click.Context, argument: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -60,7 +51,7 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
     from vfl.job import file as jobfile
     from vfl.job.drafted import MARK
 
-    path = Path(name)
+    path, folder = Path(name), None
     if not path.exists() and path.suffix != ".toml":
         known = examples.names()
         if name not in known:
@@ -70,9 +61,9 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
                 f"there is no job file {name!r}, and no bundled example of that name{close}; "
                 f"examples: {', '.join(known)}"
             )
-        path = examples.job_file(name)
+        path, folder = examples.job_file(name), Path.cwd()
     try:
-        return jobfile.read(path, assignments)
+        return jobfile.read(path, assignments, folder=folder)
     except SpecificationError as error:
         if path.is_file() and (left := _left(path)):
             error.add_note(

@@ -1,4 +1,8 @@
-"""Options that choose the site of a command, together with the job file; and its connections, metrics and logs."""
+"""Options that choose the site of a command, together with the job file; and its connections, metrics and logs.
+
+The coordinator of a federation serves Prometheus metrics at $VFL_METRICS, HOST:PORT, and appends its log to the file $VFL_LOG,
+one JSON object per line.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.apps.cli.options import KEY_VARIABLE, path_option
+from vfl.apps.cli.options import KEY_VARIABLE, METRICS_VARIABLE
 from vfl.errors import OutputError
 
 if TYPE_CHECKING:
@@ -32,16 +36,13 @@ class Where:
     """Values of the options that commands on data share: the site, the data, and what watches the run.
 
     at : value of --at; None stands for the job's Ray cluster, if the job names one, else for the site `otherwise`. sources,
-    formats, policies : values of --data, --csv, --policy. metrics, log : address of the metrics and file of the log, for the
-    coordinator of a federation.
+    formats, policies : values of --data, --csv, --policy.
     """
 
     at: str | None = None
     sources: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
-    metrics: str | None = None
-    log: Path | None = None
     otherwise: str = "ray"
 
     @property
@@ -49,11 +50,11 @@ class Where:
         """Path of the federation file, if --at names one."""
         return Path(self.at) if self.at is not None and self.at.endswith(".toml") else None
 
-    def site(self, job: Job | None, declared: Ray | None = None, *, named: bool = False, **others: object) -> Site:
+    def site(self, job: Job | None, declared: Ray | None = None, *, named: bool = False, parts: bool = False) -> Site:
         """Return the site of a command.
 
         job : job whose parties must be in the federation. declared : site that the job file names. named : True if --data has
-            owners' names of sources, which need a federation. others : options that cannot be combined with a federation.
+            owners' names of sources, which need a federation. parts : True if parties' parts take the place of a run.
 
         Raises SpecificationError for a party that is no member of the federation, and for a key that cannot be used.
         """
@@ -62,10 +63,10 @@ class Where:
         declared = declared or Ray()
         site = resolve(self.at or ("ray" if declared.address else self.otherwise), declared, declared)
         if isinstance(site, Federated):
-            for option, value in {"policy": self.policies, **others}.items():
+            for option, value in (("--policy", self.policies), ("a party's part", parts)):
                 if value:
-                    raise click.UsageError(f"--{option} does not go with a federation, whose parties run vfl join")
-        return self._checked(site, job, data=self.sources if named else ())
+                    raise click.UsageError(f"{option} does not go with a federation, whose parties run vfl join")
+        return self._checked(site, job, names=named)
 
     def resumed(self, own: Site, job: Job, run: Path) -> Site:
         """Return the site at which a run continues: its own site, or another one of the same type from --at."""
@@ -82,17 +83,17 @@ class Where:
             site = replace(own, file=site.file)
         return self._checked(own if isinstance(site, InProcess) else site, job)
 
-    def _checked(self, site: Site, job: Job | None, **others: object) -> Site:
-        """Return the site after checks. Raise UsageError for an option that only the coordinator of a federation takes."""
+    def _checked(self, site: Site, job: Job | None, *, names: bool = False) -> Site:
+        """Return the site after checks. names : True if --data has owners' names, which need a federation."""
         from vfl.job.site import Federated, Ray
         from vfl.launch.engines.connection import check_address
 
         if isinstance(site, Federated):
             return _across(site, job)
-        for option, given in {"metrics": self.metrics, "log": self.log, **others}.items():
-            if given:
-                instead = ". Elsewhere the job names the files: --set data.PARTY=FILE" if option == "data" else ""
-                raise click.UsageError(f"--{option} needs a federation: --at FILE.toml{instead}")
+        if names and self.sources:
+            raise click.UsageError(
+                "--data needs a federation: --at FILE.toml. Elsewhere the job names the files: --set data.PARTY=FILE"
+            )
         if isinstance(site, Ray):
             check_address(site.address)
         return site
@@ -139,17 +140,9 @@ def members_of(job: Job, federation: Path | None) -> tuple[str, ...]:
     return (*job.partition.parties, *(() if dealer is None else (dealer,)))
 
 
+LOG_VARIABLE = "VFL_LOG"
 ROUNDS, LINKS = "vfl.run", "vfl.federation"
 """Loggers of runs and of connections. Each line is one JSON object, without data of records (coordinator.telemetry)."""
-
-
-def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --metrics and --log to a command that takes --at."""
-    metrics = click.option(
-        "--metrics", metavar="HOST:PORT", help="With a federation: serve Prometheus metrics at this address."
-    )
-    log = path_option("--log", "With a federation: append the log to this file, one JSON object per line.")
-    return metrics(log(command))
 
 
 class Connections(logging.Handler):
@@ -180,21 +173,24 @@ class TimedFormatter(logging.Formatter):
 
 @contextlib.contextmanager
 def watched(where: Where, parties: Iterable[str], *, job: str = "", quiet: bool = False) -> Iterator[None]:
-    """Print connections while a command runs. If requested, serve metrics and append log lines to a file.
+    """For a federation, print connections while a command runs; serve metrics and append log lines as the environment asks.
 
     parties : parties for which the command waits. quiet : True prints nothing.
     """
+    if where.federation is None:
+        yield
+        return
     with contextlib.ExitStack() as stack:
-        if where.federation is not None and not quiet:
+        if not quiet:
             stack.enter_context(_handling(Connections(), LINKS))
             click.echo(f"waiting for {', '.join(parties)}: each runs vfl join {where.federation.name}", err=True)
-        if where.log is not None:
-            stack.enter_context(_logged(where.log))
-        if where.metrics is not None:
+        if log := os.environ.get(LOG_VARIABLE):
+            stack.enter_context(_logged(Path(log)))
+        if address := os.environ.get(METRICS_VARIABLE):
             from coordinator.telemetry import COUNTERS, GAUGES
             from vfl.launch.metrics import Metrics
 
-            stack.enter_context(Metrics(where.metrics, COUNTERS, GAUGES, {"job": job}))
+            stack.enter_context(Metrics(address, COUNTERS, GAUGES, {"job": job}))
         yield
 
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 @CHARGED
 @SIGNER
 @path_option("--federation", "Federation file: the run has to be made by these organisations.")
-@path_option("--start", "Run or certificate of the model that training started from.")
+@path_option("--warm-start", "Run or certificate of the model that training started from.", metavar="RUN")
 @JSON
 def verify_command(
-    run: Path, ledger: Path | None, key: str | None, federation: Path | None, start: Path | None, *, as_json: bool
+    run: Path, ledger: Path | None, key: str | None, federation: Path | None, warm_start: Path | None, *, as_json: bool
 ) -> None:
     """Check the certificate of RUN, a run's folder or a certificate's file, and recompute its ε.
 
@@ -46,7 +46,7 @@ def verify_command(
     """
     from vfl.launch.run.verification import verify_run
 
-    report = verify_run(run, ledger=ledger, key=key, federation=federation, start=start)
+    report = verify_run(run, ledger=ledger, key=key, federation=federation, start=warm_start)
     if as_json:
         print_json(_plain(report))
     elif report.ok:
@@ -100,7 +100,6 @@ def _plain(report: Report) -> dict[str, Any]:
     "PARTY=FILE",
     "Rows that are declared public, in the place of simulated ones; once per party.",
 )
-@click.option("--data", "private", multiple=True, hidden=True)
 @JSON
 def audit_command(
     job: str,
@@ -109,7 +108,6 @@ def audit_command(
     runs: int | None,
     confidence: float,
     public: tuple[str, ...],
-    private: tuple[str, ...],
     *,
     as_json: bool,
 ) -> int:
@@ -119,11 +117,6 @@ def audit_command(
     """
     from vfl.apps.auditing.audit import audit
 
-    if private:
-        raise click.UsageError(
-            "an audit takes no --data: each of its runs would be charged; it simulates records, or takes rows that are "
-            "public: --public-data PARTY=FILE"
-        )
     spec, _ = read_job(job, assignments)
     given = pairs("--public-data", "PARTY=FILE", public) or None
     found = audit(spec, records, runs=runs, confidence=confidence, public_data=given)

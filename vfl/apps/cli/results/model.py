@@ -32,7 +32,7 @@ OF_PARTS = ("sklearn", "sql", "onnx")
 def export_command(run: Path, party: str | None, form: str | None, output: Path | None) -> None:
     """Write the model in the folder RUN for others to apply: split by party, or for tools that need no vfl.
 
-    A party predicts with its part by vfl predict --part NAME=FILE. The forms for other tools are sklearn, a pickled
+    A party predicts with its part by vfl predict NAME=FILE. The forms for other tools are sklearn, a pickled
     scikit-learn Pipeline; onnx, a graph in double precision; sql, a SELECT for DuckDB or PostgreSQL from a table 'records'.
     Each takes one table of all columns, or those of --party, applies the declared fills, bounds and encodings, and decides at
     the model's threshold. The export does not align records, and has no certificate.
@@ -85,17 +85,14 @@ def _content(result: Result, form: str | None, party: str | None) -> str | bytes
 @several(
     "--test", "hypotheses", "HYPOTHESIS", "Also test, such as 'age = 0' or 'age = income, calls = 0'; may be repeated."
 )
-@path_option("--output", "Of several runs: also write an HTML page.")
 @JSON
-def show_command(
-    runs: tuple[Path, ...], level: float, hypotheses: tuple[str, ...], output: Path | None, *, as_json: bool
-) -> None:
+def show_command(runs: tuple[Path, ...], level: float, hypotheses: tuple[str, ...], *, as_json: bool) -> None:
     """Show what the run in the folder RUN released: coefficients and measures. Costs no privacy.
 
-    Standard errors need a run with --intervals. Several runs are shown side by side, with measures,
+    Standard errors need a job with intervals = true. Several runs are shown side by side, with measures,
     guarantee and settings. Choosing the best of several runs on the same records spends the ε of all of them.
     """
-    from vfl.apps.report.comparison import as_text, compare, write_comparison
+    from vfl.apps.report.comparison import as_text, compare
     from vfl.launch.run.result import Result
 
     if len(runs) > 1:
@@ -103,12 +100,7 @@ def show_command(
             raise click.UsageError("--test takes a single run")
         found = compare(runs)
         tell([one.to_dict() for one in found], as_text(found), as_json=as_json)
-        if output is not None:
-            write_comparison(found, output)
-            click.echo(f"page: {output}", err=as_json)
         return
-    if output is not None:
-        raise click.UsageError("--output takes several runs; vfl report draws the page of one")
     (run,) = runs
     result = Result.load(run)
     result.require_unaltered(f"the run in {str(run)!r} cannot be relied on")

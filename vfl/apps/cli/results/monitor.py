@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.apps.cli.options import JSON_ALONE, RUN, path_option, several, tell
-from vfl.apps.cli.options.jobs import CSV, LEDGER, POLICIES, named_sources, records_of
+from vfl.apps.cli.options.jobs import CSV, POLICIES, named_sources, records_of
 from vfl.apps.cli.options.site import Where, site_options, watched
 from vfl.errors import OutputError, SpecificationError
 
@@ -39,7 +39,7 @@ BASELINE, HISTORY = "baseline.json", "monitored"
 @click.option(
     "--dataset", metavar="NAME", help="The ledger's account of the records of today (default: that of the job)."
 )
-@LEDGER
+@path_option("--ledger", "The ledger to which each counting is charged.")
 @CSV
 @POLICIES
 @site_options("inprocess")
@@ -61,7 +61,7 @@ def command(
     epsilon: float | None,
     delta: float | None,
     dataset: str | None,
-    ledger: str | None,
+    ledger: Path | None,
     where: Where,
     threshold: float,
     output: Path | None,
@@ -83,7 +83,7 @@ def command(
     from vfl.launch.run.result import Result
 
     if not threshold > 0:
-        raise SpecificationError(f"--threshold is a positive stability index, such as 0.2, not {threshold:g}")
+        raise SpecificationError(f"--drift is a positive stability index, such as 0.2, not {threshold:g}")
     if not where.sources:
         raise click.UsageError("Missing option '--data'.")
     result = Result.load(run)

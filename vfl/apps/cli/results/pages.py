@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
-import webbrowser
-from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from vfl.apps.cli.options import CHARGED, PATH, RUN, SIGNER, path_option, several
+from vfl.apps.cli.options import CHARGED, PATH, SIGNER, path_option, several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 
 @click.command("report")
-@RUN
-@path_option("--output", "The file (default: RUN/report.html, or RUN/card.md).")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
+@path_option("--output", "The file (default for one RUN: RUN/report.html, or RUN/card.md).")
 @CHARGED
 @SIGNER
 @click.option("--card", is_flag=True, help="Write the model card instead: Markdown, or HTML if --output ends in .html.")
 @click.option("--timing", is_flag=True, help="Also show how long rounds took; do not release the page then.")
 def report_command(
-    run: Path, output: Path | None, ledger: Path | None, key: str | None, *, card: bool, timing: bool
+    runs: tuple[Path, ...], output: Path | None, ledger: Path | None, key: str | None, *, card: bool, timing: bool
 ) -> None:
-    """Draw the run in the folder RUN as one HTML page that needs no other file.
+    """Draw the run in the folder RUN, or several runs side by side, as one HTML page that needs no other file.
 
     The page shows released values and public facts only, so everybody who may see the model may see the page. If the
     certificate does not hold, the page says so and the command ends with an error.
     """
     from vfl.apps.report import write_card, write_run
+    from vfl.apps.report.comparison import compare, write_comparison
 
+    if len(runs) > 1:
+        if output is None or card or timing or ledger or key:
+            raise click.UsageError("a page of several runs takes --output FILE, and no other option")
+        click.echo(f"page: {write_comparison(compare(runs), output)}")
+        return
+    (run,) = runs
     if card and timing:
         raise click.UsageError("a card shows no timing: leave --timing out")
     if card:
@@ -51,8 +52,7 @@ def report_command(
 @click.argument("folder", metavar="[FOLDER]", default=".", type=PATH)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine (default: a free one).")
 @several("--ledger", "ledgers", "FILE", "A ledger outside FOLDER to show; may be repeated.", type=PATH)
-@click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
-def ui_command(folder: Path, port: int, ledgers: tuple[Path, ...], *, opened: bool) -> None:
+def ui_command(folder: Path, port: int, ledgers: tuple[Path, ...]) -> None:
     """Show jobs, plans, running jobs with their ε, reports, model cards and ledgers of FOLDER on a local page.
 
     The page is for this machine alone, and only reads. Its address holds a secret token, so keep it to yourself. Ctrl-C
@@ -62,23 +62,4 @@ def ui_command(folder: Path, port: int, ledgers: tuple[Path, ...], *, opened: bo
 
     with Server(folder, port, ledgers) as server:
         click.echo(f"vfl ui: {server.url}")
-        if opened:
-            with redirecting(server.url) as page:
-                webbrowser.open(page.as_uri())
-                server.serve_forever(poll_interval=0.2)
         server.serve_forever(poll_interval=0.2)
-
-
-@contextlib.contextmanager
-def redirecting(url: str) -> Iterator[Path]:
-    """Yield a page that redirects to a URL. Only this user can read the page, but every user can see a browser's arguments."""
-    descriptor, name = tempfile.mkstemp(prefix="vfl-ui-", suffix=".html")  # mode 0600
-    page = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(
-                f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={escape(url)}">'
-            )
-        yield page
-    finally:
-        page.unlink(missing_ok=True)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.apps.cli.options import JSON, JSON_ALONE, PATH, RUN, new_file, pairs, print_json, several, tell
+from vfl.apps.cli.options import JSON, JSON_ALONE, RUN, new_file, pairs, print_json, several, tell
 from vfl.apps.cli.options.jobs import CSV, POLICIES, records_of
 from vfl.apps.cli.options.site import Where, site_options, watched
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from vfl.launch.predict import Predictions
 
@@ -27,7 +27,7 @@ def _threshold(decides: str) -> Callable[[Any], Any]:
 
 
 @click.command("predict")
-@click.argument("run", metavar="[RUN]", required=False, type=PATH)
+@click.argument("models", metavar="RUN | PARTY=PART...", nargs=-1, required=True)
 @several(
     "--data",
     "sources",
@@ -36,21 +36,13 @@ def _threshold(decides: str) -> Callable[[Any], Any]:
     type=click.Path(),
 )
 @CSV
-@several(
-    "--part",
-    "parts",
-    "PARTY=FILE",
-    "Instead of RUN: a party's own part of the model (vfl export), once per party.",
-    type=click.Path(),
-)
 @_threshold("Predict the positive class above")
 @site_options("inprocess")
 @POLICIES
 @new_file("A new CSV file (default: print).")
 @JSON_ALONE
 def predict_command(
-    run: Path | None,
-    parts: tuple[str, ...],
+    models: tuple[str, ...],
     threshold: float | None,
     where: Where,
     output: Path | None,
@@ -58,6 +50,8 @@ def predict_command(
     as_json: bool,
 ) -> None:
     """Print margin, prediction and, under logistic or multinomial loss, probability for every record, by the model in RUN.
+
+    The parties' own parts of the model (vfl export) may take the place of RUN.
 
     The margin is the linear score, before it becomes a class or a number. If the job aligns records by ids, these records
     are aligned too: the ids are printed, and records that a party lacks are left out.
@@ -67,12 +61,13 @@ def predict_command(
     from vfl.launch.predict import predict
     from vfl.launch.run.result import Result
 
-    site = where.site(None, part=parts)
+    run = None if "=" in models[0] and not Path(models[0]).exists() else Path(models[0])
+    site = where.site(None, parts=run is None)
     if not where.sources and where.federation is None:
         raise click.UsageError("Missing option '--data'.")
-    if (run is None) != bool(parts):
-        raise SpecificationError("name the folder RUN of a model, or give --part PARTY=FILE once for each party")
-    model = pairs("--part", "PARTY=FILE", parts) if run is None else Result.load(run)
+    if run is not None and len(models) > 1:
+        raise SpecificationError("name the folder RUN of one model, or PARTY=FILE once for each party")
+    model = pairs("a part of the model", "PARTY=FILE", models) if run is None else Result.load(run)
     parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
     data = records_of(where, parties, run=run)
     with watched(where, parties, quiet=as_json), warnings_told(), Progress(quiet=as_json) as progress:

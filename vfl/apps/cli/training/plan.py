@@ -10,7 +10,7 @@ import click
 
 from vfl.apps.cli.options import JSON, JSON_ALONE, path_option, print_json, records_option, tell
 from vfl.apps.cli.options.jobs import SOURCES, job_argument, placed, read_job, require_files
-from vfl.apps.cli.options.site import Where, site_options, watched, watching_options
+from vfl.apps.cli.options.site import Where, site_options, watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,6 +179,7 @@ def _to_dict(
     job, problem = planned.job, planned.problem
     private = job.privacy is not None
     return {
+        "digest": job.digest,
         "n_records": problem.n_records * planned.n_fits,
         "held_out": 0 if job.split is None else records - problem.n_records,
         "private": private and not voids(planned.flags),
@@ -224,7 +225,6 @@ def _to_dict(
 @site_options("ray")
 @SOURCES
 @click.option("--again", is_flag=True, help="Make a new alignment, even if the parties still hold a valid one.")
-@watching_options
 @JSON_ALONE
 def align_command(job: str, assignments: tuple[str, ...], where: Where, *, again: bool, as_json: bool) -> None:
     """Find the records that all parties of JOB have, by private set intersection: no party shows its ids to another.

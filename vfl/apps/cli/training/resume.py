@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.apps.cli.options import JSON_ALONE, KEY, RUN
-from vfl.apps.cli.options.site import Where, members_of, site_options, watched, watching_options
+from vfl.apps.cli.options import JSON_ALONE, RUN
+from vfl.apps.cli.options.site import Where, members_of, site_options, watched
 from vfl.apps.cli.training.run import resumable, show
 from vfl.apps.cli.training.tune import show_tuned, telling
 
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 
 @click.command("resume")
 @RUN
-@KEY
 @site_options("ray")
-@watching_options
 @JSON_ALONE
-def command(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
+def command(run: Path, where: Where, *, as_json: bool) -> None:
     """Continue the run in the folder RUN after the last release in its log. A finished run is only shown.
 
     A run goes back to its site. --at names another address of the cluster, such as a head that was restarted elsewhere, or
@@ -42,7 +40,7 @@ def command(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
     from vfl.launch.train import resume
 
     if is_tune(run):
-        _resume_tune(run, key, where, as_json=as_json)
+        _resume_tune(run, where, as_json=as_json)
         return
     if (run / MODEL).exists():
         if not as_json:
@@ -60,7 +58,7 @@ def command(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
         watched(where, members_of(job, where.federation), job=job.name, quiet=as_json),
         Progress(quiet=as_json, earlier=earlier) as progress,
     ):
-        result = resume(run, _kept_data(job, kept, site), at=site, key=key, watch=progress)
+        result = resume(run, _kept_data(job, kept, site), at=site, watch=progress)
     show(result, run, as_json=as_json)
 
 
@@ -75,7 +73,7 @@ def _kept_data(job: Job, kept: Mapping[str, Any], site: Site) -> Any:
     return data_of(job, Environment.of_log(kept))
 
 
-def _resume_tune(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
+def _resume_tune(run: Path, where: Where, *, as_json: bool) -> None:
     from vfl.apps.tuning.run import read_state, resume
     from vfl.job.site import site_of_log
 
@@ -83,5 +81,5 @@ def _resume_tune(run: Path, key: str | None, where: Where, *, as_json: bool) -> 
     job = tuning.jobs[0]
     site = where.resumed(site_of_log(kept), job, run)
     with resumable(run):
-        tuned = resume(run, _kept_data(job, kept, site), at=site, key=key, watch=telling(quiet=as_json))
+        tuned = resume(run, _kept_data(job, kept, site), at=site, watch=telling(quiet=as_json))
     show_tuned(tuned, run, as_json=as_json)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.apps.cli import INTERRUPTED
-from vfl.apps.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, print_json
-from vfl.apps.cli.options.jobs import LEDGER, SOURCES, job_argument, ledger_of, placed, read_job
-from vfl.apps.cli.options.site import Where, members_of, site_options, watched, watching_options
+from vfl.apps.cli.options import JSON_ALONE, OUTPUT, path_option, print_json
+from vfl.apps.cli.options.jobs import SOURCES, job_argument, placed, read_job
+from vfl.apps.cli.options.site import Where, members_of, site_options, watched
 from vfl.errors import OutputError
 
 if TYPE_CHECKING:
@@ -31,25 +31,18 @@ LONGEST = 60
 @job_argument
 @site_options("ray")
 @SOURCES
-@LEDGER
-@KEY
 @OUTPUT
 @path_option("--warm-start", "Start from this run's released model.", metavar="RUN")
 @click.option("--track", metavar="URI", help="Log the finished run to MLflow at URI.")
-@click.option("--intervals", is_flag=True, help="Spend part of ε on standard errors.")
-@watching_options
 @JSON_ALONE
 def command(
     job: str,
     assignments: tuple[str, ...],
     where: Where,
-    ledger: str | None,
-    key: str | None,
     output: Path | None,
     warm_start: Path | None,
     track: str | None,
     *,
-    intervals: bool,
     as_json: bool,
 ) -> None:
     """Train JOB: the path of a job file, or the name of a bundled example.
@@ -66,7 +59,7 @@ def command(
 
     if track is not None:
         check_tracker(track)  # before a folder is made
-    spec, environment = read_job(job, (*assignments, *(("intervals=true",) if intervals else ())))
+    spec, environment = read_job(job, assignments)
     spec = starting_from(spec, warm_start)  # before a folder is made
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
         where = replace(where, otherwise="inprocess")  # the start of actors would take longer than the run
@@ -83,9 +76,8 @@ def command(
             spec,
             data,
             at=site,
-            ledger=ledger_of(ledger, environment),
+            ledger=environment.ledger,
             output=folder,
-            key=key,
             watch=progress,
         )
     show(result, folder, as_json=as_json, warnings=warnings)

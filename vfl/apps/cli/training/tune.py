@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vfl.apps.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, print_json, records_option
-from vfl.apps.cli.options.jobs import LEDGER, SOURCES, job_argument, ledger_of, placed, read_job
+from vfl.apps.cli.options import JSON_ALONE, OUTPUT, path_option, print_json
+from vfl.apps.cli.options.jobs import SOURCES, job_argument, placed, read_job
 from vfl.apps.cli.options.site import Where, site_options
 from vfl.apps.cli.training.run import resumable, show, summary, unused
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 @path_option("--candidates", "TOML: candidates = [{}, {penalty.strength = 1e-3}], score, inclusion.", required=True)
 @site_options("ray")
 @SOURCES
-@records_option("Records common to all parties, if known: their number checks all plans before data are opened.")
-@LEDGER
-@KEY
 @OUTPUT
 @JSON_ALONE
 def command(
@@ -33,9 +30,6 @@ def command(
     assignments: tuple[str, ...],
     candidates: Path,
     where: Where,
-    records: int | None,
-    ledger: str | None,
-    key: str | None,
     output: Path | None,
     *,
     as_json: bool,
@@ -54,7 +48,8 @@ def command(
     spec, environment = read_job(job, assignments)
     given = read_candidates(candidates)
     site, data = placed(where, spec, environment)
-    if records is None and where.federation is None:
+    records = None
+    if where.federation is None:
         records = (
             remembered_records(spec, environment.data)
             if environment.table is None
@@ -73,9 +68,8 @@ def command(
             data=data,
             n_records=records,
             at=site,
-            ledger=ledger_of(ledger, environment),
+            ledger=environment.ledger,
             output=folder,
-            key=key,
             watch=telling(quiet=as_json),
             **given,
         )
