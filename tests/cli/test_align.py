@@ -203,7 +203,7 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
     assert rows.customer.tolist() == own[own.isin(pd.read_csv(folder / "telco.csv").customer)].tolist()
     for party in ("bank", "telco"):
         assert call("export", "run", "--party", party, "--output", f"{party}.json").out.strip() == f"{party}.json"
-    split = ("--part", "bank=bank.json", "--part", "telco=telco.json")
+    split = ("bank=bank.json", "telco=telco.json")
     assert call("predict", *split, *data).out == (folder / "whole.csv").read_text(encoding="utf-8")
     said = json.loads(call("predict", *split, *data, "--json").out)
     assert said["unmatched"] == {party: n - len(rows) for party, n in sizes.items()}
@@ -215,9 +215,10 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
     assert "margin_part" in (folder / "sql2").read_text("utf-8")
     assert call("export", "run", "--output", "parts").out.split() == ["parts/bank.part.json", "parts/telco.part.json"]
     for words, code, message in (
-        (("predict", *data), 2, "name the folder RUN of a model, or give --part PARTY=FILE"),
-        (("predict", "run", *split, *data), 2, "name the folder RUN of a model, or give --part PARTY=FILE"),
-        (("predict", "--part", "bank", *data), 2, "--part takes PARTY=FILE, not 'bank'"),
+        (("predict", *data), 2, "Missing argument 'RUN | PARTY=PART...'"),
+        (("predict", "run", *split, *data), 2, "name the folder RUN of one model, or PARTY=FILE"),
+        (("predict", *split, "bank", *data), 2, "a part of the model takes PARTY=FILE, not 'bank'"),
+        (("predict", "--part", "bank=bank.json", *data), 2, "it is PARTY=FILE in the place of RUN"),
         (("export", "run", "--party", "bnk", "--output", "new"), 2, "there is no party 'bnk' (did you mean 'bank'?)"),
         (("export", "run", "--party", "bank", "--output", "bank.json"), 6, "exists: name a new one"),
         (("export", "run", "--onnx", "--output", "new"), 2, "No such option '--onnx': it is --form"),

@@ -74,7 +74,7 @@ def test_a_job_that_breaks_its_claim_exits_with_1(
 def test_private_data_are_refused(job: str, call: Callable[..., Said]) -> None:
     said = call("audit", job, "--data", "bank=bank.csv")
     assert said.code == 2
-    assert "an audit takes no --data" in said.err
+    assert "it is --public-data PARTY=FILE" in " ".join(said.err.split())
 
 
 def test_public_rows_stand_in_for_simulated_ones(job: str, call: Callable[..., Said], tmp_path: Path) -> None:

@@ -244,12 +244,18 @@ class TestExitCodes:
 
     def test_a_spent_budget(self, folder: Path, call: Callable[..., Said]) -> None:
         SqliteLedger(folder / "ledger.db").set_cap("credit-2026", epsilon=2.5, delta=1e-5)
-        ledger = ("--set", "dataset=credit-2026", "--ledger", "ledger.db")
+        ledger = ("--set", "dataset=credit-2026", "--set", "ledger.path=ledger.db")
         trained(call, *ledger, "--output", "first")
         said = call("run", "job.toml", "--at", "inprocess", "--json", *ledger, "--output", "second")
         assert said.code == 4
         assert "credit-2026" in said.err
         assert not (folder / "second" / "model.json").exists()
+
+    def test_the_ledger_of_an_example_starts_here(self, folder: Path, call: Callable[..., Said]) -> None:
+        """The examples' own folder is that of the installed package."""
+        SqliteLedger(folder / "ledger.db").set_cap("cancer", epsilon=0.1, delta=1e-5)
+        said = call("run", "breast_cancer", "--set", "dataset=cancer", "--set", "ledger.path=ledger.db")
+        assert (said.code, "raise the cap with: vfl ledger cap" in said.err) == (4, True)
 
     def test_a_lost_party(self, folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
         def lose(*args: Any, **options: Any) -> None:
@@ -306,6 +312,7 @@ class TestPlan:
         said = call("plan", "job.toml", "-n", "30000", "--explain")
         assert said.out.startswith(make_plan(jobfile.read("job.toml")[0], 30_000).explain())
         assert "  minimise   F(w) = " in said.out
+        assert f"  digest     {jobfile.read('job.toml')[0].digest}, by which owners approve the job\n" in said.out
 
     def test_json(self, folder: Path, call: Callable[..., Said]) -> None:
         plan = json.loads(call("plan", "job.toml", "-n", "500", "--json").out)
@@ -313,6 +320,7 @@ class TestPlan:
         assert plan["n_records"] + plan["held_out"] == 500
         assert plan["epsilon"] == planned.epsilon <= 2.0
         assert plan["delta"] == 1e-5
+        assert plan["digest"] == planned.job.digest
         assert sum(release["count"] for release in plan["releases"]) == sum(count for _, count in planned.releases)
         assert {"type", "sensitivity", "sigma", "adjacency", "dimension", "count"} <= plan["releases"][0].keys()
 
@@ -398,7 +406,7 @@ class TestEvaluate:
         assert all(name in call("show", "out").out for name in coefficients)
         said = call("show", "out", "--test", "age = 0")
         assert said.code == 2
-        assert "--intervals" in said.err
+        assert "--set intervals=true" in said.err
         said = call("evaluate", "out")
         assert said.code == 2
         assert re.search("Missing option '--data'.*vfl show RUN", said.err)

@@ -76,18 +76,23 @@ class TestRefusals:
         ("words", "said"),
         [
             (("--data", "bank=x"), "--data needs a federation: --at FILE.toml"),
-            (("--metrics", "127.0.0.1:9464"), "--metrics needs a federation: --at FILE.toml"),
-            (("--log", "log"), "--log needs a federation: --at FILE.toml"),
+            (("--metrics", "127.0.0.1:9464"), "No such option '--metrics': it is the environment variable VFL_METRICS"),
+            (("--log", "log"), "No such option '--log': it is the environment variable VFL_LOG"),
             (("--at", "rey"), "unknown site at='rey' (did you mean 'ray'?)"),
             (("--federation", "credit.toml"), "No such option '--federation': it is --at"),
             (("--shards", "2"), "a value of the job is given as --set ray.shards=..."),
-            ((*ACROSS, "--metrics", "9464"), "the address of the metrics: '9464' is not an address"),
         ],
     )
     def test_options_that_do_not_fit(self, call: Call, folder: Path, words: tuple[str, ...], said: str) -> None:
         done = call("run", "job.toml", *words)
         assert done.code == 2
         assert said in " ".join(done.err.split())
+        assert not (folder / "runs").exists()
+
+    def test_metrics_at_no_address(self, call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFL_METRICS", "9464")
+        done = call("run", "job.toml", *ACROSS)
+        assert (done.code, "the address of the metrics: '9464' is not an address" in done.err) == (2, True)
         assert not (folder / "runs").exists()
 
     def test_a_party_that_is_not_in_the_federation(self, call: Call) -> None:
@@ -126,10 +131,10 @@ class TestModels:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            ((*ACROSS, "--policy", "bank=x"), "--policy does not go with a federation"),
-            (("--part", "bank=x", *ACROSS), "--part does not go with a federation"),
-            (ACROSS, "name the folder RUN of a model"),
-            ((), "Missing option '--data'"),
+            (("run", *ACROSS, "--policy", "bank=x"), "--policy does not go with a federation"),
+            (("bank=x", *ACROSS), "a party's part does not go with a federation"),
+            (ACROSS, "Missing argument 'RUN | PARTY=PART...'"),
+            (("run",), "Missing option '--data'"),
         ],
     )
     def test_predict(self, call: Call, words: tuple[str, ...], said: str) -> None:
@@ -153,8 +158,11 @@ class TestPlan:
 
 
 class TestWatched:
-    def test_connections_are_printed(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        with watched(Where(at=str(folder / "credit.toml"), log=folder / "log.jsonl"), ("bank", "telco")):
+    def test_connections_are_printed(
+        self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("VFL_LOG", str(folder / "log.jsonl"))
+        with watched(Where(at=str(folder / "credit.toml")), ("bank", "telco")):
             for line in (
                 {"event": "connected", "party": "bank"},
                 {"event": "disconnected", "party": "bank", "why": "the connection broke"},
@@ -177,14 +185,17 @@ class TestWatched:
             logging.getLogger(LINKS).info(json.dumps({"event": "connected", "party": "bank"}))
         assert capsys.readouterr() == ("", "")
 
-    def test_refusals(self, folder: Path) -> None:
+    def test_refusals(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VFL_LOG", str(folder / "no" / "log"))
         with (
             pytest.raises(OutputError, match="cannot write the log"),
-            watched(Where(at=str(folder / "credit.toml"), log=folder / "no" / "log"), ()),
+            watched(Where(at=str(folder / "credit.toml")), ()),
         ):
             pass
+        monkeypatch.delenv("VFL_LOG")
+        monkeypatch.setenv("VFL_METRICS", "x")
         with (
             pytest.raises(SpecificationError, match="write HOST:PORT"),
-            watched(Where(at=str(folder / "credit.toml"), metrics="x"), ()),
+            watched(Where(at=str(folder / "credit.toml")), ()),
         ):
             pass

@@ -50,24 +50,19 @@ class TestIdentity:
         assert stat.S_IMODE((folder / "bank.key").stat().st_mode) == 0o600
         assert "PRIVATE" not in said.out
 
-    def test_show(self, call: Call, folder: Path) -> None:
-        made = json.loads(call("identity", "new", "bank", "--json").out)
-        own = call("identity", "show", "bank.pem")
-        assert made["fingerprint"] in own.out
-        assert "key bank.key: belongs to it" in own.out
-        assert call("identity", "show", "bank.key").out == own.out
-        (folder / "bank.key").unlink()
-        assert "its key is not here" in call("identity", "show", "bank.pem").out
+    def test_a_path_as_name(self, call: Call, folder: Path) -> None:
+        (folder / "keys").mkdir()
+        made = json.loads(call("identity", "new", "keys/bank", "--json").out)
+        assert (made["name"], made["key"]) == ("bank", "keys/bank.key")
+        assert (folder / "keys" / "bank.pem").exists()
 
     @pytest.mark.parametrize(
         ("words", "code", "said"),
         [
             (("new", "a b"), 2, "'a b' cannot name a participant"),
             (("new", "bank", "--days", "0"), 2, "valid for 1 to 3653 days, not 0"),
-            (("new", "bank", "--folder", "none"), 6, "cannot write 'none/bank.key': No such file"),
+            (("new", "none/bank"), 6, "cannot write 'none/bank.key': No such file"),
             (("new", "taken"), 6, "'taken.pem' exists and is not replaced"),
-            (("show", "bank.pem"), 2, "there is no certificate at 'bank.pem'"),
-            (("show", "taken.pem"), 2, "'taken.pem' is not a participant's certificate"),
         ],
     )
     def test_errors_are_one_line(self, call: Call, folder: Path, words: tuple[str, ...], code: int, said: str) -> None:
@@ -76,13 +71,6 @@ class TestIdentity:
         assert done.code == code
         assert said in done.err
         assert done.err.count("\n") == 1
-
-    def test_a_key_that_others_can_read(self, call: Call, folder: Path) -> None:
-        call("identity", "new", "bank")
-        (folder / "bank.key").chmod(0o644)
-        done = call("identity", "show", "bank.pem")
-        assert done.code == 2
-        assert "(mode 0644)" in done.err
 
 
 class TestFederation:
@@ -111,11 +99,13 @@ class TestFederation:
         assert (plain["dealer"], list(plain["members"])) == ("notary", ["hub", "bank", "telco", "notary"])
 
     def test_output(self, call: Call, members: dict[str, str], folder: Path) -> None:
-        assert call(*NEW, *HEAD, *PARTIES, "--output", "other.toml").code == 0
-        assert not (folder / "credit.toml").exists()
-        again = call(*NEW, *HEAD, *PARTIES, "--output", "other.toml")
+        (folder / "shared").mkdir()
+        words = ("federation", "new", "shared/credit", *HEAD, *PARTIES)
+        assert call(*words).code == 0
+        assert read_federation(folder / "shared" / "credit.toml").name == "credit"
+        again = call(*words)
         assert again.code == 6
-        assert "'other.toml' exists" in again.err
+        assert "'shared/credit.toml' exists" in again.err
 
     @pytest.mark.parametrize(
         ("words", "said"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import signal
 import subprocess
@@ -86,20 +87,23 @@ class TestRefusals:
         [
             ({"--as": "hub"}, "'hub' is the coordinator of the federation 'credit', which starts jobs: vfl run JOB"),
             ({"--as": "bnk"}, "'bnk' is not a member of the federation 'credit' (did you mean 'bank'?)"),
-            ({"--as": "telco", "--identity": "bank.key"}, "the identity 'bank.key' belongs to 'bank', not to 'telco'"),
-            ({"--identity": "none.key"}, "there is no key at 'none.key'"),
+            (
+                {"--as": "telco", "VFL_IDENTITY": "bank.key"},
+                "the identity 'bank.key' belongs to 'bank', not to 'telco'",
+            ),
+            ({"VFL_IDENTITY": "none.key"}, "there is no key at 'none.key'"),
             ({"--policy": "none.toml"}, "there is no policy file 'none.toml': nothing is consented to"),
             ({"--policy": "bank.csv"}, "is not valid TOML"),
             ({"credit.toml": "none.toml"}, "there is no federation file 'none.toml'"),
             ({"credit.toml": "policy.toml"}, "the federation file 'policy.toml': jobs is unknown"),
-            ({"--metrics": "9464"}, "the address of the metrics: '9464' is not an address: write HOST:PORT"),
+            ({"VFL_METRICS": "9464"}, "the address of the metrics: '9464' is not an address: write HOST:PORT"),
         ],
     )
-    def test_one_line(self, call: Call, changed: dict[str, str], said: str) -> None:
+    def test_one_line(self, call: Call, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], said: str) -> None:
         words = list(JOIN)
         for key, value in changed.items():
             if key not in words:
-                words += [key, value]
+                monkeypatch.setenv(key, value)
             elif key.startswith("--"):
                 words[words.index(key) + 1] = value
             else:
@@ -147,7 +151,6 @@ class TestRefusals:
         [
             (("--data", "bank.csv"), "leave data out"),
             (("--policy", "policy.toml"), "leave a policy out"),
-            (("--index", "."), "leave an index out"),
             (("--shards", "2"), "leave shards out"),
         ],
     )
@@ -340,9 +343,13 @@ class TestProcess:
     def joined(self, folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         started = []
 
-        def start(*more: str) -> subprocess.Popen[str]:
+        def start(*more: str, **variables: str) -> subprocess.Popen[str]:
             process = subprocess.Popen(
-                [sys.executable, "-uc", MAIN, *JOIN, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [sys.executable, "-uc", MAIN, *JOIN, *more],
+                env=os.environ | variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             started.append(process)
             return process
@@ -378,7 +385,7 @@ class TestProcess:
 
     def test_metrics_are_served_until_it_is_told_to_end(self, joined: Callable[..., subprocess.Popen[str]]) -> None:
         port = free_port()
-        process = joined("--metrics", f"127.0.0.1:{port}", "--json")
+        process = joined("--json", VFL_METRICS=f"127.0.0.1:{port}")
         lines = self.read_until(process, "disconnected")
         assert all(json.loads(line)["time"] for line in lines)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:

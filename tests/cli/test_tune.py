@@ -118,7 +118,7 @@ def test_the_cap_of_a_data_set_stops_a_tune_with_exit_code_4(here):
     ran("ledger", "cap", "budget.db", "small", "--epsilon", "1.1", "--delta", "1e-6")
     words = ("tune", "small.toml", "--candidates", "tune.toml", "--at", "inprocess", "--output", "run")
     with pytest.raises(BudgetExceeded) as caught:
-        ran(*words, "--set", "dataset=small", "--ledger", "budget.db")
+        ran(*words, "--set", "dataset=small", "--set", "ledger.path=budget.db")
     assert caught.value.exit_code == 4
     assert vfl.Ledger(here / "budget.db").open().show()[0].spent == 0.0
 

@@ -103,7 +103,7 @@ def test_the_command_line_says_how_to_continue(tmp_path: Path, call: Callable[..
     vfl.train(job, columns, at="inprocess")
     run = tmp_path / "run"
     with room(60_000):
-        where = ("--at", "inprocess", "--output", str(run), "--ledger", str(ledger))
+        where = ("--at", "inprocess", "--output", str(run), "--set", f"ledger.path={ledger}")
         said = call("run", str(tmp_path / "job.toml"), *where, "--json")
     assert said.code == LedgerError.exit_code
     error, note = said.err.splitlines()

@@ -100,7 +100,8 @@ def submitted(hosts: Hosts, text: str = JOB) -> dict[str, str]:
 
 
 def status(hosts: Hosts, ident: str) -> str:
-    code = f"from vfl.launch.engines.submission import JobServer; print(JobServer({hosts.server!r}).status({ident!r}).status)"
+    client = f"from ray.job_submission import JobSubmissionClient; client = JobSubmissionClient({hosts.server!r})"
+    code = f"{client}; print(client.get_job_status({ident!r}).value)"
     return hosts.run(0, "python", "-c", code).stdout.split()[-1]
 
 
@@ -162,7 +163,8 @@ def test_cut_off_and_healed(hosts: Hosts) -> None:
     assert certificate["flags"] == []
     said = hosts.vfl(0, "verify", sent["output"], "--ledger", f"{sent['output']}/ledger.db")
     assert "ε" in said
-    entries = json.loads(hosts.vfl(0, "ledger", "export", f"{sent['output']}/ledger.db"))["entries"]
+    hosts.vfl(0, "ledger", "verify", f"{sent['output']}/ledger.db", "--output", "entries.json")
+    entries = json.loads((hosts.own(0) / "entries.json").read_text())["entries"]
     made = {entry["round"]: entry for entry in log(hosts, sent) if "round" in entry}
     again = {entry["round"] for entry in entries if entry["kind"] == "charge" and entry["attempt"] > 0}
     # Now and then a query rebuilds Xw and releases nothing; such a query is repeated without a charge.

@@ -131,7 +131,7 @@ def stranger(walk: Walk, hosts: Hosts) -> None:
     """Try to join as the bank with another key, which says so in a sentence and changes nothing."""
     folder = walk.machines.folder("telco")
     script = (
-        "mkdir other && vfl identity new bank --folder other && cd other && "
+        "mkdir other && vfl identity new other/bank && cd other && "
         "vfl federation new credit --coordinator hub=../hub.pem@10.77.0.10:8443 --party bank=bank.pem --party "
         "telco=../telco.pem && vfl join credit.toml --as bank --data ../telco.csv --policy ../policy.toml"
     )

@@ -96,6 +96,6 @@ def test_the_command_asks_for_intervals():
 
     from vfl.apps.cli import vfl as command
 
-    refused = CliRunner().invoke(command, ["run", "diabetes", "--intervals"])
+    refused = CliRunner().invoke(command, ["run", "diabetes", "--set", "intervals=true"])
     assert refused.exit_code
     assert "leave intervals out" in str(refused.exception)

@@ -28,8 +28,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "one", folder / "two"
 
 
-def invoke(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(cli.vfl, ["show", *map(str, words)])
+def invoke(*words: object, command: str = "show") -> tuple[int, str]:
+    done = CliRunner().invoke(cli.vfl, [command, *map(str, words)])
     return done.exit_code, done.output
 
 
@@ -51,9 +51,9 @@ def test_values_are_those_of_the_runs(runs: tuple[Path, Path]) -> None:
 
 
 def test_the_table_and_the_page_hold_the_same_cells(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    code, said = invoke(*runs, "--output", tmp_path / "c.html")
-    assert code == 0
-    assert said.endswith(f"page: {tmp_path / 'c.html'}\n")
+    assert invoke(*runs, "--output", tmp_path / "c.html", command="report") == (0, f"page: {tmp_path / 'c.html'}\n")
+    assert invoke(*runs, command="report")[0] == 2
+    _, said = invoke(*runs)
     page = Page(tmp_path / "c.html")
     assert page.loads_nothing()
     for run in compare(runs):

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -350,27 +350,6 @@ def test_wrong_folders_ledgers_and_ports_are_refused(tmp_path: Path, server: Ser
         Server(tmp_path, 0, [tmp_path / "none.db"])
     with pytest.raises(OutputError, match=r"127\.0\.0\.1:\d+.*another --port"):
         Server(tmp_path, server.server_port)
-
-
-def test_the_token_is_in_no_argument_of_a_browser(tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ps` shows the arguments to every user of the machine."""
-    pages: list[Path] = []
-
-    def opened(address: str) -> None:
-        page = Path(unquote(urlsplit(address).path))
-        pages.append(page)
-        assert page.stat().st_mode & 0o777 == 0o600
-        url = re.search(r"url=([^\"]+)", page.read_text())
-        assert url is not None
-        token = url[1].rstrip("/").rpartition("/")[2]
-        assert len(token) >= 32
-        assert token not in address
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("webbrowser.open", opened)
-    assert call("ui", str(tmp_path), "--open").code == 130
-    assert len(pages) == 1
-    assert not pages[0].exists()
 
 
 LINE = "password = hunter2 = 3"

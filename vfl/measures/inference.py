@@ -466,7 +466,10 @@ WITHHELD = (
     "–: no standard error, because noise hides the effect in these records: {}. More records or a larger ε help; or leave one "
     "of the columns out, narrow bounds to the data, or merge rare levels"
 )
-TOGETHER, ALONE = "of {} at most sums or differences are known (Result.test, vfl show --test)", "nothing is known of {}"
+TOGETHER = (
+    "{} nearly depend on one another, so that at most sums or differences are known (Result.test, vfl show --test)"
+)
+ALONE = "of {} nothing is known, since values vary little within their bounds, or few records have the level"
 UNLIKELY = (
     "no deviance, AIC or likelihood ratio of the training records: noise moves the coefficients away from the maximum, and the "
     "likelihood would be a further release. Compare nested models by Wald tests (Result.test), others by measures on a holdout"

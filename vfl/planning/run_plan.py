@@ -645,8 +645,7 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
 
 def whole(plan: Plan) -> Lines:
     """Return the plan with its formulas: the objective, every release and every choice."""
-    lines = [("digest", f"{plan.job.digest}, by which owners approve the job"), ("minimise", plan.problem.describe())]
-    lines += [*_sparse(plan), *_privacy(plan)]
+    lines = [("minimise", plan.problem.describe()), *_sparse(plan), *_privacy(plan)]
     if plan.job.privacy is not None:
         for event, count in plan.releases[: len(plan.releases) // plan.n_fits]:
             where = f", of the {event.part} records" if isinstance(event, OnPart) else ""
@@ -656,6 +655,7 @@ def whole(plan: Plan) -> Lines:
             lines.append(("", "ε is the largest of what the parts cost: no record is in two of them"))
         lines += _flags(plan)
     lines += [("curves", plan.knots.explain())] if plan.knots is not None else []
+    lines += [("digest", f"{plan.job.digest}, by which owners approve the job")]
     lines += [*_trust(plan), _cost(plan), *_remark(plan), *_link(plan)]
     lines += [*_alignment(plan), *_asks(plan)]
     lines += [("choice", sentence) for sentence in plan.solver.explain(plan.problem)]

@@ -88,7 +88,6 @@ OPTIONS = {
     "identity --folder": "a path as NAME",
     "federation --output": "a path as NAME",
     "show --output": "vfl report RUN...",
-    "submit --address": "--at",
     "tune --records": "vfl plan JOB --candidates FILE --records N",
     "tune -n": "vfl plan JOB --candidates FILE --records N",
     "audit --data": (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 ADDRESS = click.option(
-    "--at", "address", metavar="URL", help="The cluster's job server, http://HEAD:8265 (default: RAY_ADDRESS)."
+    "--address", metavar="URL", help="The cluster's job server, http://HEAD:8265 (default: RAY_ADDRESS)."
 )
 
 

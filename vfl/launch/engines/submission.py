@@ -55,7 +55,7 @@ class JobServer:
             ) from error
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise unreachable(
-                "job server", named or "this machine", error, "give the dashboard's address, --at http://HEAD:8265"
+                "job server", named or "this machine", error, "give the dashboard's address, --address http://HEAD:8265"
             ) from error
 
     def submit(self, name: str, text: str, *, folder: str, arguments: Sequence[str] = ()) -> str:
