@@ -91,9 +91,11 @@ class TestRefusals:
 
     def test_metrics_at_no_address(self, call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VFL_METRICS", "9464")
-        done = call("run", "job.toml", *ACROSS)
-        assert (done.code, "the address of the metrics: '9464' is not an address" in done.err) == (2, True)
-        assert not (folder / "runs").exists()
+        (folder / "candidates.toml").write_text("candidates = [{}]\n")
+        for words in (("run",), ("align",), ("tune", "--candidates", "candidates.toml")):
+            done = call(words[0], "job.toml", *words[1:], *ACROSS)
+            assert (done.code, "the address of the metrics: '9464' is not an address" in done.err) == (2, True)
+        assert not list(folder.glob("runs/*/job.toml"))
 
     def test_a_party_that_is_not_in_the_federation(self, call: Call) -> None:
         for command in (("run", *ACROSS), ("align", *ACROSS), ("plan", *ACROSS, "--records", "100")):

@@ -356,7 +356,7 @@ def _start(certificate: Certificate, start: Certificate | None) -> str:
     said = f"model {stated['model'][:16]}…"
     if start is None:
         raise _Unsettled(
-            f"{said}, with the cost that the job states; not checked: give its certificate with --start FILE"
+            f"{said}, with the cost that the job states; not checked: give its certificate with --warm-start RUN"
         )
     if start.model_digest != stated["model"]:
         raise _Mismatch(

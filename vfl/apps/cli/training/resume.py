@@ -75,11 +75,12 @@ def _kept_data(job: Job, kept: Mapping[str, Any], site: Site) -> Any:
 
 def _resume_tune(run: Path, where: Where, *, as_json: bool) -> None:
     from vfl.apps.tuning.run import read_state, resume
-    from vfl.job.site import site_of_log
+    from vfl.job.site import Federated, site_of_log
 
     tuning, _, _, kept = read_state(run)
     job = tuning.jobs[0]
     site = where.resumed(site_of_log(kept), job, run)
-    with resumable(run):
+    where = replace(where, at=str(site.file) if isinstance(site, Federated) else None)
+    with resumable(run), watched(where, members_of(job, where.federation), job=job.name, quiet=as_json):
         tuned = resume(run, _kept_data(job, kept, site), at=site, watch=telling(quiet=as_json))
     show_tuned(tuned, run, as_json=as_json)

@@ -8,7 +8,7 @@ import click
 
 from vfl.apps.cli.options import JSON_ALONE, OUTPUT, path_option, print_json
 from vfl.apps.cli.options.jobs import SOURCES, job_argument, placed, read_job
-from vfl.apps.cli.options.site import Where, site_options
+from vfl.apps.cli.options.site import Where, members_of, site_options, watched
 from vfl.apps.cli.training.run import resumable, show, summary, unused
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def command(
         if not as_json:
             click.echo(str(planned), err=True)
     folder = output or unused(spec.name)
-    with resumable(folder):
+    with resumable(folder), watched(where, members_of(spec, where.federation), job=spec.name, quiet=as_json):
         tuned = tune(
             spec,
             data=data,
