@@ -102,7 +102,7 @@ WITHOUT_PRIVACY = 'train without privacy (privacy=None, or privacy = "none" in a
 """Remedy in messages about a guarantee that cannot be given."""
 
 
-def entry(option: str, column: str, value: str, plain: str) -> str:
+def entry(option: str, column: str, value: str = "(low, high)", plain: str = "[LOW, HIGH]") -> str:
     """Return the declaration of a column as Python and as a job file would spell it; `plain` is the value in a job file."""
     key = column if re.fullmatch(r"[A-Za-z0-9_-]+", column) else json.dumps(column, ensure_ascii=False)
     return f"{option}={{{column!r}: {value}}}, or {key} = {plain} under [{option}] of a job file"
@@ -111,8 +111,7 @@ def entry(option: str, column: str, value: str, plain: str) -> str:
 def no_bounds(column: str, *others: str) -> str:
     """Return a clause that columns have no bounds, with the declaration of the first and the names of up to ten others."""
     also = f", nor for {', '.join(map(repr, others[:10]))}" + ", …" * bool(others[10:]) if others else ""
-    declared = entry("bounds", column, "(low, high)", "[LOW, HIGH]")
-    return f"no bounds for column {column!r}{also}: declare {declared}, or vfl.Categorical for text"
+    return f"no bounds for column {column!r}{also}: declare {entry('bounds', column)}, or vfl.Categorical for text"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

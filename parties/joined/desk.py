@@ -366,10 +366,9 @@ class Desk:
     def _source(self, name: str) -> Any:
         if name not in self._sources:
             called = f"named {name!r}{nearest(name, self._sources)}" if name else "for it"
-            raise SpecificationError(
-                f"party {self.party!r} was started without a source {called}: add it with vfl join --data "
-                + ("NAME=FILE" if name else "FILE")
-            )
+            given = "NAME=FILE" if name else "FILE"
+            why = f"party {self.party!r} was started without a source {called}: add it with vfl join --data {given}"
+            raise SpecificationError(why)
         return self._sources[name]
 
     def _released(self, work: Work) -> None:

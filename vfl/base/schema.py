@@ -160,8 +160,7 @@ class Schema:
                 if isinstance(found, Crossed):
                     raise SpecificationError(f"pair {column!r}: its products have no finite range: narrow the bounds")
                 raise SpecificationError(
-                    f"no bounds for column {column!r}, of kind {found.kind}: declare "
-                    + entry("bounds", column, "(low, high)", "[LOW, HIGH]")
+                    f"no bounds for column {column!r}, of kind {found.kind}: declare {entry('bounds', column)}"
                 )
         return whole
 

@@ -224,7 +224,7 @@ class Job:
         column = self.partition.label_column
         if not math.isfinite(loss.curvature) and self.schema.unbounded([column]):
             raise SpecificationError(
-                f"the curvature of {loss.name} loss grows with the largest label: declare {_bounds(column)}"
+                f"the curvature of {loss.name} loss grows with the largest label: declare {entry('bounds', column)}"
             )
         if not self.schema.unbounded([column]) and not self.schema[column].limits[1] > 0.0:
             raise SpecificationError(f"{loss.name} loss is for amounts above 0: correct the bounds of {column!r}")
@@ -236,7 +236,9 @@ class Job:
             return
         low, high = self.schema[exposure].limits
         if not (low > 0.0 and math.isfinite(high)):
-            raise SpecificationError(f"exposure {exposure!r} needs public limits, above 0: declare {_bounds(exposure)}")
+            raise SpecificationError(
+                f"exposure {exposure!r} needs public limits, above 0: declare {entry('bounds', exposure)}"
+            )
         if loss.power is None:
             raise SpecificationError(
                 f"exposure is an offset of log(mean), and {loss.name} loss models no mean by its logarithm: use poisson, "
@@ -250,7 +252,9 @@ class Job:
             return
         low, high = self.schema[weight].limits
         if not (low >= 0.0 and 0.0 < high < math.inf):
-            raise SpecificationError(f"weight {weight!r} needs public limits, from 0 on: declare {_bounds(weight)}")
+            raise SpecificationError(
+                f"weight {weight!r} needs public limits, from 0 on: declare {entry('bounds', weight)}"
+            )
         if not self.solver.weighs:
             raise SpecificationError(
                 f"{self.solver.name} does not support weights: use SkGD, CD or GD, or leave weight out"
@@ -781,10 +785,6 @@ class Job:
     @property
     def _identity(self) -> tuple[str, ...]:
         return (self.digest, *(getattr(self, option) for option in APART))
-
-
-def _bounds(column: str) -> str:
-    return entry("bounds", column, "(low, high)", "[LOW, HIGH]")
 
 
 def require_job(value: Any) -> None:

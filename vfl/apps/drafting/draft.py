@@ -12,7 +12,6 @@ the listed declarations are publicly known. The draft shows cells: only the owne
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import tomllib
@@ -53,6 +52,7 @@ FEWEST = 3
 FAR = 100
 """Smallest factor between the largest cell and the median of a far tail. Bounds so much too wide hide a column in noise."""
 NAME = 'name = "draft"'
+NUMBER = re.compile(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*")
 OVERLAP = "found by overlap, check it"
 _DAY = "([0-9]{1,2}|[0-9]{4}|[A-Za-z]{3,9})"
 FORMS = {
@@ -554,8 +554,7 @@ def _declarations(
         line = _marked(_key(c), Question("bounds", c, range_of(found)), ask)
         middles[c] = _middle(line)
         lines += [*_comments(c, found), line]
-    for c, found in beside.items():
-        lines.append(_marked(_key(c), Question("bounds", c, range_of(found)), ask))
+    lines += [_marked(_key(c), Question("bounds", c, range_of(found)), ask) for c, found in beside.items()]
     gaps = [column for column, found in numeric.items() if found.missing]
     if gaps:
         lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
@@ -607,7 +606,7 @@ def _hints(column: str, local: str, party: str, found: ColumnSummary) -> list[st
     form = next((form for form in FORMS if values and all(re.search(FORMS[form][0], value) for value in values)), None)
     if form is not None:
         return [f"# column {_text(column)} holds texts that look like {form}: {FORMS[form][1]}, then draft again"]
-    texts = [value for value in values if not _is_number(value)]
+    texts = [value for value in values if not NUMBER.fullmatch(value)]
     numbers = len(values) - len(texts)
     if not 0 < len(texts) <= FEWEST or numbers <= 2 * len(texts):
         return []
@@ -615,13 +614,6 @@ def _hints(column: str, local: str, party: str, found: ColumnSummary) -> list[st
     return [
         f"# most cells are numbers. If {', '.join(map(_text, texts))} marks a missing cell, draft again with: {named}"
     ]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _middle(line: str) -> str:

@@ -231,8 +231,7 @@ def _epsilon(certificate: Certificate) -> str:
         if spent > certificate.epsilon * (1.0 + tolerance):
             raise _Mismatch(f"the charges (ε = {spent!r}) exceed the reservation")
         return f"{found:.6g} at δ = {certificate.delta:.3g}, recomputed from all planned releases, made or not"
-    plural = "" if counted == 1 else "s"
-    return f"{found:.6g} at δ = {certificate.delta:.3g}, recomputed from the {counted} release{plural} charged"
+    return f"{found:.6g} at δ = {certificate.delta:.3g}, recomputed from the {counted} release{'s' * (counted != 1)} charged"
 
 
 def recomputed(accounting: str, events: Events, delta: float) -> float:

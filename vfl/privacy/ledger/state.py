@@ -41,9 +41,8 @@ class Revision:
     delta: float
 
     def __str__(self) -> str:
-        plural = "" if self.releases == 1 else "s"
         return (
-            f"the cap of data set {self.dataset!r} was changed after {self.releases} release{plural} "
+            f"the cap of data set {self.dataset!r} was changed after {self.releases} release{'s' * (self.releases != 1)} "
             f"(entry {self.seq}), from ε = {self.epsilon_before:.6g} at δ = {self.delta_before:.3g} to "
             f"ε = {self.epsilon:.6g} at δ = {self.delta:.3g}: the earlier cap no longer limits what all trainings on it "
             "release together"

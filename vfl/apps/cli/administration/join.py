@@ -321,9 +321,8 @@ def _short(text: str) -> str:
 
 
 def _cost(releases: int, epsilon: float | None) -> str:
-    return f"{releases} noised sum{'' if releases == 1 else 's'}" + (
-        f", ε = {epsilon:.4g}" if epsilon is not None else ""
-    )
+    said = f"{releases} noised sum{'s' * (releases != 1)}"
+    return said if epsilon is None else f"{said}, ε = {epsilon:.4g}"
 
 
 @click.command("serve")
