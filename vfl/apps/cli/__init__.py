@@ -80,7 +80,8 @@ OPTIONS = {
     "--log": "the environment variable VFL_LOG, for commands of a federation",
     "--signing-key": "the environment variable VFL_KEY",
     "--index": "the environment variable VFL_INDEX",
-    "--cores": "--set alignment.cores=N in a job; vfl join takes all cores that its process may use",
+    "--cores": "--set alignment.cores=N",
+    "join --cores": "a limit of the process, such as taskset: vfl join takes all cores that it may use",
     "--follow": "ray job logs ID --follow",
     "--part": "PARTY=FILE in the place of RUN",
     "--open": "the printed address",
@@ -99,7 +100,9 @@ OPTIONS = {
     "--address": "--at",
     "--federation": "--at",
     "--identity": "the environment variable VFL_IDENTITY",
-    "--key": "--signer, or the environment variable VFL_KEY for the key that signs",
+    "--key": "the environment variable VFL_KEY",
+    "verify --key": "--signer",
+    "report --key": "--signer",
     "--threshold": "--drift",
     "--nodes": "--explain",
     "--allow-network-file-system": "--set ledger.allow_network_file_system=true",
@@ -170,11 +173,14 @@ def _explained(error: click.NoSuchOption) -> click.UsageError:
     """Return the error for an unknown option. The error names the option that took its place, or the job's value."""
     from vfl.job.file import homes_of
 
-    name, words = error.option_name, (error.ctx.command_path.split()[1:] if error.ctx else ())
-    if now := next((OPTIONS[key] for key in (*(f"{word} {name}" for word in words), name) if key in OPTIONS), None):
+    if error.ctx is None:
+        return error
+    name, words = error.option_name, error.ctx.command_path.split()[1:]
+    taken = {option for parameter in error.ctx.command.params for option in parameter.opts}
+    now = next((OPTIONS[key] for key in (*(f"{word} {name}" for word in words), name) if key in OPTIONS), "")
+    if now and (not now.startswith("--") or now.split()[0] in taken):
         return click.UsageError(f"No such option {name!r}: it is {now}", error.ctx)
-    takes = error.ctx is not None and any("--set" in parameter.opts for parameter in error.ctx.command.params)
-    homes = homes_of(name.lstrip("-").replace("-", "_")) if takes else []
+    homes = homes_of(name.lstrip("-").replace("-", "_")) if "--set" in taken else []
     if not homes:
         return error
     return click.UsageError(f"No such option {name!r}: a value of the job is given as --set {homes[0]}=...", error.ctx)
