@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from coordinator.states.margins import Margins, Place, StateLost
+from coordinator.states.predictors import Place, Predictors, StateLost
 from vfl.errors import PartyLost
 from vfl.network.shards import Each, cut
 from vfl.network.shards.lending import no_room
@@ -21,7 +21,7 @@ from vfl.queries import Need, Records
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from coordinator.states.margins import Saved
+    from coordinator.states.predictors import Saved
     from vfl.base.holdout import Split, Subsample
     from vfl.base.problem import Targets
     from vfl.base.types import Integers, Vector
@@ -33,17 +33,17 @@ PAUSE_SECONDS = 0.2
 """Seconds between two requests to a shard that is being restarted."""
 
 
-class ShardMargins:
+class ShardPredictors:
     """Margins of one shard. The shard itself keeps the state from before a query, so the coordinator never holds this state.
 
     Methods that change the state have an argument `mark`. If it is True, they first save the current state for `undo`.
     """
 
-    _loaded: Margins | None = None
+    _loaded: Predictors | None = None
     _before: Saved | None = None
 
     @property
-    def _margins(self) -> Margins:
+    def _margins(self) -> Predictors:
         if self._loaded is None:
             raise StateLost("a shard of the margins was restarted")
         return self._loaded
@@ -56,18 +56,18 @@ class ShardMargins:
         place: Place,
         targets: Targets | None = None,
     ) -> None:
-        """Load labels of the shard's records, (n,), including held-out records. Other arguments : as for `Margins`."""
+        """Load labels of the shard's records, (n,), including held-out records. Other arguments : as for `Predictors`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
         self._before = None
-        self._loaded = Margins(self._read(labels), held_out, place, targets, self._share, self._room)
+        self._loaded = Predictors(self._read(labels), held_out, place, targets, self._share, self._room)
 
     def _share(self, name: str, vector: Vector) -> Vector:
-        """Return the copy of a vector to keep; see `Margins`."""
+        """Return the copy of a vector to keep; see `Predictors`."""
         del name
         return vector
 
     def _room(self, size: int) -> Vector | None:
-        """Return memory for the next margins; see `Margins`."""
+        """Return memory for the next margins; see `Predictors`."""
         return no_room(size)
 
     def _read(self, vector: Any, party: str = "", *, kept: bool = True) -> Vector:
@@ -103,7 +103,7 @@ class ShardMargins:
     def take(
         self, target: str, mark: bool, visit: float | Literal[False] | None, parties: Sequence[str], *vectors: Any
     ) -> Records | None:
-        """Apply the parties' vectors, in order, to the margins; see `Margins.absorb`.
+        """Apply the parties' vectors, in order, to the margins; see `Predictors.absorb`.
 
         visit : for a query of a sweep, its record cap, or None without a cap; the records for the next visit are then returned.
             False for any other query; None is then returned.
@@ -125,8 +125,8 @@ class ShardMargins:
         margins.restore(self._before)
 
 
-class MarginShards:
-    """Margins of all records, kept in one `ShardMargins` per shard, with the methods of `Margins`.
+class PredictorShards:
+    """Margins of all records, kept in one `ShardPredictors` per shard, with the methods of `Predictors`.
 
     loaded : function that is called when all shards have loaded, also after one of them was restarted.
     """
@@ -267,7 +267,7 @@ def _visit_of(query: Query) -> float | Literal[False] | None:
     return None if query.capped is None else query.capped.cap
 
 
-def whole(labels: Any, split: Split | Subsample | None, n_records: int, targets: Targets | None = None) -> Margins:
+def whole(labels: Any, split: Split | Subsample | None, n_records: int, targets: Targets | None = None) -> Predictors:
     """Return margins of all records, held in this process."""
     held_out = None if split is None else split.held_out(n_records)
-    return Margins(labels, held_out, targets=targets)
+    return Predictors(labels, held_out, targets=targets)

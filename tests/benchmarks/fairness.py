@@ -143,8 +143,8 @@ def place_of(name, case, whole, group, values, epsilon, strength, n, models, rng
     ((event, _),) = plan.solver.releases(plan.problem)
     d = plan.solver.radius(plan.problem, OF_DISTANCE)
     wide = textbook_distance(plan.problem, epsilon, plan.problem.delta, ERROR)
-    (inquiry,) = (i for i in plan.inquiries if i.name == "fairness")
-    ((released, _),) = inquiry.releases()
+    (evaluation,) = (i for i in plan.evaluations if i.name == "fairness")
+    ((released, _),) = evaluation.releases()
     held, labels, groups = X[apart], y[apart], codes[apart].astype(float)
     squares = (held**2).sum(axis=1)
 

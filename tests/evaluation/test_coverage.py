@@ -19,7 +19,7 @@ from vfl.base.losses import loss_of, unit_deviance
 from vfl.measures.classes import HeldOutClasses
 from vfl.measures.confusion import points
 from vfl.measures.estimates import ALL
-from vfl.measures.inquiries import HeldOut
+from vfl.measures.evaluations import HeldOut
 from vfl.measures.score import Score
 from vfl.planning import problem_of
 from vfl.privacy.gaussian_dp import mu_of
@@ -63,7 +63,7 @@ class Population:
         partition = vfl.FeaturePartition({"p": ["a", "b", "c"]}, label=("p", "y"))
         return problem_of(vfl.Job(partition=partition, loss=self.loss, bounds=bounds, classes=classes, privacy=None), n)
 
-    def inquiries(self, n: int, mu: float | None):
+    def evaluations(self, n: int, mu: float | None):
         kind = HeldOutClasses if self.classes else HeldOut
         yield kind(self.problem(n), vfl.Evaluation(**(self.decisions or {})), n, mu)
         if mu is not None:
@@ -156,9 +156,9 @@ POPULATIONS = {
 }
 
 
-def measured(inquiry, v: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Findings:
-    """Return the findings of one run on these records, with the noise that the inquiry's events charge."""
-    schedule = inquiry.schedule(W if not inquiry.problem.layout.classes else np.tile(W, 3))
+def measured(evaluation, v: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Findings:
+    """Return the findings of one run on these records, with the noise that the evaluation's events charge."""
+    schedule = evaluation.schedule(W if not evaluation.problem.layout.classes else np.tile(W, 3))
     query, sums = next(schedule), ()
     while True:
         try:
@@ -181,7 +181,7 @@ def many(name: str) -> tuple[np.ndarray, np.ndarray]:
 def truth(name: str, measure: str, cap: float | None) -> float | None:
     """Return a measure of the population by its definition, with the cap that the estimate states; None for other measures."""
     population, (v, y) = POPULATIONS[name], many(name)
-    loss, whole = loss_of(population.loss), next(population.inquiries(len(y), 1.0))
+    loss, whole = loss_of(population.loss), next(population.evaluations(len(y), 1.0))
     if measure == "loss":
         return float(np.minimum(loss.value(v, y), whole.loss_cap() if cap is None else cap).mean())
     if population.classes:
@@ -259,20 +259,20 @@ def coverage(name: str, n: int, epsilon: float, runs: int = RUNS) -> dict[str, t
     """Return {measure: (share of the shown intervals that hold, share of runs that show it, median width)}."""
     population = POPULATIONS[name]
     rng = np.random.default_rng([n, round(10 * epsilon), list(POPULATIONS).index(name)])
-    inquiries = list(population.inquiries(n, mu_of(epsilon, 1e-6)))
+    evaluations = list(population.evaluations(n, mu_of(epsilon, 1e-6)))
     held: dict[str, list[tuple[bool, float]]] = {}
     for _ in range(runs):
         v, y = population.draw(rng, n)
-        for inquiry in inquiries:
-            findings = measured(inquiry, v, y, rng)
+        for evaluation in evaluations:
+            findings = measured(evaluation, v, y, rng)
             rows = [(measure, e, truth(name, measure, e.cap)) for measure, e in findings.measures.items()]
             rows = [row for row in rows if row[2] is not None]
-            assert isinstance(inquiry, Score) or all(in_range(*item) for item in findings.measures.items())
+            assert isinstance(evaluation, Score) or all(in_range(*item) for item in findings.measures.items())
             if population.label is None and population.decisions is not None:
                 rows = [row for row in rows if row[0] in ("loss", "auc")] + list(of_decisions(name, findings, n))
             for measure, e, value in rows:
                 low, high = e.interval
-                key = f"score {measure}" if isinstance(inquiry, Score) else measure
+                key = f"score {measure}" if isinstance(evaluation, Score) else measure
                 for own in (key,) if e.too_noisy else (key, f"{key}{TOLD}"):
                     held.setdefault(own, []).append((low <= value <= high, high - low))
     return {

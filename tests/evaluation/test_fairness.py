@@ -272,7 +272,7 @@ class TestCharged:
     def test_a_distance_that_is_public_or_impossible_is_not_released(self) -> None:
         def released(spec: vfl.Job) -> int:
             plan = make_plan(spec, N)
-            return sum(len(i.releases()) for i in plan.inquiries if isinstance(i, Distance))
+            return sum(len(i.releases()) for i in plan.evaluations if isinstance(i, Distance))
 
         assert released(job()) == 1
         assert released(job(solver=vfl.solvers.OutputPerturbation())) == 0
@@ -417,14 +417,14 @@ class TestBounded:
     def test_every_solver_fits_its_budget_with_a_distance(self, name: str) -> None:
         plan = make_plan(job(solver=SOLVERS[name](), epsilon=1.0), N)
         assert 0.99 < plan.epsilon <= 1.0 + 1e-9
-        assert [inquiry.name for inquiry in plan.inquiries] == ["held out", "distance", "fairness"]
+        assert [evaluation.name for evaluation in plan.evaluations] == ["held out", "distance", "fairness"]
 
     def test_the_plan_expects_the_error(self) -> None:
         spec = job(epsilon=1.0, intercept=True)
-        inquiry = next(i for i in make_plan(spec, N).inquiries if isinstance(i, GroupFairness))
-        assert f"error of a gap about {inquiry.guessed(2):.2g}" in str(make_plan(spec, N))
+        evaluation = next(i for i in make_plan(spec, N).evaluations if isinstance(i, GroupFairness))
+        assert f"error of a gap about {evaluation.guessed(2):.2g}" in str(make_plan(spec, N))
         found = train(spec).findings["fairness"].measures
-        assert 0.3 < np.mean([e.error for e in found.values()]) / inquiry.guessed(2) < 1.5
+        assert 0.3 < np.mean([e.error for e in found.values()]) / evaluation.guessed(2) < 1.5
 
 
 class Losing(InProcessTransport):
@@ -495,8 +495,8 @@ class TestThresholds:
 
     def test_one_release_pays_for_choice_and_measure(self) -> None:
         plan = make_plan(self.spec(), N)
-        (inquiry,) = (i for i in plan.inquiries if isinstance(i, GroupFairness))
-        ((event, count),) = inquiry.releases()
+        (evaluation,) = (i for i in plan.evaluations if isinstance(i, GroupFairness))
+        ((event, count),) = evaluation.releases()
         assert count == 1
         assert event.sensitivity == pytest.approx(math.sqrt(2.0))  # type: ignore[attr-defined]
         with pytest.warns(vfl.PrivacyWarning, match="thresholds per group"):

@@ -67,9 +67,9 @@ def test_the_cap_of_deviances_is_declared_or_follows_from_the_bounds(given, cap)
         bounds={"x": (-1, 1), "y": (0.0, 20.0)},
         evaluation=vfl.Evaluation(score="deviance", deviance_cap=given),
     )
-    (inquiry,) = plan(counts, 1000).inquiries
-    assert "noise of the deviance" in inquiry.explain()
-    assert f"; clamped at {cap:g}" in inquiry.explain()
+    (evaluation,) = plan(counts, 1000).evaluations
+    assert "noise of the deviance" in evaluation.explain()
+    assert f"; clamped at {cap:g}" in evaluation.explain()
 
 
 def job(**changes):

@@ -29,7 +29,17 @@ from vfl.crypto.psi import new_salt
 from vfl.errors import ConsentRefused, DataError, FederationError, OutputError, SpecificationError, VflError
 from vfl.measures import Findings
 from vfl.measures.estimates import ALL, margin_of
-from vfl.network.messages import AddUp, Applied, Apply, BeginAligning, Conclude, Measure, Multiply, ReadIds, TakeMargins
+from vfl.network.messages import (
+    AddUp,
+    Applied,
+    Apply,
+    BeginAligning,
+    Conclude,
+    Measure,
+    Multiply,
+    ReadIds,
+    TakePredictors,
+)
 from vfl.network.shards import LocalGroup
 from vfl.queries.statistics import Outcomes
 
@@ -263,7 +273,7 @@ def test_a_party_counts_all_shards_before_margins_leave(result: Result, tmp_path
             own = alone(result, policy, shards=shards, measured=measured)
             with pytest.raises(ConsentRefused, match="left today") if allowed < N else nullcontext():
                 assert own.answer(Apply(), {}) == (Applied(N), {})
-                own.answer(TakeMargins("telco"), {"margins": np.zeros(N)})
+                own.answer(TakePredictors("telco"), {"margins": np.zeros(N)})
             made.append(own)
     for refused in made[2:]:
         with pytest.raises(FederationError, match=r"asked to (add|measure)"):

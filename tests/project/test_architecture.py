@@ -388,7 +388,11 @@ BREACHES = [
         "files import each other in a circle: vfl.job.a, vfl.job.b, vfl.job.c",
     ),
     (third_parties, {"vfl/base/a.py": "from numba import njit"}, "vfl.base.a:1"),
-    (third_parties, {"coordinator/states/margins.py": "def f():\n    import ray"}, "coordinator.states.margins:2"),
+    (
+        third_parties,
+        {"coordinator/states/predictors.py": "def f():\n    import ray"},
+        "coordinator.states.predictors:2",
+    ),
     (third_parties, {"parties/party.py": "import grpc"}, "parties.party:1"),
     (
         bookkeeping_in_parties,

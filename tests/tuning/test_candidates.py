@@ -55,8 +55,8 @@ def test_trials_release_one_score_and_have_noise_of_their_own():
     trials = tuning_of(seeded, CANDIDATES, score="accuracy").trials
     assert len({trial.privacy.noise.seed for trial in trials}) == 3
     assert {trial.evaluation.score for trial in trials} == {"accuracy"}
-    (inquiry,) = plan(trials[0], 400).inquiries
-    assert inquiry.name == "score"
+    (evaluation,) = plan(trials[0], 400).evaluations
+    assert evaluation.name == "score"
     assert sum(count for event, count in plan(trials[0], 400).releases if event.part == "held out") == 1
 
 
@@ -160,8 +160,8 @@ def test_regression_is_scored_by_its_clamped_squared_error():
     squared = job(loss="squared", bounds={"*": (-1.0, 1.0), "y": (0.0, 2.0)})
     tuning = tuning_of(squared, CANDIDATES)
     assert tuning.score == "mse"
-    (inquiry,) = plan(tuning.trials[0], 400).inquiries
-    assert "mse" in inquiry.explain()
+    (evaluation,) = plan(tuning.trials[0], 400).evaluations
+    assert "mse" in evaluation.explain()
     with pytest.raises(JobFileError, match="candidate 2"):
         tuning_of(squared, [{}, {"penalty": {"kind": "l3"}}])
     assert math.isfinite(tuning.epsilon)

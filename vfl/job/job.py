@@ -181,7 +181,7 @@ class Job:
             object.__setattr__(self, "classes", classes)
         self._check_intervals()
         self.scaling_of(self.partition.features)
-        self._check_inquiries(loss)
+        self._check_evaluations(loss)
         self._check_amounts(loss)
         self._check_exposure(loss)
         self._check_weight()
@@ -317,7 +317,7 @@ class Job:
         """True if standard errors come from disjoint subsamples."""
         return self.intervals == SUBSAMPLES and self.privacy is not None
 
-    def _check_inquiries(self, loss: Loss) -> None:
+    def _check_evaluations(self, loss: Loss) -> None:
         """Refuse evaluation measures that the job or its budget does not allow."""
         asked, privacy = self.evaluation or Evaluation(), self.privacy
         unused = "error_cap" if loss.classification else "loss_cap"
@@ -608,10 +608,10 @@ class Job:
     def targets(self) -> Targets:
         """Per-record vectors that the job has besides the labels (offsets, weights), and the form of its margins."""
         own = self.partition
-        return Targets(own.exposure is not None, own.weight is not None, self.n_margins, self.margins)
+        return Targets(own.exposure is not None, own.weight is not None, self.n_predictors, self.margins)
 
     @property
-    def n_margins(self) -> int:
+    def n_predictors(self) -> int:
         """Number of margins per record: K with multinomial loss, else 1."""
         return max(1, len(self.class_names))
 
@@ -625,7 +625,7 @@ class Job:
 
     def shape_of_margins(self, n_records: int) -> tuple[int, ...]:
         """Return the shape of predicted margins: (n,), or (n, K) with multinomial loss."""
-        return (n_records, self.n_margins) if self.multinomial else (n_records,)
+        return (n_records, self.n_predictors) if self.multinomial else (n_records,)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Measures of a trained model: on held-out records, of fairness, and standard errors of its coefficients.
 
-`inquiries` are releases after training and `estimates` the measures with intervals made of them; `inference` and `covariance`
-are post-processing of the run's own releases. Begin with `specification`, then `inquiries`.
+`evaluations` are releases after training and `estimates` the measures with intervals made of them; `inference` and `covariance`
+are post-processing of the run's own releases. Begin with `specification`, then `evaluations`.
 """
 
 from __future__ import annotations

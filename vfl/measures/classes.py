@@ -10,7 +10,7 @@ import numpy as np
 
 from vfl.base.holdout import Side
 from vfl.measures.confusion import mean_loss, of_outcomes
-from vfl.measures.inquiries import NOISED, PUBLIC, SHARES, UNNOISED, HeldOut, event_of, tally
+from vfl.measures.evaluations import NOISED, PUBLIC, SHARES, UNNOISED, HeldOut, event_of, tally
 from vfl.queries.statistics import GRID, CellsAndLoss, on_simplex, weight, wrong
 
 if TYPE_CHECKING:

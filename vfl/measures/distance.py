@@ -1,4 +1,4 @@
-"""Distance d between the released model and the model without noise, as an inquiry (a release after training).
+"""Distance d between the released model and the model without noise, as an evaluation (a release after training).
 
 Guarantee. The gradient of F at the released model is one Gaussian release on the training records. The release has the
 sensitivity Δ of `Clip(Λ, p)`, with a cap Λ that no record's gradient exceeds in norm. If d follows from public facts,
@@ -22,7 +22,7 @@ from vfl.base.holdout import Side
 from vfl.base.penalties import L2, ElasticNet
 from vfl.errors import BudgetExceeded, PartyLost
 from vfl.measures.estimates import Estimate, Findings
-from vfl.measures.inquiries import Inquiry
+from vfl.measures.evaluations import ReleasedEvaluation
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.queries import Backward, Forward, Weighting
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vfl.base.losses import Loss
     from vfl.base.problem import Problem
     from vfl.base.types import Kept, Vector
-    from vfl.measures.inquiries import Found
+    from vfl.measures.evaluations import Found
     from vfl.privacy.events import Gaussian
     from vfl.queries.protocol import Exchange
 
@@ -131,12 +131,12 @@ def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Distance(Inquiry):
+class Distance(ReleasedEvaluation):
     """Upper bound d, at probability 1 − ζ/2, on the distance from the released model to the minimiser of F in training.
 
     problem : problem of the training records; `why_none` must return '' for the problem.
     mu : budget of the noisy gradient; None computes the gradient without noise.
-    radius : d if d follows from public facts, as for output perturbation; with None, the inquiry releases a gradient.
+    radius : d if d follows from public facts, as for output perturbation; with None, the evaluation releases a gradient.
     """
 
     problem: Problem

@@ -1,4 +1,4 @@
-"""Fairness of the released model between groups of the held-out records, as an inquiry (a release after training).
+"""Fairness of the released model between groups of the held-out records, as an evaluation (a release after training).
 
 A notion of fairness compares rates r = A/B. B is a set of records, such as those with a positive label; A ⊆ B are the
 records in B that are counted, such as those predicted correctly. The gap of group g is
@@ -27,7 +27,17 @@ from vfl.errors import BudgetExceeded, PartyLost
 from vfl.measures import distance as distances
 from vfl.measures.distance import ERROR, OF_DISTANCE
 from vfl.measures.estimates import ALL, Estimate, Findings, share_error
-from vfl.measures.inquiries import NOISED, PUBLIC, UNNOISED, HeldOut, Inquiry, event_of, moved, spread_of, tally
+from vfl.measures.evaluations import (
+    NOISED,
+    PUBLIC,
+    UNNOISED,
+    HeldOut,
+    ReleasedEvaluation,
+    event_of,
+    moved,
+    spread_of,
+    tally,
+)
 from vfl.queries import Forward, Groups, RecordNorms
 from vfl.queries.statistics import GroupCells, GroupScores, strides
 
@@ -38,7 +48,7 @@ if TYPE_CHECKING:
 
     from vfl.base.problem import Problem
     from vfl.base.types import Integers, Vector
-    from vfl.measures.inquiries import Found
+    from vfl.measures.evaluations import Found
     from vfl.measures.specification import Fairness
     from vfl.privacy.events import Gaussian
     from vfl.queries.protocol import Exchange
@@ -299,7 +309,7 @@ class GroupColumn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupFairness(Inquiry):
+class GroupFairness(ReleasedEvaluation):
     """Gaps between groups of held-out records, with errors; on request, with bounds on the gaps of the model without noise.
 
     problem : problem of the training records. columns : the group columns. n_records : number of held-out records.
@@ -342,7 +352,7 @@ class GroupFairness(Inquiry):
     def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Query margins, groups and norms, which stay at the coordinator; then query the counts.
 
-        found : findings of earlier inquiries, including the distance and the threshold of the model.
+        found : findings of earlier evaluations, including the distance and the threshold of the model.
         """
         of_distance = (found or {}).get(distances.Distance.name)
         d = math.inf if self.bounded and not gone else None

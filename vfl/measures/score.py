@@ -10,7 +10,7 @@ import numpy as np
 from vfl.base.holdout import Side
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.measures.estimates import Findings, bounded_mean
-from vfl.measures.inquiries import NOISED, HeldOut, Inquiry, event_of, moved, tally
+from vfl.measures.evaluations import NOISED, HeldOut, ReleasedEvaluation, event_of, moved, tally
 from vfl.queries import Forward
 from vfl.queries.statistics import Lost, weight
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from vfl.base.problem import Problem
     from vfl.base.types import Vector
-    from vfl.measures.inquiries import Found
+    from vfl.measures.evaluations import Found
     from vfl.measures.specification import Evaluation
     from vfl.privacy.events import Gaussian
     from vfl.queries.protocol import Exchange
@@ -28,7 +28,7 @@ NAME = "score"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Score(Inquiry):
+class Score(ReleasedEvaluation):
     """One measure of the model on held-out records. The release is μ-GDP for each of them and uses no other records.
 
     Each record contributes t between 0 and 1, so the sum of all t has Δ = 1, and the noise of their mean is 1/(μn). For

@@ -9,7 +9,7 @@ from __future__ import annotations
 from vfl.planning.forecast import Forecast, forecast
 from vfl.planning.public_problem import layout_of, problem_of
 from vfl.planning.quality import Range
-from vfl.planning.run_plan import Plan, cheapest, check, inquiries_of, plan, warnings_of
+from vfl.planning.run_plan import Plan, cheapest, check, evaluations_of, plan, warnings_of
 
 __all__ = [
     "Forecast",
@@ -17,8 +17,8 @@ __all__ = [
     "Range",
     "cheapest",
     "check",
+    "evaluations_of",
     "forecast",
-    "inquiries_of",
     "layout_of",
     "plan",
     "problem_of",

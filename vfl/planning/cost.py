@@ -108,7 +108,7 @@ def memory_here() -> float:
 DOUBLE = 8
 PARTY_VECTORS = 6
 """Number of n-vectors that a party holds besides columns: labels, limits and bounds of residuals, margins and a copy, X_S Δ."""
-MARGIN_VECTORS = 6
+PREDICTOR_VECTORS = 6
 """Number of n-vectors that the coordinator holds: margins, labels, norms, limits, a reply, and the new margins."""
 STORE_VECTORS = 4
 """Number of n-vectors in the object store of a machine: labels, limits, margins and a reply."""
@@ -252,7 +252,7 @@ def cost_of(
         "releases": sizes.releases * machine.release_seconds,
     }
     if not apart:
-        memory = machine.worker_bytes + n * total * sizes.itemsize + (PARTY_VECTORS + MARGIN_VECTORS) * vector
+        memory = machine.worker_bytes + n * total * sizes.itemsize + (PARTY_VECTORS + PREDICTOR_VECTORS) * vector
         return Cost(transport, (NodeCost("this process", memory, 0.0, 0.0, sum(parts.values())),), parts, 0.0)
     nodes = []
     received, sent = sizes.received / shards, sizes.sent / shards
@@ -265,7 +265,7 @@ def cost_of(
         nodes.append(NodeCost(name, base + own + store, received / parties, sent / parties, computing, together))
     if together > 1:
         nodes.append(NodeCost("main actors", machine.worker_bytes, 0.0, 0.0, 0.0, parties + 1))
-    kept = machine.worker_bytes + (MARGIN_VECTORS + (0 if transport == FEDERATION else STORE_VECTORS)) * vector
+    kept = machine.worker_bytes + (PREDICTOR_VECTORS + (0 if transport == FEDERATION else STORE_VECTORS)) * vector
     named = "coordinator" if shards == 1 else f"coordinator, each of {shards} shards"
     nodes.append(NodeCost(named, kept, sent + vector, received, parts["margins"], together))
     alone = machine.start_seconds + machine.worker_seconds * math.ceil(started / machine.cores)

@@ -24,8 +24,8 @@ from vfl.job.start import total_of
 from vfl.measures import distance as distances
 from vfl.measures.classes import HeldOutClasses
 from vfl.measures.distance import Distance
+from vfl.measures.evaluations import ClassBalance, Diagnosis, HeldOut
 from vfl.measures.fairness import GroupColumn, GroupFairness
-from vfl.measures.inquiries import ClassBalance, Diagnosis, HeldOut
 from vfl.measures.score import Score
 from vfl.planning.cost import HEAD, JOINING, PER_COORDINATE, RAY, Link, Machine, Sizes, Transfer, cost_of
 from vfl.planning.forecast import forecast
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from vfl.base.types import Vector
     from vfl.job import Job
     from vfl.measures.estimates import Findings
-    from vfl.measures.inquiries import Inquiry
+    from vfl.measures.evaluations import ReleasedEvaluation
     from vfl.planning.forecast import Forecast
     from vfl.privacy.events import Event
     from vfl.queries import Query
@@ -187,11 +187,11 @@ def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int
     return math.sqrt(2.0 * rho_of(epsilon, delta)) * (1.0 - 1e-12)
 
 
-def inquiries_of(
+def evaluations_of(
     job: Job, problem: Problem, n_records: int, solver: Solver, trained: tuple[tuple[Event, int], ...]
-) -> tuple[Inquiry, ...]:
-    """Return the inquiries (releases planned after training), in order. trained : releases of the resolved solver."""
-    asked: list[Inquiry] = []
+) -> tuple[ReleasedEvaluation, ...]:
+    """Return the evaluations (releases planned after training), in order. trained : releases of the resolved solver."""
+    asked: list[ReleasedEvaluation] = []
     privacy, delta = job.privacy, problem.delta
     if job.evaluation is not None and job.evaluation.holdout is not None:
         mu = None
@@ -215,8 +215,10 @@ def inquiries_of(
     return tuple(asked)
 
 
-def _comparisons(job: Job, problem: Problem, solver: Solver, n_records: int, mu: float | None) -> list[Inquiry]:
-    """Return the inquiries on fairness: the distance to the noise-free model for a bound, if possible; then the counts."""
+def _comparisons(
+    job: Job, problem: Problem, solver: Solver, n_records: int, mu: float | None
+) -> list[ReleasedEvaluation]:
+    """Return the evaluations on fairness: the distance to the noise-free model for a bound, if possible; then the counts."""
     spec, partition, asked = job.fairness, job.partition, []
     if spec is None:
         return []
@@ -250,7 +252,7 @@ def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]
 
 
 class ScheduleResult(NamedTuple):
-    """Result of a plan's schedule: model w (p,), {inquiry: findings}, {column: knots}, and w of each subsample."""
+    """Result of a plan's schedule: model w (p,), {evaluation: findings}, {column: knots}, and w of each subsample."""
 
     w: Vector
     findings: Mapping[str, Findings]
@@ -287,7 +289,7 @@ class Plan:
 
     problem : public problem of the training records. n_records : n, held-out records included.
     releases : all charges of the run, as (event, count); () without privacy.
-    inquiries : releases planned after training, such as measures.
+    evaluations : releases planned after training, such as measures.
     split : name of the public split of the records; None without a hold-out.
     sharing : roles, bits and traffic of a run on shares; None for other runs.
     knots : first release of the run, which chooses knots of curves; None if all knots are declared.
@@ -301,7 +303,7 @@ class Plan:
     solver: Solver
     releases: tuple[tuple[Event, int], ...]
     n_records: int
-    inquiries: tuple[Inquiry, ...] = ()
+    evaluations: tuple[ReleasedEvaluation, ...] = ()
     split: str | None = None
     sharing: Sharing | GramSharing | None = None
     knots: Knots | None = None
@@ -325,7 +327,7 @@ class Plan:
         return self.problem.subsamples
 
     def schedule(self) -> Generator[Query, Released, ScheduleResult]:
-        """Choose the knots, train, then run the inquiries. With subsamples, w is the mean of the models."""
+        """Choose the knots, train, then run the evaluations. With subsamples, w is the mean of the models."""
         if self.subsamples is not None:
             fits: list[Vector] = []
             for k in range(self.n_fits):
@@ -336,8 +338,8 @@ class Plan:
         placed = None if self.knots is None else (yield from self._place(self.knots, gone))
         w = yield from _noting(self.solver.schedule(self.problem), gone, placed)
         found: dict[str, Findings] = {}
-        for inquiry in self.inquiries:
-            found[inquiry.name] = yield from _noting(inquiry.schedule(w, found, frozenset(gone)), gone, placed)
+        for evaluation in self.evaluations:
+            found[evaluation.name] = yield from _noting(evaluation.schedule(w, found, frozenset(gone)), gone, placed)
         return ScheduleResult(w, found, {} if self.knots is None or placed is None else self.knots.by_column(placed))
 
     def _place(self, knots: Knots, gone: set[str]) -> Generator[Query, Released, Placed]:
@@ -378,7 +380,7 @@ class Plan:
     def round_trips(self) -> int:
         """Number of messages whose answers the coordinator awaits. Counting may iterate over all steps of the solver."""
         fits = self.n_fits * self.solver.round_trips(self.problem)
-        return self.n_before + fits + sum(inquiry.queries for inquiry in self.inquiries)
+        return self.n_before + fits + sum(evaluation.queries for evaluation in self.evaluations)
 
     @property
     def n_bytes(self) -> int:
@@ -395,11 +397,11 @@ class Plan:
         if self.sharing is not None:
             return self.sharing.n_bytes - self.sharing.n_bytes // 2, self.sharing.n_bytes // 2
         n, moved = self.problem.n_records * self.n_fits, self.vectors
-        held_out = sum(inquiry.side is Side.HELD_OUT for inquiry in self.inquiries) * len(self.problem.layout.whole())
-        saved = n * moved.swept * (8 - np.dtype(self.job.margins).itemsize) * self.job.n_margins
-        received = self.job.n_margins * moved.out + moved.limits + moved.labels * (1 + self.job.targets.weights)
+        held_out = sum(own.side is Side.HELD_OUT for own in self.evaluations) * len(self.problem.layout.whole())
+        saved = n * moved.swept * (8 - np.dtype(self.job.margins).itemsize) * self.job.n_predictors
+        received = self.job.n_predictors * moved.out + moved.limits + moved.labels * (1 + self.job.targets.weights)
         margins = n * moved.back + (self.n_records - n) * held_out
-        return 8 * n * received - saved, 8 * (self.job.n_margins * margins + n * moved.norms) - saved
+        return 8 * n * received - saved, 8 * (self.job.n_predictors * margins + n * moved.norms) - saved
 
     @cached_property
     def vectors(self) -> Vectors:
@@ -464,14 +466,14 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
     given = bounding(job.solver) if bounds_fairness(job, problem) else job.solver
     solver = given.resolve(problem) if job.secure is None else on_shares.resolved(given, problem)
     trained = solver.releases(problem)
-    inquiries = inquiries_of(job, problem, n_records, solver, trained)
+    evaluations = evaluations_of(job, problem, n_records, solver, trained)
     name = None if job.split is None else job.split.name
     knots = knots_of(job, problem)
     asked: list[tuple[tuple[Event, int], Side]] = []
     if knots is not None and knots.event is not None:
         asked.append(((knots.event, 1), Side.TRAINING))
     asked += [(release, Side.TRAINING) for release in trained]
-    asked += [(release, inquiry.side) for inquiry in inquiries for release in inquiry.releases()]
+    asked += [(release, evaluation.side) for evaluation in evaluations for release in evaluation.releases()]
     subsamples = job.subsamples(n_records)
     if subsamples is not None:
         name = subsamples.name
@@ -480,7 +482,7 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
         parts = [(event, count, side.value) for (event, count), side in asked]
     releases = tuple((on_part(event, name, part), count) for event, count, part in parts)
     sharing = sharing_of(job, problem, solver, trained)
-    planned = Plan(job, problem, solver, releases, n_records, inquiries, name, sharing, knots, over, subsamples)
+    planned = Plan(job, problem, solver, releases, n_records, evaluations, name, sharing, knots, over, subsamples)
     if problem.besides and planned.epsilon > job.privacy.epsilon * (1.0 + 1e-9):  # type: ignore[union-attr]
         raise PrivacyError(
             f"the accounting of {solver.name} leaves no room for releases besides its own: declare knots, leave class_balance "
@@ -529,7 +531,7 @@ def sizes_of(plan: Plan) -> Sizes:
     # A pass charged as one release still draws noise for each of its blocks.
     releases = max(sum(count for _, count in counted), updates if problem.private else 0)
     received, sent = plan.traffic
-    pairs = plan.job.n_margins * (plan.vectors.out + plan.vectors.back) / 2
+    pairs = plan.job.n_predictors * (plan.vectors.out + plan.vectors.back) / 2
     return Sizes(
         n_records=plan.n_records,
         widths=widths,
@@ -729,7 +731,7 @@ def _flags(plan: Plan) -> Lines:
 
 
 def _asks(plan: Plan) -> Lines:
-    return tuple(("asks", f"{inquiry.name}: {inquiry.explain()}") for inquiry in plan.inquiries)
+    return tuple(("asks", f"{evaluation.name}: {evaluation.explain()}") for evaluation in plan.evaluations)
 
 
 def _sparse(plan: Plan) -> Lines:

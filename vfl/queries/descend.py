@@ -61,10 +61,10 @@ class Step:
 
         delta : (s,) the block's update; with K margins (s·K,): K entries for the first column, then for the next column.
         """
-        n_margins: int = getattr(self.rule, "classes", 1)
-        if n_margins == 1:
+        n_predictors: int = getattr(self.rule, "classes", 1)
+        if n_predictors == 1:
             return -float(self.centre @ delta)
-        return -(self.centre * delta).reshape(-1, n_margins).sum(axis=0)
+        return -(self.centre * delta).reshape(-1, n_predictors).sum(axis=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,9 +183,9 @@ class Descend(Weighted):
             raise self._needs_margins()
         return {}
 
-    def answer_width(self, n_margins: int) -> int:
+    def answer_width(self, n_predictors: int) -> int:
         """Return the number of margins per record."""
-        return n_margins
+        return n_predictors
 
     def addresses(self, party: str, n_coordinates: int, n_columns: int) -> bool:
         """Return True if the start is of the party's coordinates, and earlier releases have the lengths of the steps."""
@@ -298,7 +298,7 @@ class Sweeping:
     def _next_sum(self, step: Step, X: Any, delta: Vector, shift: Any) -> Sums:
         """Add (pending columns)·Δ and the shift to the margins, in place; return the clipped sum over X at the new margins.
 
-        If records have weights, r is capped before it is weighed, as in `Margins.records`; the kernels of K classes do the
+        If records have weights, r is capped before it is weighed, as in `Predictors.records`; the kernels of K classes do the
         same.
         """
         kernels, threads, weighting = self._rows.kernels, self._rows.threads, self._query.weighting
@@ -326,7 +326,7 @@ class Sweeping:
         return sums
 
     def leave(self, delta: Vector, shift: Any, room: Room) -> Vector:
-        """Add X_S Δ + shift of the last step, and return the change of the margins, (n,), for `Margins` only.
+        """Add X_S Δ + shift of the last step, and return the change of the margins, (n,), for `Predictors` only.
 
         The change has the type of the margins with which the visit began.
 

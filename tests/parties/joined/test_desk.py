@@ -48,9 +48,9 @@ from vfl.network.messages import (
     ReadIds,
     Score,
     SendLabels,
-    SendMargins,
+    SendPredictors,
     SendSet,
-    TakeMargins,
+    TakePredictors,
     TakeSalt,
 )
 from vfl.planning import plan as make_plan
@@ -442,8 +442,8 @@ class TestOrder:
             SendSet("bank", ""),
             Conclude(),
             AddUp(),
-            SendMargins("telco"),
-            TakeMargins("telco"),
+            SendPredictors("telco"),
+            TakePredictors("telco"),
             Notice(Phase.OPEN, "run1", "run run1"),
         ],
         ids=lambda message: type(message).__name__,
@@ -452,7 +452,9 @@ class TestOrder:
         assert "not agreed to any work" in counter.refused(message)
         assert counter.opened == 0
 
-    @pytest.mark.parametrize("message", [AddUp(), SendMargins("telco"), TakeMargins("telco"), SendSet("bank", "")])
+    @pytest.mark.parametrize(
+        "message", [AddUp(), SendPredictors("telco"), TakePredictors("telco"), SendSet("bank", "")]
+    )
     def test_calls_of_other_work_are_not_due(self, counter, message) -> None:
         counter.call(offer(job()))
         assert counter.refused(message)
@@ -601,8 +603,8 @@ TOLD: dict[Any, tuple[object, ...]] = {
         SendSet("bank", "telco"),
     ),
     predicting: (
-        SendMargins("telco"),
-        TakeMargins("telco"),
+        SendPredictors("telco"),
+        TakePredictors("telco"),
         Measure(LabelMean(0.0, 1.0)),
         Score((Asked("ab", "branch", "credit", 1),)),
         Keep(("ab",)),

@@ -94,7 +94,7 @@ class TunePlan:
                 "ledger",
                 f"a ledger counts the tuning run as a run of ε = {self.in_ledger:.4g}, whole, before the first trial",
             ),
-            ("score", self.plans[0].inquiries[0].explain()),
+            ("score", self.plans[0].evaluations[0].explain()),
             ("cost", f"all {m} are trained: about {sum(plan.seconds for plan in self.plans):.2g} s of rounds"),
         ]
         for number, (job, plan) in enumerate(zip(tuning.jobs, self.plans, strict=True), 1):

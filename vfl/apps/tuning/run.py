@@ -48,7 +48,7 @@ from vfl.launch.run.warnings import count_releases, warn_of_plan
 from vfl.launch.sources import of_environment
 from vfl.launch.train import kept_of, of_log
 from vfl.measures.estimates import Estimate, Findings
-from vfl.measures.inquiries import NOISED
+from vfl.measures.evaluations import NOISED
 from vfl.measures.score import NAME as SCORE
 from vfl.measures.score import lower_is_better, worst
 from vfl.planning import Plan
@@ -421,7 +421,7 @@ class _Tune:
         plan = make_plan(tuning.trials[winner], trial.n_records)
         score = Estimate(trial.score, trial.error) if math.isfinite(trial.score) else None
         measured = plan.n_records - plan.problem.n_records
-        note = f"{NOISED}{getattr(plan.inquiries[0], 'clamped', '')}"
+        note = f"{NOISED}{getattr(plan.evaluations[0], 'clamped', '')}"
         findings = {} if score is None else {SCORE: Findings({tuning.score: score}, measured, note)}
         w, coordinates = trial.w.copy(), plan.problem.layout.names
         certificate = certify_selection(

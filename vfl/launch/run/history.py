@@ -45,7 +45,7 @@ class History:
     chosen : {coordinate of w: how often a private selection chose the coordinate}.
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
         features. Given only for solvers whose queries carry the rule of the update.
-    findings : results of inquiries (releases after training), by name.
+    findings : results of evaluations (releases after training), by name.
     iterates : {party: the party's coordinates of w before each visit to it}, for solvers that visit parties.
     repeated : number of rounds that were repeated because a process or a party was lost between charge and log.
     left : {round: party that was left out from this round on}.

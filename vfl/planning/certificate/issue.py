@@ -246,7 +246,7 @@ def who_sees_what(plan: Plan, *, private: bool) -> dict[str, str]:
     job, trusted, said = plan.job, plan.job.secure is None, WHO_SEES_WHAT[plan.job.trust_name]
     if not private:
         said = said | (UNPROTECTED if trusted else dict.fromkeys(said, SIMULATED) | UNPROTECTED)
-    compared = next((inquiry for inquiry in plan.inquiries if isinstance(inquiry, GroupFairness)), None)
+    compared = next((evaluation for evaluation in plan.evaluations if isinstance(evaluation, GroupFairness)), None)
     shown = reveals(len(job.ids)) if job.ids else {}
     for also, sees in (
         (NORMS, trusted and plan.vectors.norms > 0),

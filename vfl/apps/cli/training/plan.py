@@ -215,7 +215,7 @@ def _to_dict(
         else None,
         "forecast": expected.to_dict(),
         "objective": problem.describe(),
-        "asks": {inquiry.name: inquiry.explain() for inquiry in planned.inquiries},
+        "asks": {evaluation.name: evaluation.explain() for evaluation in planned.evaluations},
         "choices": list(planned.solver.explain(problem)),
     }
 

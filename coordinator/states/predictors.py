@@ -45,12 +45,12 @@ def _own(name: str, vector: Vector) -> Vector:
     return vector
 
 
-class Margins:
+class Predictors:
     """Margins Xw + o, (n,), of the training records, with labels y and weights s, (n,). Initially w = 0. o : offsets or 0.
 
     labels : y, followed by the vectors that `targets` names. The offsets stay if Xw is computed anew.
 
-    held_out : (n + m,) booleans, True for the m held-out records; None for no held-out records. Margins, norms and groups of
+    held_out : (n + m,) booleans, True for the m held-out records; None for no held-out records. Predictors, norms and groups of
         held-out records are kept only for a `Tally` query.
     place : positions of these records if they are one shard; None if they are all records.
     counts : number of training records per shard; (n,) for a single shard.
@@ -82,8 +82,8 @@ class Margins:
         self._labels, self.counts = self._shown[: len(own)], (len(own),)
         self._held_offsets = None if given.offsets is None else given.offsets[apart]
         self._offsets = None if given.offsets is None else given.offsets[kept]
-        self._n_margins = targets.n_margins
-        self._margins = np.zeros(self._n_margins * len(self._labels)) if self._offsets is None else self._offsets
+        self._n_predictors = targets.n_predictors
+        self._margins = np.zeros(self._n_predictors * len(self._labels)) if self._offsets is None else self._offsets
         self._place = place or Place(0, len(self._labels), 0)
         self._held: dict[str, Vector] = {}
         self._kept: dict[str, Vector] = {}
@@ -105,7 +105,7 @@ class Margins:
         if name == HELD_POSITIONS:
             return self._place.first_held_out + np.arange(float(len(self._held_labels)))
         known = self._held_offsets if name == HELD_OFFSETS else self._held.get(name)
-        wanted = self._held_labels.size * (self._n_margins if name == HELD_OUT else 1)
+        wanted = self._held_labels.size * (self._n_predictors if name == HELD_OUT else 1)
         if known is None or known.shape != (wanted,):
             what = "margins" if name == HELD_OUT else name.removeprefix(f"{HELD_OUT}: ")
             raise PrivacyError(f"held-out records are tallied before their {what} are known")

@@ -1,6 +1,6 @@
-"""Inquiries: releases besides the model, made after the last step of training, such as measures on held-out records.
+"""Evaluations: releases besides the model, made after the last step of training, such as measures on held-out records.
 
-The solver's executor runs each inquiry's queries. The executor charges an inquiry before its release, logs it and can
+The solver's executor runs each evaluation's queries. The executor charges an evaluation before its release, logs it and can
 resume it.
 """
 
@@ -86,13 +86,13 @@ LARGEST_MULTIPLIER = 2.0**26
 """Largest σ/Δ that exact sums can hold."""
 
 
-class Inquiry(ABC):
-    """Base class of inquiries: releases besides the model. All fields of an inquiry are public."""
+class ReleasedEvaluation(ABC):
+    """Base class of evaluations: releases besides the model. All fields of an evaluation are public."""
 
     __slots__ = ()
     name: ClassVar[str]
     side: ClassVar[Side] = Side.HELD_OUT
-    """Records that the inquiry asks about: training or held out."""
+    """Records that the evaluation asks about: training or held out."""
 
     @property
     def _events(self) -> tuple[Gaussian | None, ...]:
@@ -100,14 +100,14 @@ class Inquiry(ABC):
         return ()
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return all events that the inquiry will charge, as (event, count)."""
+        """Return all events that the evaluation will charge, as (event, count)."""
         return tuple((event, 1) for event in self._events if event is not None)
 
     @abstractmethod
     def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Yield the queries and return the findings, which depend on released values alone. w : (p,) the released model.
 
-        found : findings of earlier inquiries. gone : lost parties, which get no queries.
+        found : findings of earlier evaluations. gone : lost parties, which get no queries.
         """
 
     @abstractmethod
@@ -159,7 +159,7 @@ def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldOut(Inquiry):
+class HeldOut(ReleasedEvaluation):
     """Measures of the model on held-out records. Their releases are μ-GDP for each held-out record and use no other records.
 
     The coordinator sees the margins of these records, as in training, and releases only noisy sums
@@ -532,7 +532,7 @@ class HeldOut(Inquiry):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassBalance(Inquiry):
+class ClassBalance(ReleasedEvaluation):
     """Number of positive labels among the training records: a count of sensitivity 1, released with μ-GDP.
 
     n_records : number of training records. mu : budget, a share of the training's; None counts without noise.
@@ -569,7 +569,7 @@ class ClassBalance(Inquiry):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Diagnosis(Inquiry):
+class Diagnosis(ReleasedEvaluation):
     """Objective F(w) at the end of training, without noise or charge. NOT PRIVATE, so only on request."""
 
     problem: Problem
