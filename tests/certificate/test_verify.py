@@ -294,6 +294,14 @@ class TestSharedLedger:
         trained(tmp_path / "two", dataset="credit-2026", ledger=other)
         assert wrong(tmp_path / "out", ledger=other) == {"ledger"}
 
+    @pytest.mark.parametrize("name", ["missing.db", ".", "book.db/below"])
+    def test_a_ledger_that_cannot_be_opened_does_not_refute(self, tmp_path: Path, ledger: Path, name: str) -> None:
+        trained(tmp_path / "out", dataset="credit-2026", ledger=ledger)
+        done = CliRunner().invoke(cli.vfl, ["verify", str(tmp_path / "out"), "--ledger", str(tmp_path / name)])
+        assert isinstance(done.exception, OutputError)
+        assert "cannot be opened" in str(done.exception)
+        assert "FAIL" not in done.output
+
 
 class TestChangedCap:
     """A cap that was changed after releases is flagged in every later certificate and reported by `vfl verify`."""

@@ -233,7 +233,11 @@ class TestScreen:
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("bank joins federation credit (digest ")
         assert lines[0].endswith(f"): coordinator hub at 127.0.0.1:{port}")
-        assert lines[1] == f"data {folder}/bank.csv; policy {folder}/policy.toml"
+        said = f"data {folder}/bank.csv; policy {folder}/policy.toml; ledger {folder}/policy.ledger"
+        assert lines[1] == f"{said}, a new one: no earlier job counts"
+        (folder / "policy.ledger").touch()
+        screen.begin()
+        assert said in capsys.readouterr().out.splitlines()
         assert all(re.match(r"\d\d:\d\d:\d\d  ", line) for line in lines[2:])
         assert [line[10:] for line in lines[2:]] == [
             "connected to hub at 127.0.0.1:1; waiting for requests",

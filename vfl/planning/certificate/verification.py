@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.base import markup
@@ -45,7 +46,6 @@ from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from vfl.planning import Plan
     from vfl.planning.certificate.document import Certificate, Events
@@ -143,8 +143,10 @@ def verify(
     federation : `vfl.network.federation.file.Federation.stated` of the federation that the reader expects.
     start : certificate of the model from which training started.
 
-    Raises SpecificationError for an invalid `key`.
+    Raises SpecificationError for an invalid `key`, OutputError for a ledger that cannot be opened: it decides nothing.
     """
+    if ledger is not None:
+        _require_opens(Path(ledger))
     wanted = None if key is None else signatures.public_key(key)
     stated = certificate.federation or federation
     looks: tuple[tuple[str, Callable[[], str]], ...] = (
@@ -166,6 +168,15 @@ def verify(
         ("cap", lambda: _cap(certificate, ledger)),
     )
     return Report(certificate, tuple(_looked_at(*look) for look in looks))
+
+
+def _require_opens(ledger: Path) -> None:
+    try:
+        ledger.open("rb").close()
+    except OSError as error:
+        raise OutputError(
+            f"the ledger {str(ledger)!r} cannot be opened: {error.strerror}. Nothing was checked: name a file that you may read"
+        ) from None
 
 
 def _looked_at(name: str, look: Callable[[], str]) -> Check:

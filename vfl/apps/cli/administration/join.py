@@ -173,6 +173,7 @@ class Screen:
 
     def begin(self) -> None:
         """Print the party, the federation and the sources."""
+        from parties.consent import Policy
         from vfl.job.environment import path_of
 
         joining = self._joining
@@ -190,7 +191,9 @@ class Screen:
             click.echo("dealer of training on shares: opens no data")
             return
         sources = ", ".join(f"{n}={path_of(source)}" if n else path_of(source) for n, source in joining.sources.items())
-        click.echo(f"data {sources}; policy {joining.policy}")
+        ledger = Policy.read(joining.policy).ledger
+        kept = "" if ledger.exists() else ", a new one: no earlier job counts"
+        click.echo(f"data {sources}; policy {joining.policy}; ledger {ledger}{kept}")
 
     def __call__(self, event: Event) -> None:
         """Print one event."""
