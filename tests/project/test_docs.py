@@ -46,6 +46,7 @@ from vfl.base.losses import LOSSES
 from vfl.base.penalties import PENALTIES
 from vfl.job import file as jobfile
 from vfl.launch.run import warnings as running
+from vfl.queries import kinds
 from vfl.queries.samplers import SAMPLERS
 from vfl.solvers import SOLVERS
 
@@ -209,7 +210,7 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def desk(tmp_path, monkeypatch):
-    """Make a folder with only deploy/ of the checkout, no earlier fits, in-process training, and empty registries."""
+    """Make a folder with only deploy/ of the checkout, no earlier fits, and in-process training; restore registries."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     monkeypatch.setenv("COLUMNS", "200")
@@ -218,6 +219,7 @@ def desk(tmp_path, monkeypatch):
     for place, name in ((vfl, "train"), (vfl, "tune"), (vfl, "align"), (vfl.releases, "private_bounds")):
         original = getattr(place, name)
         monkeypatch.setattr(place, name, functools.partial(original, at="inprocess"))
+    monkeypatch.setitem(kinds._families, "rule", dict(kinds._families["rule"]))
     registries = (LOSSES, PENALTIES, SAMPLERS, SOLVERS)
     before = [dict(registry) for registry in registries]
     yield
