@@ -38,6 +38,7 @@ import pytest
 from click.testing import CliRunner
 
 import vfl
+import vfl.network.kinds
 from parties.consent import Demands, Limit, Policy, PredictionPolicy
 from vfl.apps.cli import COMMANDS, INSTEAD, OPTIONS
 from vfl.apps.cli import vfl as command_line
