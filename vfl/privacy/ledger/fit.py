@@ -35,7 +35,7 @@ class FitBudget:
     epsilon > 0, delta in (0, 1) : limit of the fit.
     """
 
-    scope = "covers this one fit only: no ledger counts other fits on the same data"
+    scope = "covers this one fit only: the job names no ledger that counts other fits on the same data"
 
     def __init__(self, epsilon: float, delta: float) -> None:
         self.epsilon = epsilon
