@@ -12,7 +12,7 @@ from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
 from coordinator.rounds import Log, Lost, Recovery, ReleasesComplete, Round, rounds
 from coordinator.states.iterate import Iterate
-from coordinator.states.shards import PredictorShards, whole
+from coordinator.states.shards import LinearPredictorShards, whole
 from coordinator.transport import MessageTransport, require_version
 from vfl.errors import DataError, PartyLost, SpecificationError, VflError
 from vfl.job.flags import unnoised
@@ -196,7 +196,7 @@ class Coordinator:
         yield Reserved(plan.n_records, budget.current_head() if reservation else None)
         transport, margins = self._state(plan, log)
         label, seconds = job.partition.label_party, self._faults.wait_seconds
-        shards = margins if isinstance(margins, PredictorShards) else None
+        shards = margins if isinstance(margins, LinearPredictorShards) else None
         subsamples = plan.subsamples
         charger = Charger(
             reservation,
@@ -251,7 +251,7 @@ class Coordinator:
         labels = self._transport.labels(job.partition.label_party)
         return self._margins(labels, split, plan.n_records, job.targets)
 
-    def _turned(self, plan: Plan, subsample: Subsample, shards: PredictorShards | None) -> State:
+    def _turned(self, plan: Plan, subsample: Subsample, shards: LinearPredictorShards | None) -> State:
         """Return the margins of a subsample at the start of its training. Shards load these margins in place."""
         if shards is None:
             return self._of_margins(plan, subsample)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from coordinator.states.predictors import StateLost
+from coordinator.states.linear_predictors import StateLost
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
 from vfl.privacy.mechanisms import release
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from coordinator.charging.charger import Charger, Charges
     from coordinator.secure import Transport
     from coordinator.states.iterate import Iterate
-    from coordinator.states.predictors import Predictors
-    from coordinator.states.shards import PredictorShards
+    from coordinator.states.linear_predictors import LinearPredictors
+    from coordinator.states.shards import LinearPredictorShards
     from vfl.privacy.events import ReleaseKey
     from vfl.queries import Query, Reply
     from vfl.queries.protocol import Released
 
-    State: TypeAlias = Predictors | PredictorShards | Iterate
+    State: TypeAlias = LinearPredictors | LinearPredictorShards | Iterate
     """State of a run between its queries: margins and labels, or the public model alone."""
 
 
@@ -44,7 +44,7 @@ class Executor:
     release. A caller that repeats a query after `NoAnswer` makes a new attempt, with new noise and a new charge, on the
     margins from before the query. Seeded noise is equal in each attempt, so all attempts then make the same release.
 
-    margins : the state that queries read and change: margins, or only the public model (coordinator.states.predictors).
+    margins : the state that queries read and change: margins, or only the public model (coordinator.states.linear_predictors).
     charger : charges each query, and decides which releases need a new charge.
     expand : True to send every step of a `Descend` query as its own query, for trust settings that do not allow `Descend`.
     together : with `expand`, True to send all steps at equal margins as one query, in which each block has its own part number.

@@ -14,7 +14,7 @@ from vfl.errors import DataError, FederationError
 from vfl.measures import Evaluation
 from vfl.measures.classes import HeldOutClasses
 from vfl.measures.evaluations import HeldOut
-from vfl.network.messages import AddUp, Applied, Apply, Done, Measure, SendPredictors, TakePredictors
+from vfl.network.messages import AddUp, Applied, Apply, Done, Measure, SendLinearPredictors, TakeLinearPredictors
 from vfl.planning import problem_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def apply(
     receiver, n = yield from _applied(transport, job, aligns=aligns)
     if w is not None:
         return _measured(transport, job, receiver, n, threshold, w)
-    size = 8 * n * job.n_predictors
+    size = 8 * n * job.n_outputs
     due = {"margins": size} | ({"ids": ID_BYTES * n} if ids else {})
     vectors = _asked(transport, receiver, AddUp(), due)
     margins = transport.whole(given(vectors, "margins", receiver), receiver)
@@ -117,11 +117,11 @@ def _applied(
             )
     if not 0 <= n <= MOST_RECORDS:
         raise FederationError("a party reported an impossible number of records")
-    size, posted = 8 * n * job.n_predictors, []
+    size, posted = 8 * n * job.n_outputs, []
     for party in parties:
         if party != receiver and job.partition.columns(party):
-            sent = transport.post(party, SendPredictors(receiver), due={"margins": size}, passed=True)
-            posted += [sent, transport.post(receiver, TakePredictors(party), sent.vectors)]
+            sent = transport.post(party, SendLinearPredictors(receiver), due={"margins": size}, passed=True)
+            posted += [sent, transport.post(receiver, TakeLinearPredictors(party), sent.vectors)]
     for own, (reply, _) in zip(posted, transport.collect(posted), strict=True):
         expected(reply, Done, own.to)
     return receiver, n

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from coordinator.executor import NoAnswer
-from coordinator.states.predictors import StateLost
+from coordinator.states.linear_predictors import StateLost
 from vfl.errors import BudgetExceeded, PartyLost
 
 if TYPE_CHECKING:

@@ -214,7 +214,7 @@ class RowsActor(PipeActor, IdsActor):
         return self._near, self._reader.reads(party)
 
     def labels(self) -> Any:
-        """Return y of this shard's records, or a reference to y. Only the coordinator's `Predictors` may receive it."""
+        """Return y of this shard's records, or a reference to y. Only `LinearPredictors` may receive it."""
         return stored(self._rows.labels())
 
     def sums(self, query: Plain, records: Records) -> list[Sums]:
@@ -227,7 +227,7 @@ class RowsActor(PipeActor, IdsActor):
         return self._rows.sums(from_plain(query, Query), read)
 
     def vector(self, query: Plain, records: Records, deltas: tuple[Vector, ...]) -> Any:
-        """Return a per-record vector, or a reference to the vector. Only the coordinator's `Predictors` may receive it."""
+        """Return a per-record vector, or a reference to the vector. Only `LinearPredictors` may receive it."""
         return self._sent(self._rows.vector(from_plain(query, Query), self._read(records), deltas))
 
     def enter(self, query: Plain, records: Records) -> Sums:
@@ -239,7 +239,7 @@ class RowsActor(PipeActor, IdsActor):
         return self._rows.step(number, delta, shift)
 
     def leave(self, delta: Vector, shift: float) -> Any:
-        """Return the visit's change of the margins, or a reference to it. Only `Predictors` may receive it."""
+        """Return the visit's change of the margins, or a reference to it. Only `LinearPredictors` may receive it."""
         return self._sent(self._rows.leave(delta, shift, self._room))
 
     @property

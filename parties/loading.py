@@ -270,7 +270,7 @@ def load_rows(
     total = n_trained or columns.n_records
     if (subsamples := job.subsamples(total)) is not None:
         return SubsampledRows(
-            task.party, columns, labels, subsamples, start=first, threads=threads, n_predictors=job.n_predictors
+            task.party, columns, labels, subsamples, start=first, threads=threads, n_outputs=job.n_outputs
         )
     if job.split is not None:
         start = first
@@ -288,7 +288,7 @@ def load_rows(
         threads=threads,
         first=first,
         n_trained=n_trained,
-        n_predictors=job.n_predictors,
+        n_outputs=job.n_outputs,
     )
 
 

@@ -2,7 +2,7 @@
 
 Every query carries the parameters that the answer needs. A restarted party therefore only reloads its data. The party answers
 a closed set of queries. Its owner can read in this module and in parties.rows everything that can be computed from the
-columns, and every result that is sent without noise (`Reply.vector`, only to the coordinator's `Predictors`).
+columns, and every result that is sent without noise (`Reply.vector`, only to the coordinator's `LinearPredictors`).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Party:
     def labels(self) -> Any:
         """Return the labels y, (n,); with several shards, one array per shard.
 
-        Only the coordinator's `Predictors` may ask for y; in a run on secret shares, nobody may.
+        Only the coordinator's `LinearPredictors` may ask for y; in a run on secret shares, nobody may.
         """
         if self._holder is not None:
             raise PrivacyError(f"party {self.name!r} shows its labels to nobody: its job runs under trust='secure'")
@@ -208,7 +208,7 @@ class Party:
         return [_added(sums) for sums in zip(*self._shards.ask("sums", query, records), strict=True)]
 
     def vector(self, query: Query, records: Each, deltas: tuple[Vector, ...] = ()) -> Any:
-        """Return the per-record vector of a query. Only the coordinator's `Predictors` may receive it."""
+        """Return the per-record vector of a query. Only the coordinator's `LinearPredictors` may receive it."""
         return self._piece(self._shards.vectors("vector", query, records, deltas))
 
     def release(self, sums: Sums, terms: ReleaseTerms, key: ReleaseKey) -> Vector:
@@ -228,7 +228,7 @@ class Party:
         return _added(self._shards.ask("step", number, delta, shift))
 
     def leave(self, delta: Vector, shift: Any) -> Any:
-        """End the visit, and return the change of the margins. Only the coordinator's `Predictors` may receive it."""
+        """End the visit, and return the change of the margins. Only the coordinator's `LinearPredictors` may receive it."""
         return self._piece(self._shards.vectors("leave", delta, shift))
 
     def _piece(self, pieces: Each) -> Any:

@@ -104,7 +104,7 @@ class ModelPart:
     def applied(self, columns: Storage) -> Vector:
         """Return X_k w_k for loaded columns, (n,) or (n, K)."""
         by_name = dict(zip(self.coordinates, self.w, strict=True))
-        K, classes = self.job.n_predictors, self.job.class_names
+        K, classes = self.job.n_outputs, self.job.class_names
         w = np.array([by_name[own] for name in columns.names for own in coordinates_of(name, classes)])
         if classes:
             each = ClassColumns(columns, K)
@@ -162,7 +162,7 @@ class ModelPart:
             raise OutputError(f"{where} is damaged: {error}") from error
         if not math.isfinite(part.threshold):
             raise OutputError(f"{where} is damaged: its threshold is not a finite number")
-        if np.size(part.intercept) != job.n_predictors:
+        if np.size(part.intercept) != job.n_outputs:
             raise OutputError(f"{where} is damaged: its numbers of intercepts and of classes differ")
         return part
 
@@ -348,7 +348,7 @@ class NewRows:
 
     def sum_of(self, statistic: Statistic) -> Integers | Vector:
         """Return the exact sum of a statistic of the kept margins and the labels, in multiples of the statistic's grid."""
-        K = self._part.job.n_predictors
+        K = self._part.job.n_outputs
         margins = self._total if K == 1 else self._total.T.ravel()  # one class after the other, as in a run
         if self._offsets is not None:
             margins = margins + self._offsets

@@ -1,6 +1,6 @@
-"""Some rows of one party, in one process: sums over the rows without noise, and per-record vectors for `Predictors`.
+"""Some rows of one party, in one process: sums over the rows without noise, and per-record vectors for `LinearPredictors`.
 
-Results have no noise. The results must therefore reach only parties.party, or `Predictors`, the coordinator's per-record state.
+Results have no noise. They must reach only parties.party, or `LinearPredictors`, the coordinator's per-record state.
 parties.party checks the budget and adds noise, once for all rows of the party.
 """
 
@@ -56,12 +56,12 @@ class Rows:
     labels : y of all of these records, at the label party; with k exposures and weights (1 + k, n), y first
         (parties.storage.labels).
     held_out : the same features of the held-out records. From these records the party computes only X_k w_k and the norms of
-        rows, which only the coordinator's `Predictors` receives. This class never computes a noised sum from them.
-    groups : {column: (m,) codes}, groups of the held-out records for fairness checks; only `Predictors` receives the codes.
+        rows, which only the coordinator's `LinearPredictors` receives. This class never computes a noised sum from them.
+    groups : {column: (m,) codes}, groups of the held-out records for fairness checks, for `LinearPredictors` only.
     threads : number of threads of the kernels. The number does not change results.
     first : position of the first of these records among all training records of the party.
     n_trained : number of all training records of the party; None if all of them are here.
-    n_predictors : margins per record: one, or one per class under multinomial loss. A column has one coordinate per margin.
+    n_outputs : margins per record: one, or one per class under multinomial loss. A column has one coordinate per margin.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Rows:
         threads: int = 1,
         first: int = 0,
         n_trained: int | None = None,
-        n_predictors: int = 1,
+        n_outputs: int = 1,
     ) -> None:
         self.party = party
         self.columns, self.held_out = columns, held_out
-        self._n_predictors = n_predictors
-        self._coordinates: Any = columns if n_predictors == 1 else ClassColumns(columns, n_predictors)
+        self._n_outputs = n_outputs
+        self._coordinates: Any = columns if n_outputs == 1 else ClassColumns(columns, n_outputs)
         self.groups = groups or {}
         self._labels = None if labels is None else _compact(labels)
         self.kernels: Any = self._coordinates.kernels
@@ -103,11 +103,11 @@ class Rows:
 
     @property
     def y(self) -> Vector | None:
-        """Labels of these records, (n,) float64; None at a party without labels. Only `Predictors` may receive them."""
+        """Labels of these records, (n,) float64; None at a party without labels. Only `LinearPredictors` may receive them."""
         return None if self._labels is None else self._labels.astype(np.float64, copy=False)
 
     def labels(self) -> Vector:
-        """Return y of these records, then their exposures and weights, (n + kn,). Only `Predictors` may receive the result."""
+        """Return y of these records, then their exposures and weights, (n + kn,), for `LinearPredictors` only."""
         y = self.y
         if y is None:
             raise PrivacyError(f"party {self.party!r} holds no label")
@@ -121,7 +121,7 @@ class Rows:
 
     @np.errstate(all="ignore")
     def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
-        """Return the per-record vector that a query asks for, (n,). Only `Predictors` may receive it.
+        """Return the per-record vector that a query asks for, (n,). Only `LinearPredictors` may receive it.
 
         deltas : Δ of each step of a visit, once its releases are known.
         """
@@ -142,7 +142,7 @@ class Rows:
 
     @np.errstate(all="ignore")
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
-        """End the visit, and return the change of the margins, (n,), for `Predictors` only."""
+        """End the visit, and return the change of the margins, (n,), for `LinearPredictors` only."""
         visit, self._visit = self._visiting(), None
         return visit.leave(delta, shift, room)
 
@@ -177,13 +177,13 @@ class Rows:
         """Return the columns of a block, of the training or the held-out records."""
         if side is Side.TRAINING:
             return self._coordinates.block(block.start, block.stop)
-        apart: Any = self._apart() if self._n_predictors == 1 else ClassColumns(self._apart(), self._n_predictors)
+        apart: Any = self._apart() if self._n_outputs == 1 else ClassColumns(self._apart(), self._n_outputs)
         return apart.block(block.start, block.stop)
 
     def zeros(self, side: Side = Side.TRAINING) -> Vector:
         """Return margins of 0: one per record, or K per record with K classes."""
         n = self.columns.n_records if side is Side.TRAINING else self.n_held_out()
-        return np.zeros(n * self._n_predictors)
+        return np.zeros(n * self._n_outputs)
 
     def n_held_out(self) -> int:
         """Return m, the number of held-out records. Raises PrivacyError if there are none."""
@@ -267,7 +267,7 @@ class SubsampledRows:
     Guarantee. A query uses only the rows of the subsample on which the query's releases are charged. The party computes the
     division itself, from its job and n, and refuses a query on any other records (parties.party).
 
-    columns, labels, threads, n_predictors : as for `Rows`. start : position of the first of these rows among all n.
+    columns, labels, threads, n_outputs : as for `Rows`. start : position of the first of these rows among all n.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class SubsampledRows:
         *,
         start: int = 0,
         threads: int = 1,
-        n_predictors: int = 1,
+        n_outputs: int = 1,
     ) -> None:
         self._party, self._labels, self._n_records = party, labels, columns.n_records
         self._visited: Rows | None = None
@@ -296,7 +296,7 @@ class SubsampledRows:
                     threads=threads,
                     first=int(np.count_nonzero(before == k)),
                     n_trained=subsamples.size,
-                    n_predictors=n_predictors,
+                    n_outputs=n_outputs,
                 )
             )
         self.parts: Sequence[Rows] = parts
@@ -307,7 +307,7 @@ class SubsampledRows:
         return replace(first, n_held_out=self._n_records - first.n_trained)
 
     def labels(self) -> Vector:
-        """Return y of this shard's records, then their exposures and weights. Only `Predictors` may receive the result."""
+        """Return y of this shard's records, then their exposures and weights, for `LinearPredictors` only."""
         if self._labels is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
         return np.asarray(self._labels, dtype=np.float64).ravel()
@@ -319,7 +319,7 @@ class SubsampledRows:
     def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
         """Return the vector that a query asks for, with one entry per record of its subsample.
 
-        Only `Predictors` may receive it.
+        Only `LinearPredictors` may receive it.
         """
         return self._of(query).vector(query, records, deltas)
 
@@ -333,7 +333,7 @@ class SubsampledRows:
         return self._visiting().step(number, delta, shift)
 
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
-        """End the visit, and return the change of the margins. Only `Predictors` may receive it."""
+        """End the visit, and return the change of the margins. Only `LinearPredictors` may receive it."""
         return self._visiting().leave(delta, shift, room)
 
     def _visiting(self) -> Rows:

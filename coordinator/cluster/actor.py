@@ -16,8 +16,8 @@ from coordinator.cluster.shard_transport import ShardTransport
 from coordinator.coordinator import Coordinator
 from coordinator.prediction import apply
 from coordinator.rounds import ReleasesComplete
-from coordinator.states.predictors import StateLost
-from coordinator.states.shards import PredictorShards, ShardPredictors, whole
+from coordinator.states.linear_predictors import StateLost
+from coordinator.states.shards import LinearPredictorShards, ShardLinearPredictors, whole
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
 from vfl.errors import PartyLost
 from vfl.network.shards.lending import Lender, Lenders, Lent
@@ -70,7 +70,7 @@ class RayMeters:
         self._meters[name].set(value)
 
 
-class PredictorsActor(NamedActor, PipeActor, ShardPredictors):
+class LinearPredictorsActor(NamedActor, PipeActor, ShardLinearPredictors):
     """Actor that holds one shard of the margins Xw.
 
     The actor shares memory with parties whose shard is on the same machine. The actor puts vectors for other parties into the
@@ -100,7 +100,7 @@ class PredictorsActor(NamedActor, PipeActor, ShardPredictors):
         return room_to_send(size, partial(self._lenders.room, used=self._used()), near=bool(self._near))
 
     def _used(self) -> Iterator[Vector]:
-        yield from self._margins.vectors()
+        yield from self._predictors.vectors()
         if self._before is not None:
             yield self._before[0]
             yield from self._before[1].values()
@@ -118,13 +118,13 @@ class PredictorsActor(NamedActor, PipeActor, ShardPredictors):
         margins, weights = records.margins, records.weights
         handles: dict[str, Any] = {
             "weights": weights if weights is None else sent(weights, self._weights.lend, near=near),
-            "margins": margins if margins is None else sent(margins, self._lend_predictors, near=near),
+            "margins": margins if margins is None else sent(margins, self._lend_linear_predictors, near=near),
             "labels": self._constants.of("labels", records.labels),
             "limits": self._constants.of("limits", records.limits),
         }
         return Records(**handles)
 
-    def _lend_predictors(self, margins: Vector) -> Lent | None:
+    def _lend_linear_predictors(self, margins: Vector) -> Lent | None:
         return self._lenders.lend(margins, self._used())
 
 
@@ -191,15 +191,15 @@ class CoordinatorActor(NamedActor):
 
     def _margins(
         self, labels: Sequence[Any], split: Split | Subsample | None, n_records: int, targets: Targets
-    ) -> PredictorShards:
+    ) -> LinearPredictorShards:
         """Start one actor per shard of the margins, and return the margins. These actors end when this actor ends."""
-        started = [ray.remote(PredictorsActor).options(**options).remote() for options in self._shards]
+        started = [ray.remote(LinearPredictorsActor).options(**options).remote() for options in self._shards]
         group = PipeGroup(started, partial(self._of_margins, started), lost=self._late, seconds=self._answer_seconds)
         assert isinstance(self._transport, ShardTransport)  # noqa: S101 - made with the shards
         self._transport.targets = targets
         self._transport.n_trained = n_records if split is None else split.sizes(n_records)[0]
         meet = partial(self._transport.introduce, group)
-        return PredictorShards(group, labels, split, n_records, targets, loaded=meet)
+        return LinearPredictorShards(group, labels, split, n_records, targets, loaded=meet)
 
     def _of_margins(self, started: Sequence[Any], number: int, ref: Any) -> Any:
         try:

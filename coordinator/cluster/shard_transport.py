@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.cluster.ray_transport import RayTransport, Seat, received
-from coordinator.states.predictors import StateLost
+from coordinator.states.linear_predictors import StateLost
 from coordinator.transport import Call, PendingCall
 from vfl.base.problem import Targets
 from vfl.errors import PartyLost
@@ -34,7 +34,7 @@ class ShardTransport(RayTransport):
 
     Queries to main actors on this machine use local pipes (vfl.network.shards.serving).
 
-    targets : form of the margins, as for `Predictors`. n_trained : number of training records.
+    targets : form of the margins, as for `LinearPredictors`. n_trained : number of training records.
     """
 
     targets = Targets()
@@ -111,10 +111,10 @@ class ShardTransport(RayTransport):
 
         Labels and limits are counted once.
         """
-        n_predictors, kind = self.targets.n_predictors, self.targets.kind if share.need is Need.MARGINS else "float64"
+        n_outputs, kind = self.targets.n_outputs, self.targets.kind if share.need is Need.MARGINS else "float64"
         entry = np.dtype(kind).itemsize
-        count = entry * n_predictors * share.width * (share.need is not Need.NOTHING)
-        count += answered * entry * share.answer_width(n_predictors)
+        count = entry * n_outputs * share.width * (share.need is not Need.NOTHING)
+        count += answered * entry * share.answer_width(n_outputs)
         if share.need is Need.MARGINS:
             count += 8 * (1 + self.targets.weights) * self.traffic.first(party, "labels", 0.0)
             cap = share.capped

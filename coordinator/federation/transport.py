@@ -214,7 +214,7 @@ class FederationTransport(MessageTransport):
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
         """Return the reply with its vector. Raises FederationError if the vector does not have the requested length."""
-        if not share.answer_width(self._targets.n_predictors):
+        if not share.answer_width(self._targets.n_outputs):
             return reply
         vector = sized(vectors, "vector", self._due(party, share)["vector"], party, self._kind_of(share))
         return replace(reply, vector=vector)
@@ -223,7 +223,7 @@ class FederationTransport(MessageTransport):
         return 8 * int(self._targets.count) * self._n_records.get(party, MOST_RECORDS)
 
     def _due(self, party: str, share: Query) -> Mapping[str, int]:
-        per_record = share.answer_width(self._targets.n_predictors)
+        per_record = share.answer_width(self._targets.n_outputs)
         if not per_record:
             return NOTHING
         n_trained, n_held = self._parts(self._n_records[party])

@@ -34,7 +34,7 @@ class Model:
 
 
 class Iterate:
-    """Public model that queries change. It has the methods of `Predictors` (coordinator.states.predictors).
+    """Public model that queries change. It has the methods of `LinearPredictors` (coordinator.states.linear_predictors).
 
     A query about the columns of one owner (moments, ranges, tallies of labels) is sent to this owner. A gradient query is sent
     to all parties, which open its sum with noise (coordinator.secure). Every other query that would change margins changes the
@@ -69,7 +69,7 @@ class Iterate:
         return Records()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Change the model as a query would change `Predictors`. PrivacyError for a reply with an entry per record."""
+        """Change the model as a query would change `LinearPredictors`. PrivacyError for a reply with an entry per record."""
         if any(reply.vector is not None for reply in replies.values()):
             self._refuse()
         for update in query.updates():

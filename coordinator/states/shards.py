@@ -1,7 +1,7 @@
-"""Margins in row shards.
+"""Linear predictors in row shards.
 
-Shard k of the margins exchanges vectors with shard k of each party. The coordinator forwards references, and adds up exact sums
-over the shards. The coordinator holds no per-record vector.
+Shard k of the linear predictors exchanges vectors with shard k of each party. The coordinator forwards references, and adds
+up exact sums over the shards. The coordinator holds no per-record vector.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from coordinator.states.predictors import Place, Predictors, StateLost
+from coordinator.states.linear_predictors import LinearPredictors, Place, StateLost
 from vfl.errors import PartyLost
 from vfl.network.shards import Each, cut
 from vfl.network.shards.lending import no_room
@@ -21,7 +21,7 @@ from vfl.queries import Need, Records
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from coordinator.states.predictors import Saved
+    from coordinator.states.linear_predictors import Saved
     from vfl.base.holdout import Split, Subsample
     from vfl.base.problem import Targets
     from vfl.base.types import Integers, Vector
@@ -33,17 +33,17 @@ PAUSE_SECONDS = 0.2
 """Seconds between two requests to a shard that is being restarted."""
 
 
-class ShardPredictors:
-    """Margins of one shard. The shard itself keeps the state from before a query, so the coordinator never holds this state.
+class ShardLinearPredictors:
+    """Linear predictors of one shard. The shard itself keeps the state from before a query; the coordinator never holds it.
 
     Methods that change the state have an argument `mark`. If it is True, they first save the current state for `undo`.
     """
 
-    _loaded: Predictors | None = None
+    _loaded: LinearPredictors | None = None
     _before: Saved | None = None
 
     @property
-    def _margins(self) -> Predictors:
+    def _predictors(self) -> LinearPredictors:
         if self._loaded is None:
             raise StateLost("a shard of the margins was restarted")
         return self._loaded
@@ -56,18 +56,18 @@ class ShardPredictors:
         place: Place,
         targets: Targets | None = None,
     ) -> None:
-        """Load labels of the shard's records, (n,), including held-out records. Other arguments : as for `Predictors`."""
+        """Load labels of the shard's records, (n,), including held-out records. Other arguments : as for `LinearPredictors`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
         self._before = None
-        self._loaded = Predictors(self._read(labels), held_out, place, targets, self._share, self._room)
+        self._loaded = LinearPredictors(self._read(labels), held_out, place, targets, self._share, self._room)
 
     def _share(self, name: str, vector: Vector) -> Vector:
-        """Return the copy of a vector to keep; see `Predictors`."""
+        """Return the copy of a vector to keep; see `LinearPredictors`."""
         del name
         return vector
 
     def _room(self, size: int) -> Vector | None:
-        """Return memory for the next margins; see `Predictors`."""
+        """Return memory for the next margins; see `LinearPredictors`."""
         return no_room(size)
 
     def _read(self, vector: Any, party: str = "", *, kept: bool = True) -> Vector:
@@ -88,22 +88,22 @@ class ShardPredictors:
         """Return the per-record vectors that the parties see for a query, or references to these vectors."""
         if mark:
             self._mark()
-        return self._sent(self._margins.records(query), tuple(query.shares()))
+        return self._sent(self._predictors.records(query), tuple(query.shares()))
 
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over these records, without noise."""
-        return self._margins.tally(query)
+        return self._predictors.tally(query)
 
     def keep(self, target: str, mark: bool, pieces: Sequence[Vector]) -> None:
         """Keep the vector that the coordinator drew for this shard's records, if `pieces` contains one."""
         if mark:
             self._mark()
-        self._margins.absorb(target, pieces)
+        self._predictors.absorb(target, pieces)
 
     def take(
         self, target: str, mark: bool, visit: float | Literal[False] | None, parties: Sequence[str], *vectors: Any
     ) -> Records | None:
-        """Apply the parties' vectors, in order, to the margins; see `Predictors.absorb`.
+        """Apply the parties' vectors, in order, to the margins; see `LinearPredictors.absorb`.
 
         visit : for a query of a sweep, its record cap, or None without a cap; the records for the next visit are then returned.
             False for any other query; None is then returned.
@@ -112,21 +112,21 @@ class ShardPredictors:
             self._mark()
         kept = target != "add"
         pairs = zip(vectors, parties, strict=True)
-        self._margins.absorb(target, (self._read(vector, party, kept=kept) for vector, party in pairs))
-        return None if visit is False else self._sent(self._margins.in_sweep(visit), ())
+        self._predictors.absorb(target, (self._read(vector, party, kept=kept) for vector, party in pairs))
+        return None if visit is False else self._sent(self._predictors.in_sweep(visit), ())
 
     def _mark(self) -> None:
-        self._before = self._margins.state()
+        self._before = self._predictors.state()
 
     def undo(self) -> None:
         """Undo all changes since the last mark."""
-        margins = self._margins
+        predictors = self._predictors
         assert self._before is not None  # noqa: S101 - a shard that is loaded has been marked before a change
-        margins.restore(self._before)
+        predictors.restore(self._before)
 
 
-class PredictorShards:
-    """Margins of all records, kept in one `ShardPredictors` per shard, with the methods of `Predictors`.
+class LinearPredictorShards:
+    """Linear predictors of all records, kept in one `ShardLinearPredictors` per shard, with the methods of `LinearPredictors`.
 
     loaded : function that is called when all shards have loaded, also after one of them was restarted.
     """
@@ -267,7 +267,9 @@ def _visit_of(query: Query) -> float | Literal[False] | None:
     return None if query.capped is None else query.capped.cap
 
 
-def whole(labels: Any, split: Split | Subsample | None, n_records: int, targets: Targets | None = None) -> Predictors:
+def whole(
+    labels: Any, split: Split | Subsample | None, n_records: int, targets: Targets | None = None
+) -> LinearPredictors:
     """Return margins of all records, held in this process."""
     held_out = None if split is None else split.held_out(n_records)
-    return Predictors(labels, held_out, targets=targets)
+    return LinearPredictors(labels, held_out, targets=targets)

@@ -16,7 +16,7 @@ from vfl.crypto.encryption import EncryptionKey, encrypted_size
 from vfl.crypto.psi import SIZE, new_salt
 from vfl.errors import ConsentRefused, FederationError, PrivacyError
 from vfl.network import messages
-from vfl.network.messages import TRAIN, About, Conclude, Done, Load, Multiply, Notice, Score, TakePredictors
+from vfl.network.messages import TRAIN, About, Conclude, Done, Load, Multiply, Notice, Score, TakeLinearPredictors
 from vfl.network.wire.frames import Limits, as_vector
 from vfl.planning import layout_of
 from vfl.queries import Need, held_at_once
@@ -114,7 +114,7 @@ class KeyExchange:
         match message:
             case messages.Multiply() if message.owner != self._party:
                 name, sender, label = "points", message.holder, f"set of {message.owner}"
-            case messages.TakePredictors():
+            case messages.TakeLinearPredictors():
                 name, sender, label = "margins", message.sender, "margins"
             case _:
                 return vectors
@@ -127,7 +127,7 @@ class KeyExchange:
         match message:
             case messages.SendSet() if message.to:
                 name, label = "points", f"set of {message.owner}"
-            case messages.SendPredictors():
+            case messages.SendLinearPredictors():
                 name, label = "margins", "margins"
             case _:
                 return vectors
@@ -377,7 +377,7 @@ class TrainingWork(Work):
         """
         job = self._task.job
         if name in OF_MARGINS:
-            return party.n_trained * job.n_predictors
+            return party.n_trained * job.n_outputs
         return party.n_trained * (1 + (name == "labels" and job.targets.weights))
 
     def _kind(self, name: str) -> str:
@@ -414,14 +414,14 @@ class PredictingWork(Work):
         n, part = self._service.n_records, self._service.part
         if n is None:
             return Limits(BODY_BYTES, _limits_of_alignment(self._service.aligning, part.party))
-        return Limits(BODY_BYTES, {"margins": encrypted_size(8 * n * part.job.n_predictors)})
+        return Limits(BODY_BYTES, {"margins": encrypted_size(8 * n * part.job.n_outputs)})
 
     def takes(self, message: Any) -> Iterable[str]:
         """Return the names of the vectors that must come with a call.
 
         The aggregating party takes margins once per other party.
         """
-        if isinstance(message, TakePredictors):
+        if isinstance(message, TakeLinearPredictors):
             return ("margins",) * self._service.awaits(message.sender)
         return () if self._service.n_records is not None else _taken_by_alignment(message, self._service.part.party)
 

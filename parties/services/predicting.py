@@ -13,7 +13,17 @@ from parties.loading import ShardedSource, divided
 from parties.prediction import NewRows, task_of
 from parties.services.service import Service
 from vfl.errors import DataError, FederationError
-from vfl.network.messages import AddUp, Applied, Apply, Done, Measure, Multiply, ReadIds, SendPredictors, TakePredictors
+from vfl.network.messages import (
+    AddUp,
+    Applied,
+    Apply,
+    Done,
+    Measure,
+    Multiply,
+    ReadIds,
+    SendLinearPredictors,
+    TakeLinearPredictors,
+)
 from vfl.network.shards import Each, LocalGroup
 
 if TYPE_CHECKING:
@@ -86,9 +96,9 @@ class PredictionService(Service):
         match message:
             case Apply():
                 return Applied(self._apply()), {}
-            case SendPredictors() if message.to == self._receiver and not self._receives:
+            case SendLinearPredictors() if message.to == self._receiver and not self._receives:
                 return Done(), {"margins": self._whole(self._own())}
-            case TakePredictors() if self.awaits(message.sender):
+            case TakeLinearPredictors() if self.awaits(message.sender):
                 self._take(message.sender, vectors)
                 return Done(), {}
             case AddUp() if self._receives and not self._measured:
@@ -116,7 +126,7 @@ class PredictionService(Service):
 
     def _require_before(self, message: object) -> None:
         """Raise FederationError for a message that does not belong to the alignment, or comes after it."""
-        if self._counts or isinstance(message, Apply | SendPredictors | TakePredictors | AddUp | Measure):
+        if self._counts or isinstance(message, Apply | SendLinearPredictors | TakeLinearPredictors | AddUp | Measure):
             raise self.undue(message)
 
     def _apply(self) -> int:

@@ -172,7 +172,7 @@ class DatabaseRows:
 
     def of(self, ids: Sequence[bytes]) -> Vector:
         """Return the margins of these ids, (k,) or (k, K); NaN for an unknown id. Raises DataError."""
-        table, K = self._lookup.rows(ids), self._part.job.n_predictors
+        table, K = self._lookup.rows(ids), self._part.job.n_outputs
         found: Vector = np.full((len(ids), K) if self._part.job.class_names else len(ids), np.nan)
         if table.num_rows:
             row_of, twice = _first_rows(table.column(0).to_pylist(), self._task)
@@ -349,7 +349,7 @@ def margins_of(
     A record is infinite if a cell cannot be used. opened : the source, if it is open.
     """
     if not task.columns:
-        return np.zeros((n, part.job.n_predictors) if part.job.class_names else n), ()
+        return np.zeros((n, part.job.n_outputs) if part.job.class_names else n), ()
     opened = opened or open_for(task, source, ids=False)
     spared = TolerantOrigin.of(opened)
     margins = part.applied(load_range(task, source, opened, None, None)[0])

@@ -49,7 +49,7 @@ ROW_GROUP = 1 << 18
 PARTITION = vfl.FeaturePartition(
     {"bank": ["a0", "a1", "a2", "a3"], "telco": ["b0", "b1", "b2", "b3"]}, label=("telco", "y")
 )
-PROCESSES = ("RowsActor", "PredictorsActor", "PartyActor", "CoordinatorActor")
+PROCESSES = ("RowsActor", "LinearPredictorsActor", "PartyActor", "CoordinatorActor")
 HERE, ALL, STORE = "this process", "all", "object store"
 
 

@@ -13,7 +13,7 @@ from coordinator.charging.charger import Charger
 from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
 from coordinator.rounds import LOSSES_A_QUERY, Lost, Round
-from coordinator.states.predictors import Predictors
+from coordinator.states.linear_predictors import LinearPredictors
 from parties.loading import load
 from tests.solvers import setting
 from vfl.base.losses import Squared
@@ -160,7 +160,7 @@ def test_every_repetition_has_a_key_of_its_own() -> None:
 
 @pytest.mark.parametrize("noise", [CryptographicNoise(), SeededNoise(1)], ids=["true", "seeded"])
 def test_the_executor_refuses_before_it_charges(noise: Any) -> None:
-    execute = Executor(InProcessTransport({}), Predictors(np.ones(4)), Charger(None, noise=noise))
+    execute = Executor(InProcessTransport({}), LinearPredictors(np.ones(4)), Charger(None, noise=noise))
     query: Query = sampled(0.25)
     with pytest.raises(PrivacyError, match="no sample of its rate"):
         execute(query)
@@ -198,7 +198,7 @@ def test_releases_that_use_no_sample_are_not_charged_as_sampled() -> None:
 
 def test_no_weight_outside_the_sample_reaches_a_sum_that_is_charged_as_sampled() -> None:
     """The weighting may be any, and a public batch may have been used after the sample was drawn."""
-    margins, sample = Predictors(np.arange(1.0, 9.0)), np.arange(8) % 3 == 0
+    margins, sample = LinearPredictors(np.arange(1.0, 9.0)), np.arange(8) % 3 == 0
     margins.absorb("batch", [sample.astype(float)])
     block, one = Block(0, "bank", 0, 1, 0), np.ones(1)
     query = Backward(Derivative(Squared()), (block,), (0.0 * one,), (one,), Clip(0.5, 1), None, 0, Fold(0, 2, (3,)))

@@ -14,8 +14,8 @@ import scipy.sparse
 import vfl
 from coordinator.coordinator import Coordinator, Outcome
 from coordinator.rounds import Lost, Round
-from coordinator.states.predictors import StateLost
-from coordinator.states.shards import PredictorShards, ShardPredictors
+from coordinator.states.linear_predictors import StateLost
+from coordinator.states.shards import LinearPredictorShards, ShardLinearPredictors
 from parties import loading
 from parties.loading import load
 from parties.rows import Rows
@@ -209,7 +209,7 @@ class Restarting(LocalGroup):
     """
 
     def __init__(self, moment: int, *, silent: bool) -> None:
-        super().__init__([ShardPredictors() for _ in range(3)])
+        super().__init__([ShardLinearPredictors() for _ in range(3)])
         self.calls, self._moment, self._silent = 0, moment, silent
 
     def begin(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
@@ -218,7 +218,7 @@ class Restarting(LocalGroup):
     def start(self, method: str, *arguments: Any) -> Each:
         self.calls += 1
         if self.calls == self._moment:
-            self.members = (self.members[0], ShardPredictors(), self.members[2])
+            self.members = (self.members[0], ShardLinearPredictors(), self.members[2])
             if not self._silent:
                 raise StateLost("a shard of the margins died")
         return super().start(method, *arguments)
@@ -227,7 +227,7 @@ class Restarting(LocalGroup):
 def of_shards(spec: vfl.Job, moment: int, *, silent: bool = False, group: Any = None) -> tuple[Any, list[Any], Outcome]:
     parties = {name: load(spec.for_party(name), own, shards=3) for name, own in sources_of(spec, table(N)).items()}
     group = group or Restarting(moment, silent=silent)
-    made = Coordinator(InProcessTransport(parties), margins=partial(PredictorShards, group))
+    made = Coordinator(InProcessTransport(parties), margins=partial(LinearPredictorShards, group))
     *events, outcome = made.stream(spec)
     return group, events, outcome
 
@@ -248,7 +248,7 @@ def test_a_lost_shard_of_the_margins_is_rebuilt_at_any_moment(options: dict[str,
     whole, _, expected = of_shards(spec, 0)
     assert (
         expected.w.tobytes()
-        == of_shards(spec, 0, group=LocalGroup([ShardPredictors() for _ in range(3)]))[2].w.tobytes()
+        == of_shards(spec, 0, group=LocalGroup([ShardLinearPredictors() for _ in range(3)]))[2].w.tobytes()
     )
     for moment in range(2, whole.calls + 1, every):  # the first call loads the labels, before the run has begun
         for silent in (True, False):
@@ -277,7 +277,7 @@ def test_a_release_that_needs_a_lost_shard_is_charged_again() -> None:
 def test_margins_that_took_in_a_part_of_a_vector_count_as_lost() -> None:
     """A party's memory may be gone for one shard of the margins only, so no shard can be kept as it is."""
     group = Restarting(0, silent=True)
-    margins = PredictorShards(group, Each(np.ones(n) for n in (4, 4, 4)), None, 12)
+    margins = LinearPredictorShards(group, Each(np.ones(n) for n in (4, 4, 4)), None, 12)
     group.begin = lambda *_: partial(group.fetch, None)  # type: ignore[method-assign]
     group.fetch = lambda _: _raise(PartyLost("'bank' was cut off", "bank"))  # type: ignore[method-assign]
     margins.take(Forward({}), {"bank": Reply(vector=np.ones(12))})

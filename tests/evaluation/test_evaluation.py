@@ -28,7 +28,7 @@ from coordinator.charging.charger import Charger
 from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
 from coordinator.rounds import Log, Round
-from coordinator.states.predictors import Predictors
+from coordinator.states.linear_predictors import LinearPredictors
 from parties.loading import load
 from vfl.base.holdout import Side
 from vfl.base.losses import loss_of
@@ -484,7 +484,7 @@ class TestApart:
         sums = []
         for data in (table(), changed(i, a0=-1.0, b0=1.0, y=1 - table()["y"][i])):
             parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, data).items()}
-            margins = Predictors(parties["telco"].labels(), spec.split.held_out(N))
+            margins = LinearPredictors(parties["telco"].labels(), spec.split.held_out(N))
             plan = make_plan(spec, N)
             execute = Executor(InProcessTransport(parties), margins, Charger(None, unnoised=(Unnoised,)))
             evaluation = HeldOut(plan.problem, vfl.Evaluation(), plan.n_records - plan.problem.n_records, None)
@@ -508,13 +508,13 @@ class TestApart:
         assert train(spec).w.tobytes() == alone.w.tobytes()
 
     def test_a_weighting_never_sees_held_out_margins(self) -> None:
-        margins = Predictors(np.arange(4.0), np.array([True, False, True, False]))
+        margins = LinearPredictors(np.arange(4.0), np.array([True, False, True, False]))
         margins.absorb(HELD_OUT, [np.array([7.0, 8.0])])
         assert margins.state()[2] == {}
         assert margins.state()[0].shape == (2,)
         assert Forward({}, into="reset", side=Side.HELD_OUT).target == HELD_OUT
         with pytest.raises(PrivacyError, match="before their margins are known"):
-            Predictors(np.arange(4.0), np.array([True, False, True, False])).tally(
+            LinearPredictors(np.arange(4.0), np.array([True, False, True, False])).tally(
                 Tally(Positives(), None, Side.HELD_OUT)
             )
 
@@ -524,7 +524,7 @@ class TestApart:
         whole = make_plan(spec, N).problem.layout.whole()
         query = Forward({q: (b, np.zeros(b.size)) for q, b in whole.items()}, side=Side.HELD_OUT)
         with pytest.raises(PrivacyError, match="has no held-out records"):
-            Executor(InProcessTransport(parties), Predictors(np.ones(N)), Charger(None))(query)
+            Executor(InProcessTransport(parties), LinearPredictors(np.ones(N)), Charger(None))(query)
 
 
 class TestCharged:
@@ -571,7 +571,7 @@ class TestCharged:
                 assert event.part == "held out"
                 raise BudgetExceeded("no")
 
-        margins = Predictors(np.ones(4), np.array([True, True, False, False]))
+        margins = LinearPredictors(np.ones(4), np.array([True, True, False, False]))
         margins.absorb(HELD_OUT, [np.zeros(2)])
         execute: Any = Executor(None, margins, Charger(Refusing(), split="s"))  # type: ignore[arg-type]
         event = Gaussian(Adjacency.REPLACE_ONE, 1.0, 1.0, 1)
@@ -586,7 +586,7 @@ class TestCharged:
     def test_losses_of_training_records_are_weighed(self) -> None:
         """The objective that a run without noise asks for is the one that it descends: a record of weight 0 is not in it."""
         given = np.concatenate([[1.0, -1.0, 1.0], [1.0, 0.5, 0.0]])
-        margins = Predictors(given, targets=Targets(weights=True))
+        margins = LinearPredictors(given, targets=Targets(weights=True))
         margins.absorb("add", [np.array([2.0, 3.0, np.inf])])
         (total,) = margins.tally(Tally(Losses(loss_of("squared")), None))
         assert total == 0.5 * (2.0 - 1.0) ** 2 + 0.5 * 0.5 * (3.0 + 1.0) ** 2

@@ -78,7 +78,11 @@ def killing_margins(folder: Path, number: int, how: int = signal.SIGKILL) -> tup
     def watch(event: Any) -> None:
         seen.append(event)
         if isinstance(event, Round) and event.number == number:
-            own = [pid for pid in processes(b"ray::PredictorsActor") if parent(pid) == parent(pids(folder, "bank")[-1])]
+            own = [
+                pid
+                for pid in processes(b"ray::LinearPredictorsActor")
+                if parent(pid) == parent(pids(folder, "bank")[-1])
+            ]
             os.kill(own[0], how)
 
     return seen, watch

@@ -38,7 +38,7 @@ from vfl.network.messages import (
     Measure,
     Multiply,
     ReadIds,
-    TakePredictors,
+    TakeLinearPredictors,
 )
 from vfl.network.shards import LocalGroup
 from vfl.queries.statistics import Outcomes
@@ -273,7 +273,7 @@ def test_a_party_counts_all_shards_before_margins_leave(result: Result, tmp_path
             own = alone(result, policy, shards=shards, measured=measured)
             with pytest.raises(ConsentRefused, match="left today") if allowed < N else nullcontext():
                 assert own.answer(Apply(), {}) == (Applied(N), {})
-                own.answer(TakePredictors("telco"), {"margins": np.zeros(N)})
+                own.answer(TakeLinearPredictors("telco"), {"margins": np.zeros(N)})
             made.append(own)
     for refused in made[2:]:
         with pytest.raises(FederationError, match=r"asked to (add|measure)"):

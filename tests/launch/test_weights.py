@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
 
 import vfl
-from coordinator.states.predictors import Predictors
+from coordinator.states.linear_predictors import LinearPredictors
 from tests.coordinator.test_transports import in_process
 from vfl.base.losses import Huber, Poisson, loss_of
 from vfl.base.problem import Block, Targets
@@ -180,14 +180,14 @@ def test_measures_count_every_record_once(table: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("kernel", ["squared", "logistic", "huber"])
 def test_no_record_contributes_more_than_its_cap(kernel: str) -> None:
-    """Predictors, labels and weights at their extremes, NaN and infinite margins among them."""
+    """Linear predictors, labels and weights at their extremes, NaN and infinite margins among them."""
     cap = 0.7
     v = np.array([0.0, 1e300, -1e300, np.inf, -np.inf, np.nan, 3.0, -3.0])
     norms = np.array([1.0, 4.0, 1e-300, 2.0, np.inf, 1.0, 1e300, 0.25])
     for sign in (1.0, -1.0):
         for weight in (0.0, 5e-324, 0.3, 1.0):
             given = np.concatenate([np.full(v.size, sign), np.full(v.size, weight)])
-            margins = Predictors(given, targets=Targets(weights=True))
+            margins = LinearPredictors(given, targets=Targets(weights=True))
             margins.absorb("norms", [norms])
             margins.absorb("add", [v])
             block = Block(0, "bank", 0, 1, 0)

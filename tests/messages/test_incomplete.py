@@ -110,7 +110,7 @@ def test_a_query_that_leaves_something_out_is_refused(kind: type[Positive]) -> N
 def test_with_several_classes_positions_are_of_stored_columns() -> None:
     """A party has K coordinates per column, and its columns end before its coordinates do."""
     columns = Columns(np.ones((3, 2), order="F"), ("a", "b"))
-    party = party_over("bank", columns, SeededNoise(3), n_predictors=3)
+    party = party_over("bank", columns, SeededNoise(3), n_outputs=3)
     with pytest.raises(PrivacyError, match="not its own"):
         party.answer(Ranges({"bank": (0, 2)}, CELLS, EVENT), Records(), ReleaseKey(0))
 

@@ -18,7 +18,7 @@ from coordinator.charging.charger import Charger
 from coordinator.cluster.ray_transport import RayTransport
 from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
-from coordinator.states.predictors import Predictors
+from coordinator.states.linear_predictors import LinearPredictors
 from parties.loading import load
 from tests.parties.alone import party_over
 from tests.solvers import setting
@@ -291,7 +291,7 @@ class TestGramClip:
             with pytest.raises(PrivacyError, match="'gram'"):
                 party("a").answer(from_plain(to_plain(query), Query), Records(weights=np.ones(setting.N)), KEY)
             with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
-                Executor(InProcessTransport({}), Predictors(np.ones(4)), Charger(None))(query)
+                Executor(InProcessTransport({}), LinearPredictors(np.ones(4)), Charger(None))(query)
 
     def test_pieces_of_a_plain_sum(self) -> None:
         """All pieces share the charge of the first, and a plain clip bounds each piece alone."""

@@ -112,11 +112,11 @@ def test_a_batch_has_the_same_records_in_every_shard_for_all_classes(shards: int
     r = np.random.default_rng(2).normal(size=(K, n))
     part, clip = Block(0, "bank", 0, 2 * K, 0), Clip(1.0, 2 * K)
     query = Backward(Derivative(Squared()), (part,), (np.zeros(2 * K),), (np.ones(2 * K),), clip, None, 0, fold)
-    whole = Rows("bank", X, n_predictors=K)
+    whole = Rows("bank", X, n_outputs=K)
     expected = whole.sums(replace(query, fold=None), Records(weights=(r * members).ravel()))[0]
     found = np.zeros(2 * K, dtype=np.int64)
     for start in range(0, n, n // shards):
         own = slice(start, start + n // shards)
-        rows = Rows("bank", Columns(np.asfortranarray(X.array[own]), X.names), first=start, n_trained=n, n_predictors=K)
+        rows = Rows("bank", Columns(np.asfortranarray(X.array[own]), X.names), first=start, n_trained=n, n_outputs=K)
         found += rows.sums(query, Records(weights=np.ascontiguousarray(r[:, own]).ravel()))[0]
     assert found.tolist() == expected.tolist()

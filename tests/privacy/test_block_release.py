@@ -22,7 +22,7 @@ import vfl
 from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
 from coordinator.rounds import rounds
-from coordinator.states.predictors import Predictors
+from coordinator.states.linear_predictors import LinearPredictors
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
 from vfl.base.losses import Logistic, Squared
@@ -298,7 +298,7 @@ class Spy:
         return self.inner.ask(shares, records, key)
 
     def executor(self, *, expand: bool = False, reserved: bool = True) -> Executor:
-        margins = Predictors(np.where(np.arange(N_RUN) % 2, 1.0, -1.0))
+        margins = LinearPredictors(np.where(np.arange(N_RUN) % 2, 1.0, -1.0))
         kinds = unnoised(self.plan.job)
         return Executor(self, margins, Charger(self if reserved else None, unnoised=kinds), expand=expand)
 

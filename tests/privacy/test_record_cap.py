@@ -18,7 +18,7 @@ import vfl
 from coordinator.charging.budget import Earlier
 from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
-from coordinator.states.predictors import Predictors
+from coordinator.states.linear_predictors import LinearPredictors
 from parties.storage.dense import Columns
 from tests.faults import test_lost_parties as faults
 from tests.faults.test_lost_parties import SKIP, WAIT, Lossy, charged, drive, policies
@@ -412,7 +412,7 @@ def test_a_refused_charge_pays_for_nothing() -> None:
 
     account, cap = Empty(), replace(cap_of(1.0), paid=None)
     executor = Executor(
-        None, Predictors(np.zeros(2)), Charger(account, noise=CryptographicNoise())
+        None, LinearPredictors(np.zeros(2)), Charger(account, noise=CryptographicNoise())
     )  # no party may be reached
     still = ProxStep(np.zeros(1), np.zeros(1), vfl.penalties.NoPenalty())
     for blocks in ([0, 1], [2, 3]):
@@ -434,7 +434,7 @@ def test_a_coordinator_sends_no_noise_under_a_cap_that_it_does_not_charge() -> N
 
     account, paid = Account(), cap_of(1.0)
     executor = Executor(
-        None, Predictors(np.zeros(2)), Charger(account, noise=CryptographicNoise())
+        None, LinearPredictors(np.zeros(2)), Charger(account, noise=CryptographicNoise())
     )  # no party may be reached
     clip, event = Clip(C, P), paid.paid.event
     sampled = PoissonSubsampledGaussian(event.adjacency, event.sensitivity, event.sigma, 1.0)

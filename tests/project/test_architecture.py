@@ -390,8 +390,8 @@ BREACHES = [
     (third_parties, {"vfl/base/a.py": "from numba import njit"}, "vfl.base.a:1"),
     (
         third_parties,
-        {"coordinator/states/predictors.py": "def f():\n    import ray"},
-        "coordinator.states.predictors:2",
+        {"coordinator/states/linear_predictors.py": "def f():\n    import ray"},
+        "coordinator.states.linear_predictors:2",
     ),
     (third_parties, {"parties/party.py": "import grpc"}, "parties.party:1"),
     (

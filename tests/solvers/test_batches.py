@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import vfl
 from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
-from coordinator.states.predictors import Predictors
+from coordinator.states.linear_predictors import LinearPredictors
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
 from tests.solvers import setting
@@ -61,7 +61,7 @@ def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[lis
         q: party_over(q, Columns(X, setting.PARTITION.columns(q)), SeededNoise(0), unnoised=(Query,))
         for q, X in rows.items()
     }
-    margins = Predictors(np.ones(1))
+    margins = LinearPredictors(np.ones(1))
     execute = Executor(InProcessTransport(actors), margins, Charger(None, unnoised=(Query,)))
     execute(joint.record_norms(problem))
     clip = Clip(cap, 4)
@@ -198,7 +198,7 @@ def test_a_resumed_pass_is_charged_again_unless_noise_repeats_itself() -> None:
 
 def test_margins_restrict_a_fold_to_its_members() -> None:
     query = folded(1)
-    margins = Predictors(np.ones(30))
+    margins = LinearPredictors(np.ones(30))
     margins.absorb("norms", [np.ones(30)])
     query = replace(query, weighting=joint.ClippedDerivative(Weights(1.0), 0.4))
     weights = margins.records(query).weights

@@ -177,7 +177,7 @@ def test_the_fused_kernel_computes_the_capped_derivatives(n: int) -> None:
 
 @pytest.mark.parametrize("n", [1, 16, 37])
 def test_the_fused_kernel_weighs_the_capped_derivatives(n: int) -> None:
-    """As `Predictors.records` does for a visit without the kernel: first the cap, then the weight."""
+    """As `LinearPredictors.records` does for a visit without the kernel: first the cap, then the weight."""
     rng, K = np.random.default_rng(3), 5
     v, y, limits = 3 * rng.normal(size=K * n), rng.integers(0, K, n).astype(float), rng.uniform(0, 2, n)
     s = rng.choice([0.0, 0.3, 1.0], n)
@@ -315,7 +315,7 @@ def test_a_party_holds_all_classes_to_its_own_norms_whatever_it_is_given(stored:
         rows = np.tile(np.arange(n, dtype=np.int32), 2)
         block = SparseBlock.of(np.repeat([3.0, 4.0], n), rows, np.array([0, n, n, 2 * n, 2 * n]), n)
         kept = SparseColumns(block, tuple("abcd"))
-    party = party_over("a", kept, SeededNoise(0), unnoised=(Query,), n_predictors=K)
+    party = party_over("a", kept, SeededNoise(0), unnoised=(Query,), n_outputs=K)
     row = Block(0, "a", 0, p * K, 0)
     cap = RecordCap(C, {"a": (row, np.zeros(p * K), np.ones(p * K))})
     rule = ClassesStep(np.zeros(K), np.zeros(K), vfl.L2(1.0), K)

@@ -11,7 +11,7 @@ import sklearn.linear_model as peers
 from sklearn.svm import LinearSVC
 
 import vfl
-from coordinator.states.predictors import Predictors
+from coordinator.states.linear_predictors import LinearPredictors
 from tests.solvers import setting
 from vfl.base.losses import Hinge, Logistic, Squared
 from vfl.errors import PrivacyError, SpecificationError
@@ -81,7 +81,7 @@ def test_a_dual_step_maximises_its_bound() -> None:
 
 def test_the_state_equals_the_releases() -> None:
     """α moves by the clipped step of the batch only: without noise v = Σ α_i x_i until the end."""
-    margins = Predictors(np.array([1.0, -1.0, 1.0]))
+    margins = LinearPredictors(np.array([1.0, -1.0, 1.0]))
     kept = {"norms": np.array([4.0, 1.0, 0.0]), "batch": np.array([1.0, 0.0, 1.0])}
     r, state = DualStep(Hinge(), 0.1, 1e-3)(np.zeros(3), np.array([1.0, -1.0, 1.0]), kept)
     np.testing.assert_allclose(r, [0.05, 0.0, 1.0])

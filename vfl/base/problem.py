@@ -36,14 +36,14 @@ class Targets:
 
     exposure : True if records have offsets, which are the first margins. weights : True if records have weights between 0 and
         1.
-    n_predictors : margins per record, K with multinomial loss. A vector of margins is then (K·n,), one class after another.
+    n_outputs : margins per record, K with multinomial loss. A vector of margins is then (K·n,), one class after another.
     kind : type of the margins that a party sees in a pass. 'float32' rounds the margins, and parties answer with changes in
         float32.
     """
 
     exposure: bool = False
     weights: bool = False
-    n_predictors: int = 1
+    n_outputs: int = 1
     kind: str = "float64"
 
     @property

@@ -608,10 +608,10 @@ class Job:
     def targets(self) -> Targets:
         """Per-record vectors that the job has besides the labels (offsets, weights), and the form of its margins."""
         own = self.partition
-        return Targets(own.exposure is not None, own.weight is not None, self.n_predictors, self.margins)
+        return Targets(own.exposure is not None, own.weight is not None, self.n_outputs, self.margins)
 
     @property
-    def n_predictors(self) -> int:
+    def n_outputs(self) -> int:
         """Number of margins per record: K with multinomial loss, else 1."""
         return max(1, len(self.class_names))
 
@@ -625,7 +625,7 @@ class Job:
 
     def shape_of_margins(self, n_records: int) -> tuple[int, ...]:
         """Return the shape of predicted margins: (n,), or (n, K) with multinomial loss."""
-        return (n_records, self.n_predictors) if self.multinomial else (n_records,)
+        return (n_records, self.n_outputs) if self.multinomial else (n_records,)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -235,8 +235,8 @@ _register(
     joining,
     """
     offer done failure load send_labels finish ping pong introduce introduced make_salt encrypted
-    take_salt read_ids begin_aligning multiply send_set conclude about apply applied send_predictors take_predictors
-    add_up measure score scored keep kept
+    take_salt read_ids begin_aligning multiply send_set conclude about apply applied
+    send_linear_predictors take_linear_predictors add_up measure score scored keep kept
     """,
 )
 register("message", "encryption_key", EncryptionKey)

@@ -236,14 +236,14 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class SendPredictors:
+class SendLinearPredictors:
     """Call for the party's part of the margins, encrypted for the party `to`, which adds up."""
 
     to: str
 
 
 @dataclass(frozen=True, slots=True)
-class TakePredictors:
+class TakeLinearPredictors:
     """Call that hands the aggregating party the encrypted part of `sender`."""
 
     sender: str

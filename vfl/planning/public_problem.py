@@ -171,7 +171,7 @@ def _start(job: Job, layout: Layout) -> Vector | None:
         return None
     given, classes = job.start.coefficients, job.class_names
     scaling, by_name = job.scaling_of(job.partition.features), dict[str, float]()
-    for k in range(job.n_predictors):
+    for k in range(job.n_outputs):
         names = [coordinates_of(name, classes)[k] for name in scaling.features]
         intercept = coordinates_of(INTERCEPT, classes)[k]
         w, b = scaling.scaled_units(np.array([given[name] for name in names]), given.get(intercept, 0.0))

@@ -398,10 +398,10 @@ class Plan:
             return self.sharing.n_bytes - self.sharing.n_bytes // 2, self.sharing.n_bytes // 2
         n, moved = self.problem.n_records * self.n_fits, self.vectors
         held_out = sum(own.side is Side.HELD_OUT for own in self.evaluations) * len(self.problem.layout.whole())
-        saved = n * moved.swept * (8 - np.dtype(self.job.margins).itemsize) * self.job.n_predictors
-        received = self.job.n_predictors * moved.out + moved.limits + moved.labels * (1 + self.job.targets.weights)
+        saved = n * moved.swept * (8 - np.dtype(self.job.margins).itemsize) * self.job.n_outputs
+        received = self.job.n_outputs * moved.out + moved.limits + moved.labels * (1 + self.job.targets.weights)
         margins = n * moved.back + (self.n_records - n) * held_out
-        return 8 * n * received - saved, 8 * (self.job.n_predictors * margins + n * moved.norms) - saved
+        return 8 * n * received - saved, 8 * (self.job.n_outputs * margins + n * moved.norms) - saved
 
     @cached_property
     def vectors(self) -> Vectors:
@@ -531,7 +531,7 @@ def sizes_of(plan: Plan) -> Sizes:
     # A pass charged as one release still draws noise for each of its blocks.
     releases = max(sum(count for _, count in counted), updates if problem.private else 0)
     received, sent = plan.traffic
-    pairs = plan.job.n_predictors * (plan.vectors.out + plan.vectors.back) / 2
+    pairs = plan.job.n_outputs * (plan.vectors.out + plan.vectors.back) / 2
     return Sizes(
         n_records=plan.n_records,
         widths=widths,

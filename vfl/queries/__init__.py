@@ -4,7 +4,7 @@ A query is public: it names blocks, clips, events and released coordinates, so i
 per-record vectors that it uses (`Records`) are sent separately and are never part of the query. A query to several parties is
 split into one query of the same type per party, called the party's share of the query.
 
-| query | a party computes | released | to `Predictors` only | charged as |
+| query | a party computes | released | to `LinearPredictors` only | charged as |
 |---|---|---|---|---|
 | Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one Gaussian for all parties |
 | Ranges | histograms over powers of two, or over the grids of curves, + noise | yes | | one Gaussian for all parties |
@@ -18,9 +18,9 @@ split into one query of the same type per party, called the party's share of the
 | RecordNorms | Σ_j (scale_j (x_ij − c_j))², of the training or the held-out part | | n-vector | |
 | Groups | codes of the categories of its group columns, of the held-out part | | n-vector | |
 | Sample | nothing: the coordinator draws a secret batch | | n-vector | |
-| Tally | nothing: `Predictors` adds up a statistic of margin and label + noise | yes | | one Gaussian |
+| Tally | nothing: `LinearPredictors` adds up a statistic of margin and label + noise | yes | | one Gaussian |
 
-`Predictors` is the coordinator's per-record state (coordinator.states).
+`LinearPredictors` is the coordinator's per-record state (coordinator.states).
 
 Records may be divided into a training part and a held-out part. Forward, Tally and RecordNorms work on one of the two parts,
 Groups on the held-out part, and all other queries on the training part (`Query.side`).

@@ -41,8 +41,8 @@ class Backward(Sum, Weighted):
         record's contribution to all of them, and `event` has the sensitivity of all sums together.
     capped : as in `Descend`; in a query with noise, it names the charge. The executor turns steps of a visit into `Backward`
         queries.
-    fold : disjoint public batch of the query; `Predictors` sets the weights of all other records to 0. Or the query's part of a
-        larger release (`Gram`).
+    fold : disjoint public batch of the query; `LinearPredictors` sets the weights of all other records to 0. Or the query's
+        part of a larger release (`Gram`).
     """
 
     blocks: tuple[Block, ...]

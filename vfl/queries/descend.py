@@ -61,10 +61,10 @@ class Step:
 
         delta : (s,) the block's update; with K margins (s·K,): K entries for the first column, then for the next column.
         """
-        n_predictors: int = getattr(self.rule, "classes", 1)
-        if n_predictors == 1:
+        n_outputs: int = getattr(self.rule, "classes", 1)
+        if n_outputs == 1:
             return -float(self.centre @ delta)
-        return -(self.centre * delta).reshape(-1, n_predictors).sum(axis=0)
+        return -(self.centre * delta).reshape(-1, n_outputs).sum(axis=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,9 +183,9 @@ class Descend(Weighted):
             raise self._needs_margins()
         return {}
 
-    def answer_width(self, n_predictors: int) -> int:
+    def answer_width(self, n_outputs: int) -> int:
         """Return the number of margins per record."""
-        return n_predictors
+        return n_outputs
 
     def addresses(self, party: str, n_coordinates: int, n_columns: int) -> bool:
         """Return True if the start is of the party's coordinates, and earlier releases have the lengths of the steps."""
@@ -298,8 +298,8 @@ class Sweeping:
     def _next_sum(self, step: Step, X: Any, delta: Vector, shift: Any) -> Sums:
         """Add (pending columns)·Δ and the shift to the margins, in place; return the clipped sum over X at the new margins.
 
-        If records have weights, r is capped before it is weighed, as in `Predictors.records`; the kernels of K classes do the
-        same.
+        If records have weights, r is capped before it is weighed, as in `LinearPredictors.records`; the kernels of K classes do
+        the same.
         """
         kernels, threads, weighting = self._rows.kernels, self._rows.threads, self._query.weighting
         pending, v, y, bounds = self._pending, self._v, self._y, self._bounds
@@ -326,7 +326,7 @@ class Sweeping:
         return sums
 
     def leave(self, delta: Vector, shift: Any, room: Room) -> Vector:
-        """Add X_S Δ + shift of the last step, and return the change of the margins, (n,), for `Predictors` only.
+        """Add X_S Δ + shift of the last step, and return the change of the margins, (n,), for `LinearPredictors` only.
 
         The change has the type of the margins with which the visit began.
 

@@ -35,9 +35,9 @@ class Forward(PerRecord):
         """Return `into` for training records. Return a separate name for held-out records, whose Xw is kept separately."""
         return self.into if self.side is Side.TRAINING else HELD_OUT
 
-    def answer_width(self, n_predictors: int) -> int:
+    def answer_width(self, n_outputs: int) -> int:
         """Return the number of margins per record."""
-        return n_predictors
+        return n_outputs
 
     of_model: ClassVar[bool] = True  # on secret shares, the query changes the public model only
 

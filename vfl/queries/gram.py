@@ -1,4 +1,4 @@
-"""Queries `Gram`, products of columns, and `Columns`, which sends columns to `Predictors` for them."""
+"""Queries `Gram`, products of columns, and `Columns`, which sends columns to `LinearPredictors` for them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 OFF_DIAGONAL = math.sqrt(2.0)
 """Factor of off-diagonal entries when a triangle of a symmetric matrix is released: its norm is the matrix's Frobenius norm."""
 MOST_HELD_BYTES = 1 << 26
-"""Largest size, in bytes, of the columns that the coordinator's `Predictors` (coordinator.states) holds at once.
+"""Largest size, in bytes, of the columns that the coordinator's `LinearPredictors` (coordinator.states) holds at once.
 
 Parties with more columns send them in several messages."""
 
 
 def held_at_once(n_records: int) -> int:
-    """Return the largest number of columns that the coordinator's `Predictors` (coordinator.states) holds at once."""
+    """Return the largest number of columns that the coordinator's `LinearPredictors` (coordinator.states) holds at once."""
     return max(1, MOST_HELD_BYTES // (8 * max(n_records, 1)))
 
 
@@ -47,7 +47,7 @@ class Gram(Backward):
     `own`, it then releases the lower triangle of its own columns, column by column. Off-diagonal entries, and entries of the
     label, have a factor √2.
 
-    held : columns of one party that the coordinator's `Predictors` (coordinator.states) holds; None if it holds no columns.
+    held : columns of one party that `LinearPredictors` (coordinator.states) holds; None if it holds no columns.
     """
 
     fold: Piece = Piece(0, 1, ())  # noqa: RUF009 - frozen
@@ -154,7 +154,7 @@ def _triangle(size: int) -> tuple[tuple[Any, Any], Vector]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns(PerRecord):
-    """Scaled and centred columns of one party, one after another. Only the coordinator's `Predictors` receives them.
+    """Scaled and centred columns of one party, one after another. Only the coordinator's `LinearPredictors` receives them.
 
     rows : {party: (block, centres, scales)} with one party.
     """
@@ -163,7 +163,7 @@ class Columns(PerRecord):
 
     @property
     def target(self) -> str:
-        """Return the name under which `Predictors` keeps the columns until products with them are released."""
+        """Return the name under which `LinearPredictors` keeps the columns until products with them are released."""
         return COLUMNS
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordNorms(PerRecord):
-    """Σ_j (scale_j (x_ij − c_j))² for each record i. Only `Predictors` at the coordinator receives the sums.
+    """Σ_j (scale_j (x_ij − c_j))² for each record i. Only `LinearPredictors` at the coordinator receives the sums.
 
     rows : {party: (block, centres, scales)}. into : name of the sums; only the sums 'norms' limit residuals under a record cap.
     side : the part of the records. Norms of held-out records are kept separately: only a `Tally` of the held-out part uses
@@ -35,7 +35,7 @@ class RecordNorms(PerRecord):
 
     @property
     def target(self) -> str:
-        """Return the name under which `Predictors` keeps the sum: `into` for training records, else HELD_NORMS."""
+        """Return the name under which `LinearPredictors` keeps the sum: `into` for training records, else HELD_NORMS."""
         return self.into if self.side is Side.TRAINING else HELD_NORMS
 
     of_model: ClassVar[bool] = True  # on secret shares, parties cap their own rows instead
@@ -49,7 +49,7 @@ class RecordNorms(PerRecord):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups(PerRecord):
-    """Codes of the held-out records' groups, for `Predictors` only. Nothing is released, and no other party sees the codes.
+    """Codes of the held-out records' groups, for `LinearPredictors` only. Nothing is released; no other party sees the codes.
 
     A party answers with Σ_k stride_k·code_k over its group columns k, (m,). Strides are 1, s₁, s₁s₂, … over all parties, where
     s_k is one more than the number of categories of column k. The sum of all answers then determines every code.
@@ -66,7 +66,7 @@ class Groups(PerRecord):
 
     @property
     def target(self) -> str:
-        """Return the name under which `Predictors` keeps the sum. Only a `Tally` of the held-out part uses it."""
+        """Return the name under which `LinearPredictors` keeps the sum. Only a `Tally` of the held-out part uses it."""
         return HELD_GROUPS
 
     def required(self) -> None:

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 HELD_OUT, HELD_NORMS, HELD_GROUPS = "held out", "held out: norms", "held out: groups"
-"""Names under which the coordinator's `Predictors` (coordinator.states) keeps Xw, norms and groups of the held-out part. A
+"""Names under which `LinearPredictors` (coordinator.states) keeps Xw, norms and groups of the held-out part. A
 weighting cannot read these vectors."""
 HELD_OFFSETS = "held out: offsets"
 """Name of the offsets log(exposure) of the held-out records."""
 COLUMNS = "columns"
-"""Name under which `Predictors` keeps the columns of one party, one after another, until products with them are released."""
+"""Name under which `LinearPredictors` keeps one party's columns, one after another, until products with them are released."""
 HELD_POSITIONS = "held out: positions"
-"""Name under which `Predictors` keeps the positions of its held-out records among all held-out records. They are public."""
+"""Name under which `LinearPredictors` keeps the public positions of its held-out records among all held-out records."""
 
 
 Placed: TypeAlias = "tuple[Block, RawVector]"
@@ -95,7 +95,7 @@ class Weighting(Protocol):
     def __call__(self, margins: Vector, labels: Vector, kept: Kept) -> tuple[Vector, Kept]:
         """Return r, (n,), and the per-record state to replace, {name: (n,)}. No argument is changed.
 
-        kept : {name: per-record state}. Only `Predictors` sees this state. Empty if a party evaluates the weighting.
+        kept : {name: per-record state}. Only `LinearPredictors` sees this state. Empty if a party evaluates the weighting.
         """
         ...
 
@@ -162,7 +162,7 @@ class Statistic(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Return names such as HELD_NORMS of vectors that `Predictors` keeps.
+        """Return names such as HELD_NORMS of vectors that `LinearPredictors` keeps.
 
         A statistic of held-out records is called with them, in this order, after margins and labels.
         """
@@ -226,7 +226,7 @@ class Reply:
     """Reply of a party.
 
     released : one vector per release, with noise, so the vectors may be published.
-    vector : (n,), for the coordinator's `Predictors` only, in the floating-point type of the margins that came with the query.
+    vector : (n,), for `LinearPredictors` only, in the floating-point type of the margins that came with the query.
     selected : the party's best coordinate in w with its noisy score, for the executor only. The executor discards all
         scores and all losing coordinates.
     seconds : time that the party took for computing, in seconds.

@@ -3,7 +3,7 @@
 | shape | result | queries |
 |---|---|---|
 | `Sum` | exact sums over records, released with noise | Moments, Ranges, Counts, Backward, Gram, Tally |
-| `PerRecord` | a number per record, for `Predictors` alone, never released | Forward, RecordNorms, Columns, Groups |
+| `PerRecord` | a number per record, for `LinearPredictors` alone, never released | Forward, RecordNorms, Columns, Groups |
 | `Draw` | something that the coordinator draws or releases itself | Sample |
 | a visit | several steps at one party, each a release and an update | Descend |
 | a selection | the best of noisy scores | Select |
@@ -147,7 +147,7 @@ class AtParty(Protocol):
         ...
 
     def vector(self, query: Query, records: Any, deltas: tuple[Vector, ...] = ()) -> Any:
-        """Return the query's vector with an entry per record. Only the coordinator's `Predictors` may receive it."""
+        """Return the query's vector with an entry per record. Only the coordinator's `LinearPredictors` may receive it."""
         ...
 
     def release(self, sums: Sums, terms: ReleaseTerms, key: ReleaseKey) -> Vector:
@@ -332,7 +332,7 @@ class Query:
 
     @property
     def target(self) -> str:
-        """Return the use of the sum of n-vectors in `Predictors`: 'add' to Xw, 'reset' Xw, or a name to keep it by."""
+        """Return the use of the sum of n-vectors in `LinearPredictors`: 'add' to Xw, 'reset' Xw, or a name to keep it by."""
         return "add"
 
     @property
@@ -359,7 +359,7 @@ class Query:
         """Return the number of vectors with n entries in the weights of the query."""
         return 1
 
-    def answer_width(self, n_predictors: int) -> int:
+    def answer_width(self, n_outputs: int) -> int:
         """Return the number of entries per record in the vector of an answer; 0 for a query without one."""
         return 0
 
@@ -422,7 +422,7 @@ class Query:
         raise self._unanswered(rows.party)
 
     def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
-        """Return the per-record vector of the answer for some rows. Only `Predictors` may receive it.
+        """Return the per-record vector of the answer for some rows. Only `LinearPredictors` may receive it.
 
         deltas : Δ of each step of a visit, once its releases are known.
         """
@@ -565,11 +565,11 @@ def released_by(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PerRecord(Query):
-    """Shape: one or several numbers per record, which only the coordinator's `Predictors` receives. Nothing is released."""
+    """Shape: one or several numbers per record, which only `LinearPredictors` receives. Nothing is released."""
 
     asked: ClassVar[Asked] = Asked.TRUSTED
 
-    def answer_width(self, n_predictors: int) -> int:
+    def answer_width(self, n_outputs: int) -> int:
         """Return the number of entries per record in the answer."""
         return self.width
 
@@ -587,7 +587,7 @@ class Draw(NotSent, Query):
 class Weighted(Query):
     """Base of queries that multiply each record's row by a weight r_i.
 
-    weighting : function that computes r, in the coordinator's `Predictors` or in a party that sees margins and labels.
+    weighting : function that computes r, in the coordinator's `LinearPredictors` or in a party that sees margins and labels.
     """
 
     weighting: Weighting

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample(Draw):
-    """A secret Poisson sample. `Predictors` keeps the sample as 'batch', (n,) of 0 and 1. Nothing is released.
+    """A secret Poisson sample. `LinearPredictors` keeps the sample as 'batch', (n,) of 0 and 1. Nothing is released.
 
     Every record is drawn independently with probability exactly `rate`: its 64-bit word is compared with rate·2⁶⁴. A replay
     draws a new sample, which is as secret as the old one. Releases from the old sample are not affected.
@@ -36,7 +36,7 @@ class Sample(Draw):
 
     @property
     def target(self) -> str:
-        """Return the name under which the coordinator's `Predictors` keeps the sample."""
+        """Return the name under which the coordinator's `LinearPredictors` keeps the sample."""
         return "batch"
 
     @property

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally(NotSent, Sum):
-    """Release a statistic of margins and labels over one part of the records. The coordinator's `Predictors` computes it.
+    """Release a statistic of margins and labels over one part of the records. The coordinator's `LinearPredictors` computes it.
 
     event : event with at least the sensitivity of the statistic; otherwise PrivacyError. None for no noise.
     """

@@ -48,9 +48,9 @@ from vfl.network.messages import (
     ReadIds,
     Score,
     SendLabels,
-    SendPredictors,
+    SendLinearPredictors,
     SendSet,
-    TakePredictors,
+    TakeLinearPredictors,
     TakeSalt,
 )
 from vfl.planning import plan as make_plan
@@ -442,8 +442,8 @@ class TestOrder:
             SendSet("bank", ""),
             Conclude(),
             AddUp(),
-            SendPredictors("telco"),
-            TakePredictors("telco"),
+            SendLinearPredictors("telco"),
+            TakeLinearPredictors("telco"),
             Notice(Phase.OPEN, "run1", "run run1"),
         ],
         ids=lambda message: type(message).__name__,
@@ -453,7 +453,7 @@ class TestOrder:
         assert counter.opened == 0
 
     @pytest.mark.parametrize(
-        "message", [AddUp(), SendPredictors("telco"), TakePredictors("telco"), SendSet("bank", "")]
+        "message", [AddUp(), SendLinearPredictors("telco"), TakeLinearPredictors("telco"), SendSet("bank", "")]
     )
     def test_calls_of_other_work_are_not_due(self, counter, message) -> None:
         counter.call(offer(job()))
@@ -603,8 +603,8 @@ TOLD: dict[Any, tuple[object, ...]] = {
         SendSet("bank", "telco"),
     ),
     predicting: (
-        SendPredictors("telco"),
-        TakePredictors("telco"),
+        SendLinearPredictors("telco"),
+        TakeLinearPredictors("telco"),
         Measure(LabelMean(0.0, 1.0)),
         Score((Asked("ab", "branch", "credit", 1),)),
         Keep(("ab",)),

@@ -16,7 +16,7 @@ import numpy as np
 from coordinator.charging.budget import Budget
 from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
-from coordinator.states.predictors import Predictors
+from coordinator.states.linear_predictors import LinearPredictors
 from parties.loading import load
 from parties.party import Party
 from parties.record_cap import OwnCap
@@ -92,9 +92,9 @@ class World:
     held_out: np.ndarray | None
     targets: Targets = Targets()  # noqa: RUF009 - frozen
 
-    def margins(self) -> Predictors:
+    def margins(self) -> LinearPredictors:
         """Return the margins at w = 0."""
-        return Predictors(self.labels, self.held_out, targets=self.targets)
+        return LinearPredictors(self.labels, self.held_out, targets=self.targets)
 
 
 def world_of(job: Job, table: Mapping[str, Any]) -> World:
@@ -298,7 +298,7 @@ class Rehearsal:
     def _kept(
         self,
         query: Query,
-        margins: Predictors,
+        margins: LinearPredictors,
         shadows: Sequence[Shadow],
         truth: Shadow,
         batches: list[tuple[Vector, float]],
@@ -374,7 +374,7 @@ class Rehearsal:
         on0, on1, true = (np.concatenate([scores * factors[party] for party, scores in one]) for one in found)
         return Release(kind, "", query.event, np.array([float(position)]), (on0, on1), true, selection=True)
 
-    def _executor(self, world: World) -> tuple[Executor, Predictors]:
+    def _executor(self, world: World) -> tuple[Executor, LinearPredictors]:
         job, plan = self.plan.job, self.plan
         transport = InProcessTransport({name: party.afresh() for name, party in world.parties.items()})
         margins = world.margins()

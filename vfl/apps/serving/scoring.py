@@ -683,7 +683,7 @@ class ServedModels:
 
         def ask(party: str, ids: Sequence[bytes] | None, n: int) -> asyncio.Future[Reply]:
             asked = Asked(version.parts[party].digest, caller.name, request.purpose, n)
-            return self.lanes[party].ask(Question(asked, ids, version.job.n_predictors), n)
+            return self.lanes[party].ask(Question(asked, ids, version.job.n_outputs), n)
 
         logs: list[asyncio.Future[None]] = []
         try:
@@ -729,7 +729,7 @@ class ServedModels:
         replies = [own for party, own in asking.items() if party not in late and own.exception() is None]
         logs += [log for own in replies if (log := own.result().logged) is not None]
         for party in others:
-            margins[party] = np.zeros((n, version.job.n_predictors) if version.job.class_names else n)
+            margins[party] = np.zeros((n, version.job.n_outputs) if version.job.class_names else n)
             if party in asking:
                 away = Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
                 reply = away if party in late else asking[party].result()

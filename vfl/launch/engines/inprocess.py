@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.alignment import align
 from coordinator.charging.budget import Reserved
 from coordinator.coordinator import Coordinator
-from coordinator.states.shards import PredictorShards, ShardPredictors, whole
+from coordinator.states.shards import LinearPredictorShards, ShardLinearPredictors, whole
 from coordinator.transport import Call, MessageTransport, PendingCall
 from parties.alignment.reading import joined_rows
 from parties.dealing import DealerService
@@ -117,7 +117,8 @@ def run(
     dealer = DealerService(job, recycles=True) if job.secure is not None else None
     flags = () if dealer is None else (ONE_PROCESS,)
     transport = InProcessTransport(parties) if dealer is None else InProcessTransport(parties, dealer)
-    margins = whole if shards == 1 else partial(PredictorShards, LocalGroup([ShardPredictors() for _ in range(shards)]))
+    group = LocalGroup([ShardLinearPredictors() for _ in range(shards)])
+    margins = whole if shards == 1 else partial(LinearPredictorShards, group)
     for event in Coordinator(transport, margins=margins).stream(job, budget, log):
         yield replace(event, flags=flags) if flags and isinstance(event, Reserved) else event
 

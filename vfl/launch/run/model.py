@@ -165,7 +165,7 @@ class Model:
             scaling.original_units(
                 np.array([by_name[own[k]] for own in columns]), float(by_name.get(intercepts[k], 0.0))
             )
-            for k in range(self.job.n_predictors)
+            for k in range(self.job.n_outputs)
         ]
 
     @property

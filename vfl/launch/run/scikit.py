@@ -81,7 +81,7 @@ def pipeline_of(result: Model, party: str | None = None) -> Any:
         _step(partial(eval, source, names_used)),
         _step(pd.DataFrame, columns=list(by_name)),
     )
-    nothing = pd.DataFrame(0.0, index=range(max(2, job.n_predictors)), columns=list(by_name))
+    nothing = pd.DataFrame(0.0, index=range(max(2, job.n_outputs)), columns=list(by_name))
     if party is not None:
         part, model = sum_of(result, party), LinearRegression().fit(nothing, [0.0, 1.0])
         model.coef_, model.intercept_ = np.array([weight for weight, _ in part.terms]), part.constant
@@ -223,8 +223,8 @@ def _fitted(job: Job, coef: Any, intercept: Any, nothing: Any) -> Any:
 
     loss, labels = job.response, np.array([0.0, 1.0])
     if job.multinomial:
-        model = LogisticRegression().fit(nothing, np.arange(job.n_predictors))
-        if job.n_predictors == 2:  # scikit-learn keeps the difference of two classes
+        model = LogisticRegression().fit(nothing, np.arange(job.n_outputs))
+        if job.n_outputs == 2:  # scikit-learn keeps the difference of two classes
             coef, intercept = np.diff(coef, axis=1), np.diff(intercept)
         model.classes_ = np.array(job.classes)
         model.coef_, model.intercept_ = np.ascontiguousarray(coef.T), intercept

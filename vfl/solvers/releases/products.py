@@ -62,7 +62,7 @@ TYPICAL = 0.8
 FAINTEST = 0.1
 """Largest relative noise, at a typical curvature, of the diagonal entry of a column that `damping` scales down."""
 LENGTHS = "lengths"
-"""Name under which `Predictors` (in the coordinator) keeps the squared norms of the rows that `damping` scales down."""
+"""Name under which `LinearPredictors` (in the coordinator) keeps the squared norms of the rows that `damping` scales down."""
 FARTHEST = 2.0**26
 """Largest |scale·centre| of a column. It bounds the rounding error that occurs when the coordinator centres the column."""
 SHOWN = (

@@ -1,6 +1,6 @@
 """The only module that holds Xw, y and other per-record state unencrypted.
 
-Parties see what the trust setting allows: residuals, or margins and labels in a sweep. Under
+Parties see what the trust setting allows: residuals, or linear predictors and labels in a sweep. Under
 trust='secure', `coordinator.states.iterate` takes the place of this module, and no participant holds these vectors.
 """
 
@@ -45,17 +45,17 @@ def _own(name: str, vector: Vector) -> Vector:
     return vector
 
 
-class Predictors:
-    """Margins Xw + o, (n,), of the training records, with labels y and weights s, (n,). Initially w = 0. o : offsets or 0.
+class LinearPredictors:
+    """Values Xw + o, (n,), of the training records, with labels y and weights s, (n,). Initially w = 0. o : offsets or 0.
 
     labels : y, followed by the vectors that `targets` names. The offsets stay if Xw is computed anew.
 
-    held_out : (n + m,) booleans, True for the m held-out records; None for no held-out records. Predictors, norms and groups of
+    held_out : (n + m,) booleans, True for the m held-out records; None for no held-out records. Norms, groups and values of
         held-out records are kept only for a `Tally` query.
     place : positions of these records if they are one shard; None if they are all records.
     counts : number of training records per shard; (n,) for a single shard.
-    targets : form of the margins and of `labels`. The margins here are float64, even if a sweep sends them in another type. A
-        record cap holds for any margins, so rounding costs no privacy.
+    targets : form of the values and of `labels`. The values here are float64, even if a sweep sends them in another type. A
+        record cap holds for any values, so rounding costs no privacy.
     share : function of the name and value of a vector that most queries carry. It returns the copy to keep, for example in
         memory that other processes read.
     room : function that returns memory, (size,), for the next Xw + o, or None to let numpy allocate it.
@@ -82,8 +82,8 @@ class Predictors:
         self._labels, self.counts = self._shown[: len(own)], (len(own),)
         self._held_offsets = None if given.offsets is None else given.offsets[apart]
         self._offsets = None if given.offsets is None else given.offsets[kept]
-        self._n_predictors = targets.n_predictors
-        self._margins = np.zeros(self._n_predictors * len(self._labels)) if self._offsets is None else self._offsets
+        self._n_outputs = targets.n_outputs
+        self._values = np.zeros(self._n_outputs * len(self._labels)) if self._offsets is None else self._offsets
         self._place = place or Place(0, len(self._labels), 0)
         self._held: dict[str, Vector] = {}
         self._kept: dict[str, Vector] = {}
@@ -97,7 +97,7 @@ class Predictors:
         """
         statistic = query.statistic
         if query.side is Side.TRAINING:
-            return statistic.of(self._margins, self._labels, *([self._weights] if statistic.weighed else []))
+            return statistic.of(self._values, self._labels, *([self._weights] if statistic.weighed else []))
         kept = [self._of_held_out(name) for name in (HELD_OUT, *statistic.needs)]
         return statistic.of(kept[0], self._held_labels, *kept[1:])
 
@@ -105,7 +105,7 @@ class Predictors:
         if name == HELD_POSITIONS:
             return self._place.first_held_out + np.arange(float(len(self._held_labels)))
         known = self._held_offsets if name == HELD_OFFSETS else self._held.get(name)
-        wanted = self._held_labels.size * (self._n_predictors if name == HELD_OUT else 1)
+        wanted = self._held_labels.size * (self._n_outputs if name == HELD_OUT else 1)
         if known is None or known.shape != (wanted,):
             what = "margins" if name == HELD_OUT else name.removeprefix(f"{HELD_OUT}: ")
             raise PrivacyError(f"held-out records are tallied before their {what} are known")
@@ -117,11 +117,11 @@ class Predictors:
 
     def state(self) -> Saved:
         """Return the state that queries change, for `restore`. Queries replace vectors and never change them in place."""
-        return self._margins, dict(self._held), dict(self._kept)
+        return self._values, dict(self._held), dict(self._kept)
 
     def restore(self, state: Saved) -> None:
         """Undo all changes since `state` was taken."""
-        self._margins, self._held, self._kept = state[0], dict(state[1]), dict(state[2])
+        self._values, self._held, self._kept = state[0], dict(state[1]), dict(state[2])
 
     @np.errstate(all="ignore")
     def records(self, query: Query) -> Records:
@@ -138,7 +138,7 @@ class Predictors:
         if fold is not None and fold.divides:
             members = fold.members(self._place.n_trained)[self._place.first : self._place.first + len(self._labels)]
         weights, replaced = weighting(
-            self._margins, self._labels, self._kept if members is None else self._kept | {"batch": members}
+            self._values, self._labels, self._kept if members is None else self._kept | {"batch": members}
         )
         self._kept.update(replaced)
         if cap is not None:  # the charge of a pass relies on this cap, so it is applied here
@@ -152,12 +152,12 @@ class Predictors:
     def in_sweep(self, cap: float | None) -> Records:
         """Return the per-record vectors that a party sees in its visit of a sweep. cap : record cap, or None without a cap."""
         limits = None if cap is None else self._limits(cap)
-        margins = self._margins.astype(self._kind, copy=False)
+        margins = self._values.astype(self._kind, copy=False)
         return Records(margins=margins, labels=self._shown, limits=limits)
 
     def vectors(self) -> Iterator[Vector]:
         """Yield all vectors that queries replace and that `restore` may need."""
-        yield self._margins
+        yield self._values
         yield from self._held.values()
         yield from self._kept.values()
 
@@ -192,8 +192,8 @@ class Predictors:
         if target in HELD:
             self._held[target] = total
         elif target == "add":
-            self._margins = np.add(self._margins, total, out=self._room(total.size))
+            self._values = np.add(self._values, total, out=self._room(total.size))
         elif target == "reset":
-            self._margins = total if self._offsets is None else total + self._offsets
+            self._values = total if self._offsets is None else total + self._offsets
         else:
             self._kept[target] = total
