@@ -7,11 +7,10 @@ from vfl.base.csv import Csv as Csv
 from vfl.base.features import Curve as Curve
 from vfl.base.partition import FeaturePartition as FeaturePartition
 from vfl.base.penalties import L1 as L1, L2 as L2, ElasticNet as ElasticNet
-from vfl.crypto.identifiers import Id as Id
 from vfl.errors import VflError as VflError
 from vfl.job import Job as Job
 from vfl.job.environment import Ledger as Ledger, Source as Source
-from vfl.job.site import Faults as Faults, Federated as Federated, InProcess as InProcess, Ray as Ray
+from vfl.job.site import Federated as Federated, InProcess as InProcess, Ray as Ray
 from vfl.launch.align import align as align
 from vfl.launch.join import join as join
 from vfl.launch.predict import evaluate as evaluate, predict as predict
@@ -23,7 +22,6 @@ from vfl.planning import Plan as Plan, plan as plan
 from vfl.planning.certificate import Certificate as Certificate
 from vfl.privacy.noise import SeededNoise as SeededNoise
 from vfl.privacy.specification import Privacy as Privacy
-from vfl.secure.roles import Secure as Secure
 from vfl.solvers import SkGD as SkGD
 from vfl.version import __version__ as __version__
 from vfl import (

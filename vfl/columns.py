@@ -1,4 +1,4 @@
-"""Declarations of columns, and features that an owner computes from its columns."""
+"""Declarations of columns and ids, and features that an owner computes from its columns."""
 
 from __future__ import annotations
 
@@ -17,3 +17,4 @@ from vfl.base.features import Pair as Pair
 from vfl.base.features import Power as Power
 from vfl.base.features import Scaled as Scaled
 from vfl.base.features import Spline as Spline
+from vfl.crypto.identifiers import Id as Id

@@ -59,10 +59,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ASSIGNMENTS = [
-    ("solver=SGD", '[solver] must be a table: write kind = "SGD" in it, or --set solver.kind=SGD'),
-    ("penalty=l2", '[penalty] must be a table: write kind = "l2" in it, or --set penalty.kind=l2'),
-    ("solver.kind=SKGD", "unknown kind 'SKGD' in [solver] (did you mean 'SkGD'?)"),
-    ("solver.kind=sgd", "unknown kind 'sgd' in [solver] (did you mean 'SGD'?)"),
+    ("penalty=l2", "[penalty]: strength is missing"),
+    ("solver=SkGDD", "unknown kind 'SkGDD' in [solver] (did you mean 'SkGD'?)"),
     ("penalty.strength=1", "[penalty] needs a kind; known: "),
     ("epsilon=2", "it belongs to [privacy] or [evaluation] or [start] (--set privacy.epsilon=...)"),
     ("delta=1e-6", "it belongs to [privacy] or [start] (--set privacy.delta=...)"),

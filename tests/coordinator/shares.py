@@ -44,7 +44,7 @@ def job(parties: int = 2, collude: int = 1, p: int = 6, **options: Any) -> vfl.J
         "privacy": vfl.Privacy(epsilon=8.0, noise=vfl.SeededNoise(3)),
         "solver": vfl.SkGD(block_size=2, passes=3),
         "bounds": {"*": (-2, 2)},
-        "trust": vfl.Secure(collude=collude),
+        "trust": vfl.federation.Secure(collude=collude),
     }
     return vfl.Job(**given | options)
 

@@ -39,7 +39,7 @@ def joined(tmp_path) -> Iterator[Any]:
 
 def accepted(joined: Any, gathering: ConnectedMembers, purpose: str = TRAIN, **changes: Any) -> Link:
     """Return the stream of q0, which has agreed to a job, and has loaded its columns if it trains."""
-    spec = job(**({"trust": vfl.Secure(dealer="coordinator")} | changes))
+    spec = job(**({"trust": vfl.federation.Secure(dealer="coordinator")} | changes))
     data = {name: np.resize(column, N) for name, column in table().items()}
     shared = joined.policy("q0", POLICY.replace('["trusted"]', '["trusted", "secure"]'))
     joined.start("q0", sources_of(spec, data)["q0"], policy=shared)

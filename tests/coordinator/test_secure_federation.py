@@ -34,7 +34,7 @@ def wait_for(what: Callable[[], object], seconds: float = 120.0) -> None:
 
 wait, admitted = ConnectedMembers.wait, ConnectedMembers._admitted
 SHARED = POLICY.replace('["trusted"]', '["secure"]')
-AT_COORDINATOR = vfl.Secure(dealer="coordinator")
+AT_COORDINATOR = vfl.federation.Secure(dealer="coordinator")
 JOINT: dict[str, Any] = {
     "solver": vfl.SkGD(joint=True, passes=4),
     "privacy": vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3)),
@@ -76,7 +76,7 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
 
     lock = threading.Lock()
     monkeypatch.setattr(Link, "call", counting)
-    spec = job(trust=vfl.Secure(margin=None if "loss" in options else 8.0), **options)
+    spec = job(trust=vfl.federation.Secure(margin=None if "loss" in options else 8.0), **options)
     vfl.train(spec, at=joined.place)
     stated = vfl.plan(spec, N).n_bytes
     assert 0.9 * 2 * stated <= moved[0] <= 2 * stated
@@ -87,7 +87,7 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
 def test_across_organisations_and_in_process_agree_to_the_bit(
     joined: Any, options: dict[str, Any], dealer: str
 ) -> None:
-    spec = job(trust=vfl.Secure(dealer=dealer), **options)
+    spec = job(trust=vfl.federation.Secure(dealer=dealer), **options)
     there, here = vfl.train(spec, at=joined.place), vfl.train(spec, table(), at="inprocess")
     assert (there.w == here.w).all()
     assert there.certificate.trust["dealer"] == dealer

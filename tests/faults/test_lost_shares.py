@@ -50,7 +50,7 @@ ONE = ("ShareResidual", "telco", AFTER)
 
 
 def job(*, seeded: bool = True, **changes: Any) -> vfl.Job:
-    return trusted(seeded=seeded, **{"trust": vfl.Secure(dealer="separate")} | LOGISTIC | changes)
+    return trusted(seeded=seeded, **{"trust": vfl.federation.Secure(dealer="separate")} | LOGISTIC | changes)
 
 
 def twice(requests: list[tuple[str, str]]) -> list[tuple[str, str, str]]:

@@ -1120,8 +1120,8 @@ class TestDigest:
         ]
         groups = [{"bounds": {"*": (0, 1)}}, {"bounds": {"bank.*": (0, 1), "telco.*": (0, 1)}}]
         groups += [{"bounds": dict.fromkeys(BOUNDS, (0, 1))}]
-        trusts = [{"trust": "secure"}, {"trust": vfl.Secure()}]
-        ids = [{"id": vfl.Id(column, kind="text")} for column in ("who", {"telco": "who", "bank": "who"})]
+        trusts = [{"trust": "secure"}, {"trust": vfl.federation.Secure()}]
+        ids = [{"id": vfl.columns.Id(column, kind="text")} for column in ("who", {"telco": "who", "bank": "who"})]
         for forms in (fills, groups, trusts, ids):
             assert len({job(**form).digest for form in (*forms, {})}) == 2
             assert len({job(**form) for form in forms}) == 1

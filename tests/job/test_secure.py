@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "leave weight out",
     ),
     "sparse columns": ({"sparse": ["q0"]}, SpecificationError, "leave sparse out"),
-    "too many that collude": ({"trust": vfl.Secure(collude=2)}, SpecificationError, "give at most 1"),
+    "too many that collude": ({"trust": vfl.federation.Secure(collude=2)}, SpecificationError, "give at most 1"),
     "class weights": ({"loss": ClassWeighted(positive=2.0)}, SpecificationError, "needs a residual"),
     "bounds that are missing": (
         {
@@ -122,7 +122,7 @@ def test_refusals(case: str) -> None:
 )
 def test_bad_threat_models(options: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
-        vfl.Secure(**options)
+        vfl.federation.Secure(**options)
 
 
 def test_plans_refuse_clips_of_single_blocks_and_too_few_bits() -> None:
@@ -133,11 +133,16 @@ def test_plans_refuse_clips_of_single_blocks_and_too_few_bits() -> None:
 
 
 def test_the_threat_model_is_part_of_the_digest_and_of_the_file() -> None:
-    jobs = [job(3), job(3, collude=2), job(3, trust=vfl.Secure(dealer="coordinator")), job(3, trust="trusted")]
+    jobs = [
+        job(3),
+        job(3, collude=2),
+        job(3, trust=vfl.federation.Secure(dealer="coordinator")),
+        job(3, trust="trusted"),
+    ]
     assert len({each.digest for each in jobs}) == 4
     for each in jobs:
         assert decode(each.to_dict()) == each
-    assert job().secure == vfl.Secure()
+    assert job().secure == vfl.federation.Secure()
     assert "up to 1 party may pool" in repr(jobs[0])
 
 

@@ -218,9 +218,9 @@ class TestTraining:
         text = {**numbered, "telco": numbered["telco"].assign(customer=frames()["telco"].customer.str[1:])}
         with pytest.raises(DataError, match=r"integers at 'bank'.*kind='integer'\) or 'text'"):
             train(job(), text)
-        assert train(job(id=vfl.Id("customer", kind="integer")), text).coef_.tobytes() == expected
+        assert train(job(id=vfl.columns.Id("customer", kind="integer")), text).coef_.tobytes() == expected
         with pytest.raises(DataError, match="no id is common"):  # as text, '00012' differs from '12'
-            train(job(id=vfl.Id("customer", kind="text")), text)
+            train(job(id=vfl.columns.Id("customer", kind="text")), text)
 
     def test_ids_of_every_kind_of_source(self, tmp_path: Path) -> None:
         data = {party: frame.assign(customer=frame.customer.str[1:].astype(int)) for party, frame in frames().items()}
@@ -345,7 +345,7 @@ class TestBadInput:
             ),
             ({"id": ""}, "id is the name of a column"),
             ({"id": 7}, "id is the name of a column"),
-            ({"id": vfl.Id(3, kind="text")}, "id is the name of a column"),
+            ({"id": vfl.columns.Id(3, kind="text")}, "id is the name of a column"),
         ],
     )
     def test_jobs_that_cannot_be_aligned(self, options: dict[str, Any], message: str) -> None:
@@ -354,7 +354,7 @@ class TestBadInput:
 
     def test_an_id_is_of_a_known_kind(self) -> None:
         with pytest.raises(SpecificationError, match="one of: integer, text"):
-            vfl.Id("customer", kind="number")
+            vfl.columns.Id("customer", kind="number")
 
     def test_align_needs_an_id(self) -> None:
         with pytest.raises(SpecificationError, match="set id"):
@@ -747,7 +747,7 @@ class TestSaid:
 
     @pytest.mark.parametrize("named", ["customer", {"bank": "customer", "telco": "subscriber"}])
     def test_a_job_round_trips_and_its_digest_counts_the_id(self, tmp_path: Path, named: Any) -> None:
-        spec = job(id=vfl.Id(named, kind="text"))
+        spec = job(id=vfl.columns.Id(named, kind="text"))
         jobfile.write(spec, tmp_path / "job.toml")
         again, _ = jobfile.read(tmp_path / "job.toml")
         assert again == spec

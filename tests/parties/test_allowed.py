@@ -178,7 +178,7 @@ def opened(purpose: str, source: Any, result: Any, policies: Any = None) -> None
         case "train":
             vfl.train(job(), data, at="inprocess")
         case "align":
-            vfl.align(job(id=vfl.Id("who", kind="text")), data, at="inprocess")
+            vfl.align(job(id=vfl.columns.Id("who", kind="text")), data, at="inprocess")
         case "predict":
             vfl.predict(result, data)
         case "evaluate":
@@ -242,7 +242,7 @@ def test_sources_of_a_policy_bind_every_purpose(purpose: str, result: Any, tmp_p
         text = "\n".join([",".join(table), *(",".join(map(str, row)) for row in rows)])
         (tmp_path / name).write_text(text + "\n")
     (tmp_path / "link.csv").symlink_to(tmp_path / "other.csv")
-    pinned = (job(id=vfl.Id("who", kind="text")) if purpose == "align" else job()).digest
+    pinned = (job(id=vfl.columns.Id("who", kind="text")) if purpose == "align" else job()).digest
     rules = f'format = 1\njobs = ["{pinned}"]\nallow_non_private = true\nsources = ["listed.csv"{{}}]\n{TOTAL}'
     rules += '[prediction]\nmodels = ["*"]\nlabels = true\n'
     memory = ', "memory"' if purpose == "simulate" else ""

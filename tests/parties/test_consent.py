@@ -97,7 +97,7 @@ class TestThreatModel:
             privacy=vfl.Privacy(epsilon=1.0, delta=1e-9),
             solver=vfl.SkGD(passes=1),
             name="credit",
-            trust=vfl.Secure(**options),
+            trust=vfl.federation.Secure(**options),
         )
 
     def test_a_least_number_of_colluding_parties(self) -> None:

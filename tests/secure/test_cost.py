@@ -54,7 +54,7 @@ def ran(n: int, p: int = 6, parties: int = 2, collude: int = 1, **options: Any) 
 @pytest.mark.parametrize("margin", [4.0, 6.0, 8.0, 12.0, 16.0, 24.0])
 @pytest.mark.parametrize("n", [300, 6000])
 def test_every_series_costs_what_is_stated(n: int, margin: float) -> None:
-    sharing, transport = ran(n, trust=vfl.Secure(margin=margin), solver=vfl.SkGD(block_size=2, passes=1))
+    sharing, transport = ran(n, trust=vfl.federation.Secure(margin=margin), solver=vfl.SkGD(block_size=2, passes=1))
     ((_, stated),) = sharing.costs.items()
     found = sent(transport)
     assert {part: getattr(stated, part) for part in found} == found
@@ -62,7 +62,7 @@ def test_every_series_costs_what_is_stated(n: int, margin: float) -> None:
 
 
 SHAPES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
-    "a dealer at the coordinator": ((2, 1, 6), {"trust": vfl.Secure(dealer="coordinator", margin=8.0)}),
+    "a dealer at the coordinator": ((2, 1, 6), {"trust": vfl.federation.Secure(dealer="coordinator", margin=8.0)}),
     "three parties": ((3, 1, 7), {}),
     "all but one collude": ((5, 4, 10), {"solver": vfl.SkGD(passes=2)}),
     "single columns": ((3, 2, 6), {"solver": vfl.solvers.CD(passes=2)}),
@@ -86,7 +86,7 @@ SHAPES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
 @pytest.mark.parametrize("n", [300, 3000])
 def test_a_run_sends_at_most_what_is_stated_and_nine_tenths_of_it(n: int, shape: str) -> None:
     (parties, collude, p), options = SHAPES[shape]
-    given = options if "loss" in options else {"trust": vfl.Secure(collude=collude, margin=8.0)} | options
+    given = options if "loss" in options else {"trust": vfl.federation.Secure(collude=collude, margin=8.0)} | options
     sharing, transport = ran(n, p, parties, collude, **given)
     whole = sum(sent(transport).values())
     assert 0.9 * sharing.n_bytes <= whole <= sharing.n_bytes

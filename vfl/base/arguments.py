@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import math
 import numbers
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from vfl.errors import SpecificationError, nearest
 
@@ -18,6 +20,66 @@ if TYPE_CHECKING:
 
 Check: TypeAlias = Callable[[str, Any], Any]
 """Check of one value: return the value, as the type that it has to have, or raise an error that begins with the argument."""
+
+
+T = TypeVar("T")
+MOVED = {
+    "shares": "details (vfl.solvers.Details, [solver.details] of a job file)",
+    "inference": "intervals of the job, above the tables of a job file",
+    "secure": "trust (vfl.federation.Secure, [trust] of a job file)",
+    "id_kind": 'id = vfl.columns.Id("COLUMN", kind="integer"), { column = "COLUMN", kind = "integer" } in a job file',
+}
+"""Former options, for errors."""
+_TAKERS: dict[str, tuple[str, ...]] = {}
+"""Options of each class that `explained` has seen."""
+
+
+def explained(specification: type[T]) -> type[T]:
+    """Let a class refuse unknown and missing keywords by a SpecificationError that names the right place or option."""
+    init: Any = specification.__init__
+    parameters = [*inspect.signature(init).parameters.values()][1:]
+    known = tuple(p.name for p in parameters)
+    needed = [p.name for p in parameters if p.default is p.empty]
+    _TAKERS[specification.__name__] = known
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **given: Any) -> None:
+        for key in given:
+            if key not in known:
+                homes = [taker for taker, takes in _TAKERS.items() if key in takes]
+                where = f"; it is an option of {' or '.join(homes)}" if homes else moved(key)
+                close = where or nearest(key, known)
+                raise SpecificationError(
+                    f"{specification.__name__} has no option {key!r}{close}; known: {', '.join(known)}"
+                )
+        missing = [name for name in needed if name not in given and name not in known[: len(args)]]
+        if missing:
+            raise SpecificationError(f"{specification.__name__} needs {' and '.join(missing)}")
+        init(self, *args, **given)
+
+    specification.__init__ = checked  # type: ignore[method-assign]
+    return specification
+
+
+def moved(key: str) -> str:
+    """Return a clause with the present place of a former option; '' for any other name."""
+    return f"; it is now {MOVED[key]}" if key in MOVED else ""
+
+
+def named(
+    argument: str,
+    name: str,
+    known: Mapping[str, T],
+    where: str = "",
+    error: type[SpecificationError] = SpecificationError,
+) -> T:
+    """Return the value of a name, in any case and with or without '_'. The error names the nearest known names."""
+    plain = {other.casefold().replace("_", ""): value for other, value in known.items()}
+    found = plain.get(name.casefold().replace("_", ""))
+    if found is None:
+        listed = ", ".join(sorted(known))
+        raise error(f"unknown {argument} {name!r}{where}{nearest(name, known)}; known: {listed}")
+    return found
 
 
 def option(check: Check, default: Any = MISSING) -> Any:

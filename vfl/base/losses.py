@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.base.arguments import check_options, number, option, require, require_number, require_positive
-from vfl.errors import SpecificationError, nearest
+from vfl.base.arguments import check_options, named, number, option, require, require_number, require_positive
+from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
     from vfl.base.types import Vector
@@ -664,6 +664,4 @@ def loss_of(name: str | Loss) -> Loss:
         wanted = "the name of a loss such as 'logistic', or a loss such as vfl.losses.Huber(width=2.0)"
         require("loss", name, wanted, fits=isinstance(name, Loss))
         return name
-    if name not in LOSSES:
-        raise SpecificationError(f"unknown loss {name!r}{nearest(name, LOSSES)}; known: {', '.join(sorted(LOSSES))}")
-    return LOSSES[name]()
+    return named("loss", name, LOSSES)()

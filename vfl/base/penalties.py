@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from vfl.base.arguments import check_options, number, option, require_number
+from vfl.base.arguments import check_options, explained, number, option, require_number
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class ColumnTerms:
 
 
 PENALTIES: dict[str, type[Penalty]] = {
-    penalty.name: penalty for penalty in (NoPenalty, L1, L2, ElasticNet, Box, GroupLasso)
+    penalty.name: explained(penalty) for penalty in (NoPenalty, L1, L2, ElasticNet, Box, GroupLasso)
 }
 
 

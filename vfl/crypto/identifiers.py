@@ -243,7 +243,8 @@ def check_kinds(kinds: Mapping[str, IdKind]) -> None:
         integer, text = (", ".join(map(repr, by_kind[kind])) for kind in (IdKind.INTEGER, IdKind.TEXT))
         raise DataError(
             f"ids are integers at {integer} and text at {text}, so they would not match. Read the id column as text at "
-            "all parties, or declare its kind in the job: id=vfl.Id(COLUMN, kind='integer') or 'text' (a CSV file holds text)"
+            "all parties, or declare its kind in the job: id=vfl.columns.Id(COLUMN, kind='integer') or 'text' "
+            "(a CSV file holds text)"
         )
 
 
@@ -307,6 +308,6 @@ def _canonical(text: str) -> str:
 def _as_integers(texts: list[str], place: _Place) -> list[str]:
     if not all(map(_DECIMAL.fullmatch, texts)):
         raise place.error(
-            "the job declares ids as integers, and one is not a decimal number", "declare kind='text' in vfl.Id"
+            "the job declares ids as integers, and one is not a decimal number", "declare kind='text' in vfl.columns.Id"
         )
     return [str(int(text)) for text in texts]

@@ -36,12 +36,12 @@ intervals = true       (standard errors of the coefficients)
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vfl.base.arguments import moved, named
 from vfl.base.csv import Csv, formatted
 from vfl.base.documents import FORMS, built, check_types, is_format, parse_toml, read_toml
 from vfl.base.losses import LOSSES
@@ -72,13 +72,6 @@ ADDRESS = "://"
 DUCKDB = "duckdb://"
 """Prefix of the address of a DuckDB file. A relative path after the prefix starts at the job file's folder."""
 TOP = "the job file"
-RENAMED = {
-    "shares": "[solver.details]",
-    "inference": "intervals, above the tables",
-    "secure": "[trust]",
-    "id_kind": 'id = { column = "COLUMN", kind = "integer" }',
-}
-"""Former keys of job files, for errors."""
 ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "faults")
 
 
@@ -88,7 +81,7 @@ def _known(given: Iterable[str], known: Iterable[str], where: str) -> None:
         if key not in known:
             homes = [home for home in _homes().get(key, ()) if home != where]
             belongs = f"; it belongs to {' or '.join(homes)}" if homes else ""
-            belongs = belongs or (f"; it is now {RENAMED[key]}" if key in RENAMED else "")
+            belongs = belongs or moved(key)
             if homes and homes[0] != TOP:
                 belongs += f" (--set {_dotted(homes[0], key)}=...)"
             close = "" if belongs else nearest(key, known)
@@ -123,9 +116,7 @@ def _dotted(home: str, key: str) -> str:
 def _table(plain: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = plain.get(key, {})
     if isinstance(value, str) and key in ("solver", "penalty"):
-        raise JobFileError(
-            f"[{key}] must be a table: write kind = {json.dumps(value)} in it, or --set {key}.kind={value}"
-        )
+        return {"kind": value}
     if not isinstance(value, Mapping):
         kind = next((name for types, name in FORMS.values() if isinstance(value, types)), "a list")
         raise JobFileError(f"[{key}] must be a table, not {kind}")
@@ -134,11 +125,9 @@ def _table(plain: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _of_kind(plain: dict[str, Any], kinds: Mapping[str, Any], where: str) -> Any:
     kind = plain.pop("kind", None)
-    if kind not in kinds:
-        close = nearest(str(kind), kinds)
-        said = f"{where} needs a kind" if kind is None else f"unknown kind {kind!r} in {where}{close}"
-        raise JobFileError(f"{said}; known: {', '.join(kinds)}")
-    return _built(kinds[kind], plain, where)
+    if kind is None:
+        raise JobFileError(f"{where} needs a kind; known: {', '.join(kinds)}")
+    return _built(named("kind", str(kind), kinds, f" in {where}", JobFileError), plain, where)
 
 
 def _built(kind: Any, plain: Mapping[str, Any], where: str) -> Any:

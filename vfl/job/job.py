@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vfl.base import markup
-from vfl.base.arguments import provides, require, require_number
+from vfl.base.arguments import explained, named, provides, require, require_number
 from vfl.base.columns import Dropped, Numeric, canonical_category, categories_of
 from vfl.base.features import Curve, curves_in
 from vfl.base.holdout import Split, Subsamples
 from vfl.base.losses import Loss, loss_of
 from vfl.base.partition import FeaturePartition
-from vfl.base.penalties import NoPenalty
+from vfl.base.penalties import PENALTIES, NoPenalty
 from vfl.base.problem import INTERCEPT, Targets, coordinates_of
 from vfl.base.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
 from vfl.crypto.identifiers import Id, IdKind
@@ -30,8 +30,8 @@ from vfl.measures.specification import Evaluation, Fairness, scores_of
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.specification import Privacy
 from vfl.secure.roles import DEALER, Secure
+from vfl.solvers import SOLVERS, SkGD
 from vfl.solvers.on_shares import why_not
-from vfl.solvers.skgd import SkGD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,6 +59,7 @@ OF_PARTY = ".*"
 SPELT = {"bounds": "(low, high)", "fill": "value", "columns": "vfl.Categorical([...]) or another declaration"}
 
 
+@explained
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Job:
     """Public specification of a run: the model to train, the owners of the columns, and the privacy guarantee.
@@ -68,6 +69,8 @@ class Job:
         'smoothed_hinge'; or a loss with options, vfl.losses.Huber(width=2.0). 'multinomial' is softmax regression over
         `classes`.
     penalty : penalty ψ on the scaled features; the intercept is never penalised.
+    solver : solver (vfl.solvers), or the name of one: 'SkGD', 'cd'. Names of losses, penalties and
+        solvers may be in any case.
     privacy : Privacy(...); None trains without privacy, as plan and certificate then say.
     bounds : {column: (low, high)}, declared and never taken from data. Values outside are clamped. With privacy every feature
         needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the label.
@@ -137,6 +140,10 @@ class Job:
     """Read a job file. This is `vfl.job.file.read`; vfl.job attaches it here, since vfl.job.file imports this module."""
 
     def __post_init__(self) -> None:
+        kinds: dict[str, Mapping[str, Any]] = {"penalty": PENALTIES, "solver": SOLVERS}
+        for option, named_kinds in kinds.items():
+            if isinstance(name := getattr(self, option), str):
+                object.__setattr__(self, option, named(option, name, named_kinds)())
         self._check_types()
         for option in ("bounds", "fill", "columns"):
             object.__setattr__(self, option, dict(getattr(self, option)))
@@ -278,7 +285,7 @@ class Job:
             ("partition", FeaturePartition, "vfl.FeaturePartition({party: its columns}, label=(party, column))"),
             ("privacy", Privacy | None, "vfl.Privacy(epsilon=...), or None to train without"),
             ("evaluation", Evaluation | None, "vfl.Evaluation(...), or None"),
-            ("trust", str | Secure, "'trusted', 'secure' or vfl.Secure(...)"),
+            ("trust", str | Secure, "'trusted', 'secure' or vfl.federation.Secure(...)"),
             ("start", Start | None, "a vfl.job.start.Start, or None"),
             ("intercept", bool, "True or False"),
             ("name", str, "text"),

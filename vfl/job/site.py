@@ -11,7 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfl.base.arguments import check_options, number, one_of, option, require, require_count, require_positive, that
+from vfl.base.arguments import (
+    check_options,
+    explained,
+    number,
+    one_of,
+    option,
+    require,
+    require_count,
+    require_positive,
+    that,
+)
 from vfl.errors import JobFileError, PlacementError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -21,6 +31,7 @@ POLICIES = ("wait", "skip", "abort")
 _SECONDS = partial(require_positive, error=JobFileError)
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """Policy for lost parties. A lost query stays charged under every policy.
@@ -40,7 +51,7 @@ class Faults:
         check_options(self, "[faults] ")
 
 
-_FAULTS = that(lambda value: isinstance(value, Faults), "must be vfl.Faults(...)")
+_FAULTS = that(lambda value: isinstance(value, Faults), "must be vfl.federation.Faults(...)")
 _ADDRESS = that(lambda value: isinstance(value, str), "must be text, such as 'auto' or 'HEAD:6379'")
 
 
@@ -58,6 +69,7 @@ FEWEST_PROCESSES = 2
 PINS = ("auto", "always", "never")
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProcess:
     """Site in this process, which computes for one party after another. For simulations, debugging and tests.
@@ -79,6 +91,7 @@ class InProcess:
             raise PlacementError(IN_ONE_PROCESS)
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Ray:
     """Ray cluster, with one actor for each party and one for the coordinator, which reserves no CPU.
@@ -163,6 +176,7 @@ class Ray:
         return self.resources.get(party, f"party:{party}")
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Federated:
     """Federation of organisations. Each party runs `vfl.join`; this process is the coordinator.

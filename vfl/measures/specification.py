@@ -8,7 +8,17 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.base.arguments import check_options, flag, number, option, require, require_fraction, require_positive, that
+from vfl.base.arguments import (
+    check_options,
+    explained,
+    flag,
+    number,
+    option,
+    require,
+    require_fraction,
+    require_positive,
+    that,
+)
 from vfl.errors import PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -37,6 +47,7 @@ def scores_of(loss: Loss) -> tuple[str, ...]:
     return SCORES[2:4] if loss.power is None else SCORES[2:]
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fairness:
     """Fairness of the released model between groups, measured on the held-out records with noise, and charged.
@@ -107,6 +118,7 @@ class Fairness:
         return (self.group,) if isinstance(self.group, str) else tuple(self.group)
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Measures of the trained model on records that are kept out of training. They are released once, with noise.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.base.arguments import check_options, option, require, require_fraction, require_positive
+from vfl.base.arguments import check_options, explained, option, require, require_fraction, require_positive
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ _DELTA = partial(require_fraction, error=PrivacyError, remedy="; leave it out fo
 _SHARE = partial(require_fraction, error=PrivacyError)
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy:
     """Privacy of a job: (ε, δ)-differential privacy of the published model under replace-one of an aligned record.

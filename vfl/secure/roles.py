@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vfl.base.arguments import check_options, one_of, option, require_positive, whole
+from vfl.base.arguments import check_options, explained, one_of, option, require_positive, whole
 from vfl.errors import SpecificationError
 
 DEALER = "dealer"
@@ -74,6 +74,7 @@ SEPARATE, COORDINATOR = "separate", "coordinator"
 DEALERS = (SEPARATE, COORDINATOR)
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secure:
     """Threat model of trust='secure'. The threat model is public and part of the job's digest, so owners consent to it.

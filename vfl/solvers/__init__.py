@@ -7,6 +7,7 @@ serve SkGD and CD. Begin with `gd`, the shortest, then `skgd`.
 
 from __future__ import annotations
 
+from vfl.base.arguments import explained
 from vfl.solvers.blocks.options import Details as Details
 from vfl.solvers.gcd import GCD as GCD
 from vfl.solvers.gd import GD as GD
@@ -19,5 +20,7 @@ from vfl.solvers.skgd import CD as CD
 from vfl.solvers.skgd import SkGD as SkGD
 from vfl.solvers.svrg import SVRG as SVRG
 
-SOLVERS = {solver.name: solver for solver in (SkGD, GCD, GD, SGD, SVRG, SCD, CD, OutputPerturbation, NoisyGram)}
+SOLVERS = {
+    solver.name: explained(solver) for solver in (SkGD, GCD, GD, SGD, SVRG, SCD, CD, OutputPerturbation, NoisyGram)
+}
 RELEASES = {solver.name: solver for solver in (ColumnRanges, ColumnCounts, LabelledCounts, DriftCounts)}

@@ -10,6 +10,7 @@ from vfl.base.arguments import (
     CLIP,
     SHARE,
     check_options,
+    explained,
     flag,
     number,
     one_of,
@@ -42,6 +43,7 @@ def clip_or_rule(argument: str, clip: float | str) -> float | str:
     return float(clip)
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
     """Options of SkGD and CD for studies. Public rules decide fields that are None (vfl.solvers.rules).
