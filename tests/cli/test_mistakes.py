@@ -86,7 +86,7 @@ ASSIGNMENTS = [
     ("evaluation.holdout=x", "[evaluation]: holdout must be a number, not 'x'"),
     ("holdout=0.2", "unknown key 'holdout' in the job file; it belongs to [evaluation] (--set evaluation.holdout=...)"),
     ("solver={kind='NoisyGram'}", "NoisyGram needs loss='squared'"),
-    ("id_kind=integer", "it is now id = { column"),
+    ("id_kind=integer", "it is now id = vfl.columns.Id"),
 ]
 
 
@@ -360,7 +360,7 @@ def test_a_file_that_is_not_a_certificate_is_named(folder: Path, call: Callable[
 @pytest.mark.parametrize(
     ("name", "known", "said"),
     [
-        ("SKGD", ["SGD", "SkGD", "GD"], " (did you mean 'SkGD'"),
+        ("SKGD", ["SGD", "SkGD", "GD"], " (did you mean 'SkGD'?)"),
         ("Income", ["income", "incomes"], " (did you mean 'income'?)"),
         ("incme", ["income"], " (did you mean 'income'?)"),
         ("x", ["income"], ""),

