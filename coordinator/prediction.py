@@ -36,13 +36,13 @@ ID_BYTES = 1 << 10
 class PredictionOutcome:
     """Outcome of a prediction, in the order of the rows of the aggregating party.
 
-    ids : ids of the records; None if the data have no ids. margins : (n,) float64, or (n, K) with multinomial loss.
-    threshold : margin above which the model predicts the positive class.
+    ids : ids of the records; None if the data have no ids. scores : (n,) float64, or (n, K) with multinomial loss.
+    threshold : score above which the model predicts the positive class.
     """
 
     job: Job
     ids: list[Any] | None
-    margins: Vector
+    scores: Vector
     threshold: float
 
 
@@ -52,7 +52,7 @@ def apply(
     """Make the parties apply their parts of a job's model. Yield the alignment; return the added margins or exact measures.
 
     aligns : True to align the new records by their ids, by private set intersection. ids : True if the new records have ids.
-    threshold : margin above which the model predicts the positive class.
+    threshold : score above which the model predicts the positive class.
     w : the whole model, to measure it; None to predict. To measure it, the label party returns exact sums without noise, and
         nobody else sees a label or a margin.
     """

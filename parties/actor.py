@@ -286,9 +286,9 @@ class NewRowsActor(IdsActor):
         self._ids = None
         return self._rows.load(_opened(source), shard, chosen, content=content), self._rows.digests
 
-    def margins(self) -> tuple[bool, Vector]:
+    def scores(self) -> tuple[bool, Vector]:
         """Return the party's part of the margins; see `PipeGroup.vectors`."""
-        return True, self._rows.margins()
+        return True, self._rows.scores()
 
     def total(self, *parts: Vector) -> tuple[bool, Vector]:
         """Return the margins; see `PipeGroup.vectors`."""

@@ -50,7 +50,7 @@ class ModelPart:
     model : digest of the whole model, as in its certificate; all parts of one model share it.
     coordinates, w : (p_k,) names of the coefficients; their values for scaled features. With multinomial loss: (p_k·K,).
     intercept : intercept of the whole model, (K,) with multinomial loss. Every part contains it.
-    threshold : margin above which a model of two classes predicts the positive class. Every part contains it.
+    threshold : score above which a model of two classes predicts the positive class. Every part contains it.
     """
 
     job: Job
@@ -67,14 +67,14 @@ class ModelPart:
         plain = json.loads(self.to_json()) | {"job": self.job.digest}
         return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
-    def margins(self, source: Any, *, permission: Permission | None = None, shards: int = 1) -> Vector:
+    def scores(self, source: Any, *, permission: Permission | None = None, shards: int = 1) -> Vector:
         """Return X_k w_k for new records, (n,) float64, or (n, K). Values are filled and clamped as in training.
 
         source : as for `train`; the label is not needed.
         permission : the owner's permission. None takes it from the policy that the owner set for this process;
             without a policy, none is needed.
         shards : number of ranges of rows that are read and applied one after another. The process holds the columns of one
-            range at a time. The margins are the same to the bit for any number of ranges.
+            range at a time. The scores are the same to the bit for any number of ranges.
 
         Raises DataError for unusable records. Raises ConsentRefused before the source is opened, or if there are more records
         than remain of the daily limit.
@@ -82,7 +82,7 @@ class ModelPart:
         return self._read(self.applied, source, permission, shards)
 
     def products(self, source: Any, weights: Mapping[str, Vector], *, permission: Permission | None = None) -> Vector:
-        """Return X_k W for new records, (n, r). weights : {coordinate: r weights}. Otherwise as `margins`."""
+        """Return X_k W for new records, (n, r). weights : {coordinate: r weights}. Otherwise as `scores`."""
 
         def product(columns: Storage) -> Vector:
             W, whole = np.array([weights[name] for name in columns.names]), columns.block(0, len(columns.names))
@@ -97,9 +97,9 @@ class ModelPart:
         task, permission = task_of(self, labelled=False), permission or permitted(self, source)
         # `map` drops the columns of a shard before it reads the next shard.
         read = new_records(task, source, shards=shards)
-        margins = list(map(lambda own: apply(own[0]), read))  # noqa: C417
-        permission.count(sum(map(len, margins)))
-        return margins[0] if shards == 1 else np.concatenate(margins)
+        scores = list(map(lambda own: apply(own[0]), read))  # noqa: C417
+        permission.count(sum(map(len, scores)))
+        return scores[0] if shards == 1 else np.concatenate(scores)
 
     def applied(self, columns: Storage) -> Vector:
         """Return X_k w_k for loaded columns, (n,) or (n, K)."""
@@ -110,8 +110,8 @@ class ModelPart:
             each = ClassColumns(columns, K)
             found = each.kernels.forward(each.block(0, len(w)), w, np.zeros(K * columns.n_records))
             return np.ascontiguousarray(found.reshape(K, -1).T)
-        margins: Vector = columns.kernels.forward(columns.block(0, len(w)), w, np.zeros(columns.n_records))
-        return margins
+        scores: Vector = columns.kernels.forward(columns.block(0, len(w)), w, np.zeros(columns.n_records))
+        return scores
 
     def to_json(self) -> str:
         """Return the part as JSON text, to be stored in a file."""
@@ -180,7 +180,7 @@ class PartGreeting:
     """Facts that a party sends before a prediction.
 
     version : version of the party's code. model : digest of the whole model. ids : True if the new records have an id column.
-    threshold : margin above which the model predicts the positive class.
+    threshold : score above which the model predicts the positive class.
     """
 
     version: str
@@ -221,7 +221,7 @@ class Permission:
     policy: Policy | None
 
     def count(self, records: int) -> None:
-        """Count records before their margins are sent. Raises ConsentRefused above the policy's daily limit."""
+        """Count records before their scores are sent. Raises ConsentRefused above the policy's daily limit."""
         allowed = None if self.policy is None else self.policy.prediction
         if self.policy is None or allowed is None or allowed.records is None:
             return
@@ -245,7 +245,7 @@ def permitted(
     """Return the owner's permission, if the policy allows the prediction; else raise ConsentRefused, which names the rule.
 
     policy : path of the owner's policy; a policy that the owner set for this process (parties.consent.VARIABLE) overrides it.
-    receiver : the aggregating party, which sees this party's part of each margin; None for this party itself.
+    receiver : the aggregating party, which sees this party's part of each score; None for this party itself.
     labels : True if labels are read too, to measure the model without noise. owners : True if the owner named `policy`.
     """
     agreed = policy_of(policy)
@@ -284,7 +284,7 @@ def all_permitted(
 class NewRows:
     """New records of one shard of a party, to which the party's part of a model is applied.
 
-    Guarantee. The owner was asked before `load`, and records are counted before their margins are passed on
+    Guarantee. The owner was asked before `load`, and records are counted before their scores are passed on
     (parties.services.predicting).
 
     labelled : True to read the labels, too, to measure the model.
@@ -331,31 +331,31 @@ class NewRows:
             one._offsets = np.concatenate([new._offsets for new in shards if new._offsets is not None])[rows]
         return one
 
-    def margins(self) -> Vector:
-        """Return the party's part of the margins of these records, (n,) or (n, K)."""
+    def scores(self) -> Vector:
+        """Return the party's part of the scores of these records, (n,) or (n, K)."""
         return self._own
 
     def total(self, *parts: Vector) -> Vector:
-        """Return the margins of these records. parts : one vector per party with columns, in the partition's order."""
+        """Return the scores of these records. parts : one vector per party with columns, in the partition's order."""
         return added(dict(enumerate(parts)), self._part.intercept)
 
     def keep(self, *parts: Vector) -> int:
-        """Keep the margins for `sum_of`, and return their number. Raises DataError unless every record has a label."""
+        """Keep the scores for `sum_of`, and return their number. Raises DataError unless every record has a label."""
         self._total = self.total(*parts)
         if len(self._labels) != len(self._total):
             raise DataError("the label party holds a different number of records from the others")
         return len(self._total)
 
     def sum_of(self, statistic: Statistic) -> Integers | Vector:
-        """Return the exact sum of a statistic of the kept margins and the labels, in multiples of the statistic's grid."""
+        """Return the exact sum of a statistic of the kept scores and the labels, in multiples of the statistic's grid."""
         K = self._part.job.n_outputs
-        margins = self._total if K == 1 else self._total.T.ravel()  # one class after the other, as in a run
+        scores = self._total if K == 1 else self._total.T.ravel()  # one class after the other, as in a run
         if self._offsets is not None:
-            margins = margins + self._offsets
+            scores = scores + self._offsets
         needs = statistic.needs
         if needs not in ((), (HELD_OFFSETS,)) or (needs and self._offsets is None):
             raise PrivacyError("the statistic asks for vectors that new records do not have")
-        return statistic.of(margins, self._labels, *(self._offsets for _ in needs))
+        return statistic.of(scores, self._labels, *(self._offsets for _ in needs))
 
 
 def task_of(part: ModelPart, *, labelled: bool) -> PartyTask:
@@ -365,13 +365,13 @@ def task_of(part: ModelPart, *, labelled: bool) -> PartyTask:
 
 
 def added(parts: Mapping[Any, Vector], intercept: Vector | float) -> Vector:
-    """Return the margins (n,) as the sum of every party's part. The partition's order of parties fixes the rounding."""
-    margins: Vector | None = None
+    """Return the scores (n,) as the sum of every party's part. The partition's order of parties fixes the rounding."""
+    scores: Vector | None = None
     for party, part in parts.items():
-        if margins is not None and len(part) != len(margins):
+        if scores is not None and len(part) != len(scores):
             named = f"party {party!r}" if isinstance(party, str) else "a party"
             raise DataError(f"{named} holds a different number of records from the other parties")
-        margins = part if margins is None else margins + part
-    if margins is None:
+        scores = part if scores is None else scores + part
+    if scores is None:
         raise SpecificationError("no party has a column to predict from")
-    return margins + intercept
+    return scores + intercept

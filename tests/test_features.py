@@ -342,7 +342,7 @@ def test_a_model_is_saved_split_and_converted(result: vfl.Result, frame: pd.Data
     ]
     parts = result.save_parts(tmp_path / "parts")
     sources = {"bank": frame.drop(columns=["y", "b"]), "telco": frame[["b"]]}
-    assert (vfl.predict(parts, sources, at="inprocess").margins == margins).all()
+    assert (vfl.predict(parts, sources, at="inprocess").scores == margins).all()
     pipeline = pickle.loads(pickle.dumps(result.to_sklearn()))  # noqa: S301
     np.testing.assert_allclose(pipeline.decision_function(frame), margins, rtol=0, atol=1e-9)
 

@@ -161,7 +161,7 @@ class PredictionService(Service):
     def _own(self) -> Each:
         if not self._counts:
             raise FederationError(f"party {self.part.party!r} was asked for linear predictors before it computed them")
-        return self._rows.vectors("margins")
+        return self._rows.vectors("scores")
 
     def _take(self, sender: str, vectors: Mapping[str, Any]) -> None:
         if "margins" not in vectors or not self._counts:

@@ -1,8 +1,8 @@
-"""A party's part of a resident service. The service keeps margins of all records in memory, with the row of each id.
+"""A party's part of a resident service. The service keeps scores of all records in memory, with the row of each id.
 
 Guarantee. A part of a model is applied only while the owner's policy allows it. A changed policy file holds from the next call
-on. The count of records is on disk before records are looked up. The outcome is logged before the outcome or a margin is sent.
-The margins have no noise.
+on. The count of records is on disk before records are looked up. The outcome is logged before the outcome or a score is sent.
+The scores have no noise.
 """
 
 from __future__ import annotations
@@ -145,19 +145,19 @@ class AnswerLog:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Records of a source. row_of : {id in normal form: row}. margins : the part's margins of all rows, (n,) or (n, K).
+    """Records of a source. row_of : {id in normal form: row}. scores : the part's scores of all rows, (n,) or (n, K).
 
-    The margins of a record with unusable cells are infinite. reasons : the owner's explanations of these records.
+    The scores of a record with unusable cells are infinite. reasons : the owner's explanations of these records.
     """
 
     row_of: Mapping[bytes, int]
-    margins: Vector
+    scores: Vector
     reasons: Sequence[str] = ()
 
     def of(self, ids: Sequence[bytes]) -> Vector:
-        """Return the margins of these ids, (k,) or (k, K); NaN for an unknown id."""
+        """Return the scores of these ids, (k,) or (k, K); NaN for an unknown id."""
         rows = np.fromiter((self.row_of.get(own, -1) for own in ids), np.int64, len(ids))
-        found: Vector = np.array(self.margins[rows])
+        found: Vector = np.array(self.scores[rows])
         found[rows < 0] = np.nan
         return found
 
@@ -171,14 +171,14 @@ class DatabaseRows:
         self._lookup = Lookup(source, self._id, contents_of(self._task.schema, self._task.columns), origin)
 
     def of(self, ids: Sequence[bytes]) -> Vector:
-        """Return the margins of these ids, (k,) or (k, K); NaN for an unknown id. Raises DataError."""
+        """Return the scores of these ids, (k,) or (k, K); NaN for an unknown id. Raises DataError."""
         table, K = self._lookup.rows(ids), self._part.job.n_outputs
         found: Vector = np.full((len(ids), K) if self._part.job.class_names else len(ids), np.nan)
         if table.num_rows:
             row_of, twice = _first_rows(table.column(0).to_pylist(), self._task)
-            margins, reasons = margins_of(self._part, self._task, table, table.num_rows)
-            margins[twice] = np.inf
-            found[:] = Rows(row_of, margins).of(ids)
+            scores, reasons = scores_of(self._part, self._task, table, table.num_rows)
+            scores[twice] = np.inf
+            found[:] = Rows(row_of, scores).of(ids)
             for why in [*reasons, *([REPEATED.format(self._task.party, self._id)] if twice else [])]:
                 self._tell(why)
         return found
@@ -237,7 +237,7 @@ class ServedPart:
             return self._reading
 
     def of(self, ids: Mapping[int, Sequence[bytes]]) -> dict[int, Vector | Exception]:
-        """Return {request: margins of its ids, or the error of the database}. One query to the database serves all requests."""
+        """Return {request: scores of its ids, or the error of the database}. One query to the database serves all requests."""
         if self.rows is None or not ids:
             return {}
         try:
@@ -298,12 +298,12 @@ def read_rows(part: ModelPart, source: Any, fill: Mapping[str, Any]) -> Rows:
     opened = open_for(task, source, ids=True)
     unchanged = SourceCheck(source, opened)
     row_of, n, twice, unread = _rows_by_id(task, source, opened)
-    margins, reasons = margins_of(part, task, source, n, opened)
+    scores, reasons = scores_of(part, task, source, n, opened)
     unchanged.require()
-    if len(margins) != n:
+    if len(scores) != n:
         raise DataError(f"party {part.party!r}: the source changed while it was read")
-    margins[twice] = np.inf
-    return Rows(row_of, margins, [*unread, *reasons])
+    scores[twice] = np.inf
+    return Rows(row_of, scores, [*unread, *reasons])
 
 
 def _rows_by_id(task: PartyTask, source: Any, opened: Source) -> tuple[dict[bytes, int], int, list[int], list[str]]:
@@ -341,10 +341,10 @@ def _with_ids(part: ModelPart, fill: Mapping[str, Any]) -> tuple[PartyTask, str]
     return replace(task, schema=task.schema.filled(task.canonical, fill)), task.id
 
 
-def margins_of(
+def scores_of(
     part: ModelPart, task: PartyTask, source: Any, n: int, opened: Any = None
 ) -> tuple[Vector, Sequence[str]]:
-    """Return the part's margins for the n records of a source, and the owner's explanations of records that are infinite.
+    """Return the part's scores for the n records of a source, and the owner's explanations of records that are infinite.
 
     A record is infinite if a cell cannot be used. opened : the source, if it is open.
     """
@@ -352,13 +352,13 @@ def margins_of(
         return np.zeros((n, part.job.n_outputs) if part.job.class_names else n), ()
     opened = opened or open_for(task, source, ids=False)
     spared = TolerantOrigin.of(opened)
-    margins = part.applied(load_range(task, source, opened, None, None)[0])
-    margins[spared.rows[: len(margins)]] = np.inf
-    return margins, [INCOMPLETE.format(why, row + 1) for why, row in spared.reasons.items()]
+    scores = part.applied(load_range(task, source, opened, None, None)[0])
+    scores[spared.rows[: len(scores)]] = np.inf
+    return scores, [INCOMPLETE.format(why, row + 1) for why, row in spared.reasons.items()]
 
 
 class ServingService(Service):
-    """Service that returns this party's part of the margins for requested ids.
+    """Service that returns this party's part of the scores for requested ids.
 
     party : name of the party. policy : path of the owner's policy. receiver : aggregating party, which sees the parts.
     tell : called with a sentence on the data, for the owner alone, and True if earlier records are used since the source cannot
@@ -455,16 +455,16 @@ class ServingService(Service):
                 return Kept(self.keep(message.parts), bool(self.stale)), {}
             case Score():
                 ids = unpacked(vectors, [asked.records for asked in message.asked])
-                outcomes, margins = self.score(message.asked, ids)
+                outcomes, scores = self.score(message.asked, ids)
                 self.log(message.asked, ids, outcomes)
-                flat = [own.reshape(-1) for own in margins if own is not None]
+                flat = [own.reshape(-1) for own in scores if own is not None]
                 return Scored(tuple(outcomes)), {"margins": np.concatenate([np.zeros(0), *flat])}
         raise self.undue(message)
 
     def score(
         self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], quotas: Mapping[str, int] = MappingProxyType({})
     ) -> tuple[list[Outcome], list[Vector | None]]:
-        """Count each request's records on disk, then return its outcome and margins. Call `log` before any margin is sent.
+        """Count each request's records on disk, then return its outcome and scores. Call `log` before any score is sent.
 
         A request names single records. If a cell makes a request fail, only the log of this process names the column.
 
@@ -475,7 +475,7 @@ class ServingService(Service):
         served = [self._served.get(one.part) for one in asked]
         outcomes = [self._admitted(one, own) for one, own in zip(asked, served, strict=True)]
         self.count(asked, outcomes, quotas)
-        margins: list[Vector | None] = [None] * len(asked)
+        scores: list[Vector | None] = [None] * len(asked)
         for own in {id(own): own for own in served if own is not None}.values():
             found = own.of(
                 {k: ids[k] for k, outcome in enumerate(outcomes) if served[k] is own and outcome.code == ANSWERED}
@@ -489,15 +489,15 @@ class ServingService(Service):
                     )
                 else:
                     told = self._allowed is not None and self._allowed.unusable
-                    margins[k] = given if told else np.where(np.isinf(given), np.nan, given)
+                    scores[k] = given if told else np.where(np.isinf(given), np.nan, given)
                     self.answered += asked[k].records
-        return outcomes, margins
+        return outcomes, scores
 
     def log(self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], outcomes: Sequence[Outcome]) -> None:
         """Log, on disk and with one write, all requests whose records were looked up.
 
         A failed look-up is logged like an answer, since the failure also reveals something about the requested records. Raises
-        ConsentRefused; then no outcome and no margin of `score` may be sent.
+        ConsentRefused; then no outcome and no score of `score` may be sent.
         """
         if self._log is None:
             if self._policy is None:

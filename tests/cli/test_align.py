@@ -199,7 +199,7 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
     assert whole.err == f"matched {len(rows)} records; rows without a counterpart: {unmatched}\n"
     assert (whole.code, whole.out) == (0, f"predictions of {len(rows)} records: whole.csv\n")
     own = pd.read_parquet(folder / "bank.parquet").customer
-    assert list(rows.columns) == ["customer", "margin", "prediction", "probability"]
+    assert list(rows.columns) == ["customer", "score", "prediction", "probability"]
     assert rows.customer.tolist() == own[own.isin(pd.read_csv(folder / "telco.csv").customer)].tolist()
     for party in ("bank", "telco"):
         assert call("export", "run", "--party", party, "--output", f"{party}.json").out.strip() == f"{party}.json"
@@ -212,7 +212,7 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
         for words in ((), ("--party", "telco")):
             path = f"{form}{len(words)}"
             assert call("export", "run", "--form", form, *words, "--output", path).out == f"{path}\n"
-    assert "margin_part" in (folder / "sql2").read_text("utf-8")
+    assert "score_part" in (folder / "sql2").read_text("utf-8")
     assert call("export", "run", "--output", "parts").out.split() == ["parts/bank.part.json", "parts/telco.part.json"]
     for words, code, message in (
         (("predict", *data), 2, "Missing argument 'RUN | PARTY=PART...'"),

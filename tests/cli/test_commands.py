@@ -428,7 +428,7 @@ class TestPredict:
         header, *lines = said.out.splitlines()
         result = Result.load(folder / "out")
         margins = result.decision_function("all.csv")
-        assert header == "margin,prediction,probability"
+        assert header == "score,prediction,probability"
         assert np.array([float(line.split(",")[0]) for line in lines]).tobytes() == margins.tobytes()
         assert [line.split(",")[1] for line in lines] == result.predict("all.csv").tolist()
         assert [float(line.split(",")[2]) for line in lines] == result.predict_proba("all.csv")[:, 1].tolist()

@@ -49,8 +49,8 @@ def test_predictions_and_measures_agree_to_the_bit(joined: Any) -> None:
     model = vfl.train(job_of(privacy=SEEDED), TABLE, at="inprocess")
     parts = sources_of(model.job, TABLE)
     here, there = vfl.predict(model, parts), vfl.predict(model, at=joined.place)
-    assert there.margins.shape == (len(TABLE), 3)
-    assert there.margins.tobytes() == here.margins.tobytes()
+    assert there.scores.shape == (len(TABLE), 3)
+    assert there.scores.tobytes() == here.scores.tobytes()
     np.testing.assert_array_equal(there.labels, here.labels)
     measured = vfl.evaluate(model, TABLE), vfl.evaluate(model, at=joined.place)
     assert measured[0].measures == measured[1].measures

@@ -112,7 +112,7 @@ def test_prediction_joins_the_records_and_agrees_with_one_process(joined, result
     assert there.rows == here.rows == dict.fromkeys(PARTIES, 210)
     assert there.ids == here.ids
     assert len(there) == 200
-    np.testing.assert_array_equal(there.margins, here.margins)
+    np.testing.assert_array_equal(there.scores, here.scores)
     ended = [event for event in joined.events["shop"] if isinstance(event, events.Ended)][-1]
     assert (ended.why, ended.records) == ("", 200)
 

@@ -125,7 +125,7 @@ def test_processes_killed_in_turn_under_load(tmp_path: Path) -> None:
     for _, status, found in answers:
         if status == 200:
             (one,) = found["predictions"]
-            assert one["margin"] == expected[one["id"]]
+            assert one["score"] == expected[one["id"]]
     for name in WORDS:
         assert {purpose for purpose, status, _ in answers if status == 200} <= logged(setting, name)
     assert broken  # the bank's kills broke requests, which were not answered

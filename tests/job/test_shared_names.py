@@ -81,7 +81,7 @@ def test_saved_split_and_converted(result: vfl.Result, tmp_path: Path) -> None:
     ).all()
     parts = result.save_parts(tmp_path / "parts")
     found = vfl.predict(parts, {"bank": BANK, "shop": SHOP}, at="inprocess")
-    assert (found.margins == margins[np.array(found.ids)]).all()
+    assert (found.scores == margins[np.array(found.ids)]).all()
     shared = ("age", "city", "y")
     frames = {"bank": BANK, "shop": SHOP.drop(columns="id")}
     renamed = [frame.rename(columns={c: f"{q}.{c}" for c in shared}) for q, frame in frames.items()]

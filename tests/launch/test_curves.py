@@ -115,7 +115,7 @@ def test_parts_hold_the_knots(run: tuple[vfl.Result, Path], tmp_path: Path) -> N
     frame = table().drop(columns="y")
     sources = {"bank": frame[["age", "amount"]], "telco": frame[["calls", "tariff"]]}
     parts = result.save_parts(tmp_path / "parts")
-    margins = vfl.predict(parts, sources, at="inprocess").margins
+    margins = vfl.predict(parts, sources, at="inprocess").scores
     assert (margins == result.decision_function(frame)).all()
 
 

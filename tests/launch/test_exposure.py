@@ -140,8 +140,8 @@ def test_a_shard_of_new_records_adds_its_offsets(table: dict[str, np.ndarray]) -
     part = found.part("insurer")
     rows = NewRows(part, labelled=True)
     rows.load({name: table[name] for name in ("c", "y", "years")}, None, None)
-    rows.keep(rows.margins())
-    v = rows.total(rows.margins()) + np.log(table["years"])
+    rows.keep(rows.scores())
+    v = rows.total(rows.scores()) + np.log(table["years"])
     t = np.clip(np.abs(LOSS.response(v) - table["y"]) / 10.0, 0.0, 1.0)
     found_sums = rows.sum_of(Residuals(LOSS, 10.0, (1 << 20, 1)))
     assert found_sums[0] == pytest.approx(t.sum() * (1 << 20), abs=N)
@@ -265,7 +265,7 @@ def test_noisy_r2_and_d2_of_a_model_without_signal_cover_zero(loss: str) -> None
 def test_new_records_refuse_a_statistic_that_asks_for_what_they_lack(table: dict[str, np.ndarray]) -> None:
     rows = NewRows(fitted(job(), table).part("insurer"), labelled=True)
     rows.load({name: table[name] for name in ("c", "y", "years")}, None, None)
-    rows.keep(rows.margins())
+    rows.keep(rows.scores())
     for asked in (GroupCells((2,), 1.0), GroupCells((2,), None)):
         with pytest.raises(PrivacyError, match="do not have"):
             rows.sum_of(asked)

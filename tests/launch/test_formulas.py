@@ -200,25 +200,25 @@ def agree(result: Result, frame: pd.DataFrame) -> None:
     plain = pickle.loads(pickle.dumps(result.to_sklearn()))  # noqa: S301 - our own bytes
     if result.job.classification:
         np.testing.assert_allclose(plain.decision_function(frame), margins, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(onnx["margin"], margins, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(onnx["score"], margins, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(plain.predict(frame), result.predict(frame), rtol=1e-9, atol=1e-9)
     if any(isinstance(kind, Hashed) for kind in result.job.columns.values()):
         with pytest.raises(SpecificationError, match="ONNX or scikit-learn"):
             result.to_sql()
         return
     sql = in_sql(result, frame)
-    np.testing.assert_allclose(sql["margin"].to_numpy(), margins, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(sql["score"].to_numpy(), margins, rtol=1e-9, atol=1e-9)
     if result.job.classification:
         positive = result.predict_proba(frame)[:, 1]
         for found in (sql["probability"].to_numpy(), onnx["probability"]):
             np.testing.assert_allclose(found, positive, atol=1e-9)
         assert sql["prediction"].tolist() == result.predict(frame).tolist()
-        assert onnx["positive"].tolist() == (margins > result.margin_threshold).tolist()
-    parts = {party: result.part(party).margins(frame) for party in ("bank", "telco")}
+        assert onnx["positive"].tolist() == (margins > result.score_threshold).tolist()
+    parts = {party: result.part(party).scores(frame) for party in ("bank", "telco")}
     for party, own in parts.items():
         np.testing.assert_allclose(result.to_sklearn(party=party).predict(frame), own, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(in_sql(result, frame, party)["margin_part"], own, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(in_onnx(result, frame, party)["margin_part"], own, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(in_sql(result, frame, party)["score_part"], own, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(in_onnx(result, frame, party)["score_part"], own, rtol=1e-9, atol=1e-9)
     assert "other" not in result.to_sql(party="bank")
     assert list(sql.columns)[: len(frame.columns)] == list(frame.columns)
 
@@ -277,7 +277,7 @@ def test_a_cell_that_predict_refuses_has_no_score(kind: Any, cell: Any) -> None:
         with pytest.raises(ValueError, match=r"'a' \(a missing cell, or"):
             result.to_sklearn(party=party).predict(frame)
     sql, onnx = in_sql(result, frame), in_onnx(result, frame)
-    for found in (sql["margin"].isna().to_numpy(), sql["prediction"].isna().to_numpy(), np.isnan(onnx["margin"])):
+    for found in (sql["score"].isna().to_numpy(), sql["prediction"].isna().to_numpy(), np.isnan(onnx["score"])):
         assert found.tolist() == [k == 3 for k in range(20)]
 
 
@@ -290,5 +290,5 @@ def test_forms_of_dates_that_sql_cannot_read_have_no_score() -> None:
     result, frame = trained({"dates, filled": KINDS["dates, filled"]})
     frame.loc[:3, "dates, filled"] = ["20200131", "2020-W05-1", "2020-01-31x10:00", "2020031"]
     assert np.isfinite(result.decision_function(frame)[:3]).all()
-    missing = in_sql(result, frame)["margin"].isna()
+    missing = in_sql(result, frame)["score"].isna()
     assert missing.tolist() == [True] * 3 + [False] * (N - 3)

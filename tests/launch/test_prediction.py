@@ -28,7 +28,7 @@ from vfl.crypto.alignment import IndexRules
 from vfl.crypto.psi import new_salt
 from vfl.errors import ConsentRefused, DataError, FederationError, OutputError, SpecificationError, VflError
 from vfl.measures import Findings
-from vfl.measures.estimates import ALL, margin_of
+from vfl.measures.estimates import ALL, score_of
 from vfl.network.messages import (
     AddUp,
     Applied,
@@ -131,23 +131,25 @@ def expected(result: Result) -> pd.Series:
 def test_common_records_are_predicted_with_their_ids(result: Result, expected: pd.Series) -> None:
     found = vfl.predict(result, split(table()))
     assert (found.id_column, list(found.ids or ())) == ("customer", list(expected.index))
-    assert found.margins.tobytes() == expected.to_numpy().tobytes()
+    assert found.scores.tobytes() == expected.to_numpy().tobytes()
     assert found.labels.tolist() == (expected.to_numpy() > 0).astype(int).tolist()
     one = vfl.predict(result, table())
-    assert (list(one.ids or ()), one.margins.tobytes()) == (
+    assert (list(one.ids or ()), one.scores.tobytes()) == (
         table()["customer"].tolist(),
         result.decision_function(table()).tobytes(),
     )
     without = {party: part.drop(columns="customer") for party, part in split(table(), shuffled=False).items()}
     plain = vfl.predict(result, without)
     assert plain.ids is None
-    assert plain.margins.tobytes() == one.margins.tobytes()
+    assert plain.scores.tobytes() == one.scores.tobytes()
 
 
 def test_predictions_are_a_frame_with_probabilities_and_hide_ids(result: Result, expected: pd.Series) -> None:
     found = vfl.predict(result, split(table()))
     frame = found.to_pandas()
-    assert list(frame.columns) == ["label", "probability", "margin"]
+    assert list(frame.columns) == ["label", "probability", "score"]
+    with pytest.raises(AttributeError, match=r"now Predictions\.scores"):
+        _ = found.margins
     assert (frame.index.name, list(frame.index)) == ("customer", list(expected.index))
     assert np.allclose(frame["probability"], 1 / (1 + np.exp(-expected.to_numpy())))
     both = result.predict_proba(table())
@@ -173,7 +175,7 @@ def test_each_party_predicts_on_ray_from_its_own_part(
     found = vfl.predict(parts, data, at=vfl.Ray(shards=shards, pin="always", cores=1))
     assert list(found.ids or ()) == list(expected.index)
     assert found.unmatched == {party: len(part) - len(expected) for party, part in split(table()).items()}
-    assert found.margins.tobytes() == expected.to_numpy().tobytes()
+    assert found.scores.tobytes() == expected.to_numpy().tobytes()
 
 
 @pytest.mark.slow
@@ -192,10 +194,10 @@ def test_shards_give_the_same_predictions(result: Result, expected: pd.Series, t
     data["telco"].to_parquet(tmp_path / "telco.parquet", row_group_size=11)
     found = vfl.predict(result, {**data, "telco": tmp_path / "telco.parquet"}, at=here)
     assert (found.id_column, list(found.ids or ())) == ("customer", list(expected.index))
-    assert found.margins.tobytes() == expected.to_numpy().tobytes()
+    assert found.scores.tobytes() == expected.to_numpy().tobytes()
     assert found.unmatched == {party: len(part) - len(expected) for party, part in data.items()}
     whole = result.decision_function(table())
-    assert vfl.predict(result, table(), at=here).margins.tobytes() == whole.tobytes()
+    assert vfl.predict(result, table(), at=here).scores.tobytes() == whole.tobytes()
 
 
 def test_a_party_keeps_the_columns_of_one_shard(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,10 +211,10 @@ def test_a_party_keeps_the_columns_of_one_shard(result: Result, monkeypatch: pyt
         return columns, labels
 
     monkeypatch.setattr(loading, "load_range", read)
-    found = result.part("bank").margins(table(), shards=4)
+    found = result.part("bank").scores(table(), shards=4)
     monkeypatch.undo()
     assert len(held) == 4
-    assert found.tobytes() == result.part("bank").margins(table()).tobytes()
+    assert found.tobytes() == result.part("bank").scores(table()).tobytes()
 
 
 def test_shards_measure_the_same(result: Result) -> None:
@@ -240,7 +242,7 @@ def test_ray_counts_records_once(local_ray: Any, result: Result, tmp_path: Path,
     plain["bank"] = vfl.Source(plain["bank"], allowing(tmp_path, records=N + 1))
     found = vfl.predict(result, plain, at=vfl.Ray(shards=shards))
     assert found.ids is None
-    assert found.margins.tobytes() == result.decision_function(table()).tobytes()
+    assert found.scores.tobytes() == result.decision_function(table()).tobytes()
     with pytest.raises(ConsentRefused, match="left today of the 61"):
         vfl.predict(result, plain, at=vfl.Ray(shards=shards))
 
@@ -278,7 +280,7 @@ def test_a_party_counts_all_shards_before_margins_leave(result: Result, tmp_path
     for refused in made[2:]:
         with pytest.raises(FederationError, match=r"asked to (add|measure)"):
             refused.answer(AddUp() if refused is made[2] else Measure(counted), {})
-    whole = result.part("bank").margins(labels())
+    whole = result.part("bank").scores(labels())
     _, added = made[0].answer(AddUp(), {})
     assert added["ids"] == table()["customer"].tolist()
     assert added["margins"].tobytes() == (whole + result.part("bank").intercept).tobytes()
@@ -314,10 +316,10 @@ def test_a_part_holds_its_own_coefficients_and_gives_the_same_answers(
     parts = result.save_parts(tmp_path / "parts")
     whole = json.loads(parts["telco"].read_text(encoding="utf-8"))
     assert list(whole["w"]) == ["grade=3", "grade=1", "grade=2", "city=Bern", "city=Basel", "calls"]
-    assert vfl.predict(parts, split(table())).margins.tobytes() == expected.to_numpy().tobytes()
+    assert vfl.predict(parts, split(table())).scores.tobytes() == expected.to_numpy().tobytes()
     read = ModelPart.read(parts["telco"])
     source = split(table())["telco"]
-    assert read.margins(source).tobytes() == result.part("telco").margins(source).tobytes()
+    assert read.scores(source).tobytes() == result.part("telco").scores(source).tobytes()
 
 
 def _other(result: Result) -> Result:
@@ -472,11 +474,11 @@ def test_a_plain_pipeline_takes_the_frames_that_the_result_takes(form: str, spel
 @pytest.mark.parametrize(("loss", "threshold"), [("logistic", 0.3), ("smoothed_hinge", -0.2)])
 def test_a_threshold_decides_the_class_and_travels_with_every_part(loss: str, threshold: float, tmp_path: Path) -> None:
     own = trained(loss)
-    found = Findings({}, 9, "", thresholds={ALL: margin_of(threshold, loss_of(loss))})
+    found = Findings({}, 9, "", thresholds={ALL: score_of(threshold, loss_of(loss))})
     chosen = replace(own, findings={"held out": found})
     assert (own.threshold, chosen.threshold) == (0.5 if loss == "logistic" else 0.0, pytest.approx(threshold))
     v = own.decision_function(table())
-    above = v > margin_of(threshold, loss_of(loss))
+    above = v > score_of(threshold, loss_of(loss))
     assert set(above) == {True, False}
     assert (above != (v > 0)).any()
     parts = chosen.save_parts(tmp_path / "parts")

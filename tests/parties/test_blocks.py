@@ -130,9 +130,9 @@ def test_bad_blocks_are_refused(blocks: Blocks, problem: str) -> None:
 def test_new_records_in_blocks() -> None:
     result = vfl.train(job(), table(N), at="inprocess")
     part, source = result.part("bank"), in_blocks(whole())[0]
-    expected = part.margins(whole())
-    assert part.margins(source, shards=3).tobytes() == expected.tobytes()
+    expected = part.scores(whole())
+    assert part.scores(source, shards=3).tobytes() == expected.tobytes()
     rows = NewRows(part)
     assert rows.load(source, cut(N, 3)[0], None) == 32
     assert set(rows.digests) == {0}
-    assert rows.margins().tobytes() == expected[:32].tobytes()
+    assert rows.scores().tobytes() == expected[:32].tobytes()

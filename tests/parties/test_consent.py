@@ -412,7 +412,7 @@ class TestPrediction:
         self.refused("", tmp_path, "", part(income=1.0), source)
         (tmp_path / "bank.toml").unlink()
         parts = {"bank": tmp_path / "bank.part.json", "telco": tmp_path / "telco.part.json"}
-        assert vfl.predict(parts, raw).margins.tolist() == ROWS["income"]
+        assert vfl.predict(parts, raw).scores.tolist() == ROWS["income"]
 
     def test_on_ray_the_actor_checks_the_policy(self, tmp_path: Path, local_ray: Any) -> None:
         self.refused("", tmp_path, "", part(income=1.0), "nowhere.csv", at="ray")
@@ -420,7 +420,7 @@ class TestPrediction:
     def test_a_digest_covers_every_weight(self, tmp_path: Path) -> None:
         chosen = part(income=0.5)
         section = f'[prediction]\nmodels = ["{chosen.digest}"]\n'
-        assert self.predict(tmp_path, section, chosen).margins.tolist() == [0.125, 0.25, 0.5]
+        assert self.predict(tmp_path, section, chosen).scores.tolist() == [0.125, 0.25, 0.5]
         for other in (part(income=1.0), dataclasses.replace(chosen, intercept=1.0), part(income=0.5, age=1e-9)):
             assert other.digest in self.refused(" models", tmp_path, section, other)
         other = dataclasses.replace(chosen, job=dataclasses.replace(chosen.job, bounds=BOUNDS | {"income": (0, 2)}))

@@ -303,7 +303,7 @@ def test_records_of_a_sparse_matrix_are_aligned(way, tmp_path):
     np.testing.assert_allclose(model.w, expected.w, rtol=1e-12, atol=1e-15)
     found = vfl.predict(model, {"p": source, "q": own})
     assert found.ids == ("w", "u")
-    np.testing.assert_allclose(found.margins, expected.decision_function(plain), rtol=1e-12)
+    np.testing.assert_allclose(found.scores, expected.decision_function(plain), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_thresholds_are_listed(tmp_path: Path) -> None:
     page = page_of(
         job(seed=None, evaluation=vfl.Evaluation(fairness=fairness), intercept=True, epsilon=8.0), tmp_path / "run"
     )
-    assert "threshold on the margin" in page
+    assert "threshold on the score" in page
     assert "opportunity of sex=f" in page
 
 

@@ -90,7 +90,7 @@ def test_a_switch_and_a_rollback_lose_no_request(setting: Setting, results: tupl
     assert {answer.json()["version"] for answer in answers} == {"1", "2"}
     for found in (answer.json() for answer in answers):
         of = expected[found["version"]]
-        assert [one["margin"] for one in found["predictions"]] == [of["secret-3"], of["secret-4"]]
+        assert [one["score"] for one in found["predictions"]] == [of["secret-3"], of["secret-4"]]
 
 
 def test_an_altered_model_is_not_served_and_the_others_go_on(setting: Setting) -> None:
@@ -119,11 +119,11 @@ def test_a_party_that_is_away_is_named_or_filled_as_declared(setting: Setting, r
     with setting.serving():  # nobody has joined
         found = setting.ask(ids=["secret-3"]).json()
         assert found["fallback"] == {"telco": "fill"}
-        assert found["predictions"][0]["margin"] == pytest.approx(filled["secret-3"], rel=1e-12)
+        assert found["predictions"][0]["score"] == pytest.approx(filled["secret-3"], rel=1e-12)
         with setting.joined():
             setting.until(lambda: "fallback" not in setting.ask(ids=["secret-3"]).json())
             assert (
-                setting.ask(ids=["secret-3"]).json()["predictions"][0]["margin"]
+                setting.ask(ids=["secret-3"]).json()["predictions"][0]["score"]
                 == margins(results[0], table())["secret-3"]
             )
         setting.until(lambda: "fallback" in setting.ask(ids=["secret-3"]).json())
@@ -145,11 +145,11 @@ def test_changed_data_are_read_again_and_broken_data_are_not_used(
         new = margins(results[0], frame)["secret-3"]
         frame[["customer", "calls"]].to_csv(setting.folder / "new.csv", index=False)
         (setting.folder / "new.csv").replace(setting.folder / "telco.csv")
-        setting.until(lambda: setting.ask(ids=["secret-3"]).json()["predictions"][0]["margin"] == new)
+        setting.until(lambda: setting.ask(ids=["secret-3"]).json()["predictions"][0]["score"] == new)
         (setting.folder / "broken.csv").write_text("customer,calls\nsecret-3,secret\n")
         (setting.folder / "broken.csv").replace(setting.folder / "telco.csv")
         for _ in range(10):
-            assert setting.ask(ids=["secret-3"]).json()["predictions"][0]["margin"] == new
+            assert setting.ask(ids=["secret-3"]).json()["predictions"][0]["score"] == new
             threading.Event().wait(0.1)
 
 
@@ -198,13 +198,13 @@ def test_no_score_leaves_before_each_log_is_written_and_requests_that_wait_share
         found = [one.result() for one in (first, *others)]
         assert (refused.result().status_code, unknown.result().status_code) == (403, 404)
         asked = ["secret-3", *(f"secret-{k}" for k in range(6))]
-        assert [one.json()["predictions"][0]["margin"] for one in found] == [expected[own] for own in asked]
+        assert [one.json()["predictions"][0]["score"] for one in found] == [expected[own] for own in asked]
         sizes = [size for own, size in logs.written if own == part]
         assert len(sizes) == 7 + (party == "bank")  # the telco is not told an id that the bank does not know
         assert max(sizes) > 1
         logs.fails = True
         failed = setting.ask(ids=["secret-3"])
-        assert (failed.status_code, "margin" in failed.text) == (503, False)
+        assert (failed.status_code, "score" in failed.text) == (503, False)
 
 
 @pytest.mark.parametrize("party", ["bank", "telco"])
@@ -225,7 +225,7 @@ def test_two_parties_of_one_process_both_log_before_a_score_leaves(
         assert not first.done()
         logs.fails = True
         logs.release.set()
-        assert (first.result().status_code, "margin" in first.result().text) == (503, False)
+        assert (first.result().status_code, "score" in first.result().text) == (503, False)
 
 
 def test_the_refusal_of_another_party_waits_for_the_own_log_as_well(
@@ -393,7 +393,7 @@ def test_a_database_is_read_again_and_a_source_that_was_not_there_is_found(
         with duckdb.connect(str(path)) as connection:
             connection.register("frame", frame)
             connection.execute("CREATE OR REPLACE TABLE t AS SELECT * FROM frame")
-        expected = part.margins(frame.drop(columns="customer"))[0]
+        expected = part.scores(frame.drop(columns="customer"))[0]
 
         def found(expected: float = expected) -> bool:
             _, (margins,) = service.score([Asked(part.digest, "branch", "", 1)], [[b"secret-3"]])
@@ -427,7 +427,7 @@ def test_records_are_looked_up_in_a_database_per_request(tmp_path: Path) -> None
     expected = margins(result, table())
     with setting.joined(), setting.serving(), ThreadPoolExecutor(8) as pool:
         found = setting.ask(ids=["secret-3", "nobody", "secret-4", "secret-3"]).json()["predictions"]
-        assert [one.get("margin") for one in found] == [
+        assert [one.get("score") for one in found] == [
             expected["secret-3"],
             None,
             expected["secret-4"],
@@ -439,13 +439,13 @@ def test_records_are_looked_up_in_a_database_per_request(tmp_path: Path) -> None
                 assert answer.status_code == 404
                 assert answer.json()["predictions"][0]["error"] == "unknown"
             else:
-                assert answer.json()["predictions"][0]["margin"] == expected[f"secret-{k % 8}"]
+                assert answer.json()["predictions"][0]["score"] == expected[f"secret-{k % 8}"]
         lines = (setting.folder / "bank.policy.answers").read_text().splitlines()
         assert sum(len(json.loads(line)["records"]) for line in lines) == 44
         frames["telco"] = table().assign(calls=1.0)[["customer", "calls"]]
         write("telco")
         new = margins(result, table().assign(calls=1.0))
-        assert setting.ask(ids=["secret-5"]).json()["predictions"][0]["margin"] == new["secret-5"]
+        assert setting.ask(ids=["secret-5"]).json()["predictions"][0]["score"] == new["secret-5"]
         (setting.folder / "telco.duckdb").unlink()
         assert code(setting.ask(ids=["secret-3"])) == (503, "party_away")
 
@@ -503,7 +503,7 @@ def test_a_repeated_id_of_a_database_refuses_its_own_record(tmp_path: Path) -> N
     assert outcome.code == ""
     assert own is not None
     assert np.isinf(own[0])
-    assert own[1] == part.margins(table()[["customer", "calls"]][3:4])[0]
+    assert own[1] == part.scores(table()[["customer", "calls"]][3:4])[0]
     assert "'customer' occur more than once" in told[0]
     assert "secret" not in told[0]
 

@@ -234,10 +234,10 @@ def test_infinite_cells_are_clipped_and_repeated_ids_are_answered_each(running: 
         running.ask(content=b'{"columns": {"income": [%s], "age": [1], "calls": [1]}}' % cell).json()
         for cell in (b"1e308", b"100")
     )
-    assert huge["predictions"][0]["margin"] == large["predictions"][0]["margin"]
+    assert huge["predictions"][0]["score"] == large["predictions"][0]["score"]
     found = json.loads(running.ask(ids=["secret-1"] * 1000).content)["predictions"]
     assert len(found) == 1000
-    assert np.ptp([one["margin"] for one in found]) == 0.0
+    assert np.ptp([one["score"] for one in found]) == 0.0
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", None])

@@ -59,7 +59,7 @@ def test_scores_and_reloads(setting: Setting, results: tuple[vfl.Result, ...]) -
         serve.run(deployed.app)
         setting.until(lambda: httpx.get(f"{setting.url}/readyz").status_code == 200)
         found = setting.ask(ids=["secret-3", "nobody"]).json()
-        assert [one.get("margin") for one in found["predictions"]] == [expected["secret-3"], None]
+        assert [one.get("score") for one in found["predictions"]] == [expected["secret-3"], None]
         assert code(setting.ask(ids=["secret-3"], token=OTHER)) == (403, "refused")
         setting.write(model='active = "2"\nversions = { "1" = "run-1", "2" = "run-2" }')
         serve.run(deployed.Scoring.options(user_config={"version": 2}).bind())

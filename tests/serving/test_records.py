@@ -57,7 +57,7 @@ def test_a_missing_cell_refuses_its_own_record_and_only_the_owner_reads_why(
     with setting.joined(), setting.serving():
         answer = setting.ask(ids=asked)
         found = answer.json()["predictions"]
-        assert [one.get("margin") for one in found] == [expected["secret-3"], None, None, None, expected["secret-4"]]
+        assert [one.get("score") for one in found] == [expected["secret-3"], None, None, None, expected["secret-4"]]
         assert [one.get("error") for one in found] == [None, "unknown", "unknown", "unknown", None]
         assert answer.status_code == 200
         (telco,), (bank,) = warned(setting), data_events(setting)
@@ -88,7 +88,7 @@ def test_a_missing_and_a_repeated_id_refuse_their_own_records(setting: Setting, 
             "predictions"
         ]
         assert [one["error"] for one in found[:2]] == ["unusable", "unknown"]
-        assert [one["margin"] for one in found[2:]] == [expected[one["id"]] for one in found[2:]]
+        assert [one["score"] for one in found[2:]] == [expected[one["id"]] for one in found[2:]]
         assert "telco.csv" in warned(setting)[0].why
         assert "id column 'customer'" in warned(setting)[0].why
         assert "secret" not in warned(setting)[0].why
@@ -99,7 +99,7 @@ def test_a_fill_of_the_policy_scores_the_record_without_new_training(setting: Se
     expected = dict(zip(filled["customer"], result.decision_function(filled), strict=True))
     setting.policy("telco", "fill = { calls = 7.0 }\n")
     with setting.joined(), setting.serving():
-        assert setting.ask(ids=["secret-5"]).json()["predictions"][0]["margin"] == expected["secret-5"]
+        assert setting.ask(ids=["secret-5"]).json()["predictions"][0]["score"] == expected["secret-5"]
         assert warned(setting) == []
         setting.policy("telco")
         setting.until(lambda: "error" in (setting.ask(ids=["secret-5"]).json().get("predictions") or [{}])[0])
@@ -123,7 +123,7 @@ def test_unreadable_data_are_told_to_the_owner_in_readiness_and_in_metrics(
                 before.replace("\n", "\nsecret-3" + ",secret" * before.splitlines()[0].count(",") + "\n", 1)
             )
             setting.until(lambda: status() == "stale")
-            assert "margin" in setting.ask(ids=["secret-3"]).json()["predictions"][0]
+            assert "score" in setting.ask(ids=["secret-3"]).json()["predictions"][0]
             line = f'vfl_serve_stale{{party="{party}"}} 1.0'
             setting.until(lambda line=line: line in generate_latest(service.application.registry).decode())
             why = warned(setting)[-1].why if party == "telco" else data_events(setting)[-1]["why"]
@@ -191,7 +191,7 @@ def part() -> ModelPart:
 def test_each_kind_of_bad_cell_refuses_its_own_record(tmp_path: Path, part: ModelPart, column: str) -> None:
     n = 5
     frame = pd.DataFrame({name: pd.Series([good] * n) for name, (good, _, _) in CELLS.items()})
-    whole = part.margins(frame)
+    whole = part.scores(frame)
     frame.loc[3, column] = CELLS[column][1]
     frame.insert(0, "customer", [f"secret-{k}" for k in range(n)])
     frame.to_parquet(tmp_path / "telco.parquet")

@@ -84,7 +84,7 @@ class TestScores:
         found = answer.json()
         assert (found["model"], found["version"]) == ("credit", "1")
         assert [one["id"] for one in found["predictions"]] == ids
-        assert [one["margin"] for one in found["predictions"][:3]] == [expected[own] for own in ids[:3]]
+        assert [one["score"] for one in found["predictions"][:3]] == [expected[own] for own in ids[:3]]
         assert [one.get("error") for one in found["predictions"]] == [None] * 3 + ["unknown"] * 2
         assert [one["label"] for one in found["predictions"][:3]] == [int(expected[own] > 0) for own in ids[:3]]
         assert running.ask(ids=["nobody"]).status_code == 404
@@ -92,10 +92,10 @@ class TestScores:
     def test_with_columns_of_the_callers_own(self, running: Setting, expected: dict[str, float]) -> None:
         row = table().iloc[4]
         own = {"income": [row.income], "age": [row.age]}
-        there = running.ask(ids=["secret-4"], columns=own).json()["predictions"][0]["margin"]
-        alone = running.ask(columns={**own, "calls": [row.calls]}).json()["predictions"][0]["margin"]
+        there = running.ask(ids=["secret-4"], columns=own).json()["predictions"][0]["score"]
+        alone = running.ask(columns={**own, "calls": [row.calls]}).json()["predictions"][0]["score"]
         np.testing.assert_allclose([there, alone], expected["secret-4"], rtol=1e-12)
-        other = running.ask(ids=["secret-4"], columns={"income": [0.0], "age": [90]}).json()["predictions"][0]["margin"]
+        other = running.ask(ids=["secret-4"], columns={"income": [0.0], "age": [90]}).json()["predictions"][0]["score"]
         assert other != there
 
     def test_in_arrow(self, running: Setting, expected: dict[str, float]) -> None:
@@ -105,7 +105,7 @@ class TestScores:
             writer.write_table(asked)
         answer = running.ask(content=sink.getvalue().to_pybytes(), headers={"content-type": ARROW})
         found = pa.ipc.open_stream(answer.content).read_all()
-        assert found.column("margin").to_pylist() == [expected["secret-1"], None]
+        assert found.column("score").to_pylist() == [expected["secret-1"], None]
         assert found.column("known").to_pylist() == [True, False]
 
     def test_concurrent_requests_get_their_own_scores(self, running: Setting, expected: dict[str, float]) -> None:
@@ -114,7 +114,7 @@ class TestScores:
         ids = [[f"secret-{(k + j) % 9}" for j in range(1 + k % 4)] for k in range(60)]
         with ThreadPoolExecutor(12) as pool:
             answers = list(pool.map(lambda own: running.ask(ids=own).json()["predictions"], ids))
-        assert [[one["margin"] for one in own] for own in answers] == [[expected[one] for one in own] for own in ids]
+        assert [[one["score"] for one in own] for own in answers] == [[expected[one] for one in own] for own in ids]
 
 
 class TestControl:

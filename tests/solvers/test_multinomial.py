@@ -448,10 +448,10 @@ def test_predictions_of_the_whole_and_of_parts_agree(exact: Result, tmp_path: An
     assert (exact.predict(TABLE) == np.array(CLASSES)[margins.argmax(axis=1)]).all()
     data = {"bank": TABLE[list(NAMES[:2])], "telco": TABLE[list(NAMES[2:])]}
     found = vfl.predict(exact.save_parts(tmp_path / "parts"), data)
-    assert (found.margins == margins).all()
+    assert (found.scores == margins).all()
     frame = found.to_pandas()
     assert list(frame)[:2] == ["label", "probability[setosa]"]
-    assert list(frame)[-1] == "margin[virginica]"
+    assert list(frame)[-1] == "score[virginica]"
     part = exact.part("bank")
     plain = json.loads(part.to_json()) | {"intercept": [1.0]}
     with pytest.raises(OutputError, match="numbers of intercepts"):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 CELLS = 40
 """Largest number of bins of a numeric column, before bins are merged."""
 REACH = 3.0
-"""Distance of the outermost edges of the scores' bins from their centre, in units of the margins' spread."""
+"""Distance of the outermost edges of the scores' bins from their centre, in units of the scores' spread."""
 GROUPS, SEEN = 10, 5.0
 """Bins are merged until each has 1/GROUPS of the baseline's records and exceeds SEEN standard deviations of its noise."""
 SURE = 2.0
@@ -53,7 +53,7 @@ class NoisyCounts:
 
     columns : {column: {bin: noisy number of records}}. sigma : {column: standard deviation of a count's noise}; 0 without
         noise.
-    scores : histograms of the margins by class; None if only one party's columns were counted.
+    scores : histograms of the scores by class; None if only one party's columns were counted.
     epsilon, delta : cost of the release. scope : data that the guarantee is for. model : digest of the model.
     """
 
@@ -147,8 +147,8 @@ def count(
 ) -> NoisyCounts:
     """Count records per bin of columns and score, in one run. The run is (ε, δ)-DP for every record under replace-one.
 
-    Each party counts its own columns with noise. The coordinator counts the margins with noise, by class, and sees the
-    margins as in training (vfl.solvers.releases.bins). The records need labels.
+    Each party counts its own columns with noise. The coordinator counts the scores with noise, by class, and sees the
+    scores as in training (vfl.solvers.releases.bins). The records need labels.
 
     data : as for `train`. dataset : name of these records in the ledger; None takes the data set of the job.
     epsilon, delta, noise, at, ledger : as for `private_bounds`.
@@ -267,7 +267,7 @@ def _with_rest(declared: Any, bins: dict[str, float], n_records: int) -> dict[st
 
 
 def _edges(result: Result) -> Any:
-    """Return the edges (m,) of the margins' bins, from the released model alone."""
+    """Return the edges (m,) of the scores' bins, from the released model alone."""
     names = result.coordinates
     coef = np.array([own for name, own in zip(names, result.w, strict=True) if name in result.feature_names])
     spread = float(np.linalg.norm(coef)) / math.sqrt(3.0) or 1.0

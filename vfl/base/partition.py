@@ -99,7 +99,7 @@ class FeaturePartition:
         return self.label[0]
 
     def receiver(self, parties: Collection[str]) -> str:
-        """Return the party, among these, that adds up the parts of margins: the label party, else the first one."""
+        """Return the party, among these, that adds up the parts of scores: the label party, else the first one."""
         return next(party for party in (self.label_party, *self.parties) if party in parties)
 
     @property

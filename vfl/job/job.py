@@ -25,7 +25,7 @@ from vfl.crypto.identifiers import Id, IdKind
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest, no_bounds
 from vfl.job.plain import FORMAT, digest_of, plain_of
 from vfl.job.start import Start
-from vfl.measures.estimates import margin_of
+from vfl.measures.estimates import score_of
 from vfl.measures.specification import Evaluation, Fairness, scores_of
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.specification import Privacy
@@ -331,7 +331,7 @@ class Job:
         if getattr(asked, unused) is not None:
             raise SpecificationError(f"evaluation: {unused} has no use under {loss.name} loss: leave {unused} out")
         for threshold in asked.thresholds or ((0.5,) if asked.cost is not None else ()):
-            margin_of(threshold, loss)
+            score_of(threshold, loss)
         if asked.decides and self.fairness is not None and self.fairness.threshold_per_group:
             raise SpecificationError(
                 "fairness.threshold_per_group replaces the one threshold for all records: leave it out, or leave out "

@@ -123,7 +123,7 @@ def join(
     cores : number of cores for alignment and training; None takes all cores. index : folder for the index (positions of aligned
         records); None takes this user's folder (parties.alignment.index).
     shards : number of row ranges that a prediction or an evaluation reads one after another. The process holds the columns of
-        one range at a time. The margins are the same to the bit. Databases and installed sources cannot be read in ranges.
+        one range at a time. The scores are the same to the bit. Databases and installed sources cannot be read in ranges.
     watch : function that is called with every event (vfl.network.federation.events), from another thread.
 
     Returns after a stop. Raises SpecificationError before connecting; FederationError if the coordinator refuses for good.

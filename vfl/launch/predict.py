@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from coordinator.prediction import PredictionOutcome
 from parties.alignment.reading import holds_ids, raw_ids
@@ -18,11 +18,11 @@ from vfl.errors import SpecificationError
 from vfl.job.site import InProcess
 from vfl.launch.engines.place import Application, Organisations, engine_of, located
 from vfl.launch.run.model import labels_of, probabilities_of
-from vfl.launch.run.result import Result, margins_of, require_result
+from vfl.launch.run.result import Result, require_result, scores_of
 from vfl.launch.run.warnings import warn
 from vfl.launch.sources import in_memory, is_by_party, named_by_owners, named_for, sources_of
 from vfl.measures import Findings
-from vfl.measures.estimates import margin_of, threshold_of
+from vfl.measures.estimates import score_of, threshold_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,16 +37,17 @@ if TYPE_CHECKING:
 class Predictions:
     """Predictions of a model for new records.
 
-    margins : (n,) float64. labels : (n,) classes; for regression the predicted values (the loss's response to the margins).
+    scores : (n,) float64, linear predictors: log-odds with logistic loss. labels : (n,) classes; for regression the predicted
+        values (the loss's response to the scores).
     probabilities : (n,) probabilities of the positive class; None unless the loss is logistic or multinomial.
-    classes : names of the K classes of multinomial loss, whose margins and probabilities are (n, K); () for other losses.
+    classes : names of the K classes of multinomial loss, whose scores and probabilities are (n, K); () for other losses.
     ids : (n,) ids in the order of the adding party's rows; None if rows were not joined. id_column : name of the id column.
     rows : {party: number of rows in its data}; None if rows were not joined. Only the participants of an alignment learn these
         numbers: do not publish them.
     threshold : threshold by which labels were decided, on the scale of `Result.threshold`; None without two classes.
     """
 
-    margins: Vector
+    scores: Vector
     labels: Any
     ids: tuple[Any, ...] | None = None
     id_column: str | None = None
@@ -56,32 +57,37 @@ class Predictions:
     threshold: float | None = None
 
     @property
+    def margins(self) -> NoReturn:
+        """Raise AttributeError: former name of `scores`."""
+        raise AttributeError("Predictions.margins is now Predictions.scores")
+
+    @property
     def unmatched(self) -> dict[str, int]:
         """{party: number of its rows that another party lacks}; {} if rows were not joined."""
         return {party: n - len(self) for party, n in (self.rows or {}).items()}
 
     def __len__(self) -> int:
-        return len(self.margins)
+        return len(self.scores)
 
     def __repr__(self) -> str:
-        """Return the number of records. Ids, labels and margins of single records stay out of notebooks and logs."""
+        """Return the number of records. Ids, labels and scores of single records stay out of notebooks and logs."""
         joined = "rows in the order of the data" if self.id_column is None else f"joined by {self.id_column!r}"
         left = "".join(f", {n:,} rows of {party} unmatched" for party, n in self.unmatched.items() if n)
         return f"Predictions for {len(self):,} records, {joined}{left} (to_pandas() has them)"
 
     def to_pandas(self) -> Any:
-        """Return a pandas frame of label, probability (logistic loss) and margin. The index is the ids, if there are any.
+        """Return a pandas frame of label, probability (logistic loss) and score. The index is the ids, if there are any.
 
-        With multinomial loss every class has two columns, 'probability[class]' and 'margin[class]'.
+        With multinomial loss every class has two columns, 'probability[class]' and 'score[class]'.
         """
         pd = package("pandas", "frames", "to_pandas")
-        columns: dict[str, Any] = {"label": self.labels} | self.numbers("probability") | self.numbers("margin")
+        columns: dict[str, Any] = {"label": self.labels} | self.numbers("probability") | self.numbers("score")
         index = None if self.ids is None else pd.Index(self.ids, name=self.id_column)
         return pd.DataFrame(columns, index=index)
 
     def numbers(self, name: str) -> dict[str, Vector]:
-        """Return {column: (n,) values} of 'margin' or 'probability', with one column per class of multinomial loss."""
-        values = self.margins if name == "margin" else self.probabilities
+        """Return {column: (n,) values} of 'score' or 'probability', with one column per class of multinomial loss."""
+        values = self.scores if name == "score" else self.probabilities
         if values is None:
             return {}
         names = coordinates_of(name, self.classes)
@@ -100,7 +106,7 @@ def predict(
 
     If the job aligns records and the data hold the id columns, the records that all parties have are predicted, in the order
     of the adding party's rows. Otherwise row i of every party must belong to the same record. The adding party sees every
-    party's part of each margin: prediction, like training, is for participants who trust one another.
+    party's part of each score: prediction, like training, is for participants who trust one another.
 
     model : a result, or {party: path of its part}. Each party reads its own part; Result.save_parts writes the parts.
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
@@ -108,9 +114,9 @@ def predict(
     at : as for `train`; all places give the same predictions to the bit. None predicts in this process, which reads all data
         and compares ids in the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of
         every party are read in ranges: by one actor per range, or in this process one range after another. Across organisations
-        `model` is a result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding
+        `model` is a result, whose parts are sent to their parties. Each party encrypts its part of the scores for the adding
         party; this process receives the sums, and the ids if there are any.
-    threshold : threshold for the positive class: a probability with logistic loss, a margin with other losses of two classes.
+    threshold : threshold for the positive class: a probability with logistic loss, a score with other losses of two classes.
         None takes the model's threshold (Result.threshold).
     watch : function that is called with the progress of the alignment.
 
@@ -121,7 +127,7 @@ def predict(
     if isinstance(model, Result):
         if why := model.altered():
             warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
-        model.margin_at(threshold)  # refused before any data are read
+        model.score_at(threshold)  # refused before any data are read
     parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
     place, data, arrangement = located(parties, data, at, InProcess())
     across = isinstance(place, Organisations)
@@ -152,34 +158,34 @@ def predict(
             found = event
         elif isinstance(event, AlignmentProgress) and watch is not None:
             watch(event)
-    cut = found.threshold if threshold is None else margin_of(threshold, loss_of(found.job.loss))
-    return _labelled(found.job, tuple(parts), found.margins, found.ids, cut, rows)
+    cut = found.threshold if threshold is None else score_of(threshold, loss_of(found.job.loss))
+    return _labelled(found.job, tuple(parts), found.scores, found.ids, cut, rows)
 
 
 def _of_table(
     result: Result, table: Any, policies: Mapping[str, str], shards: int, threshold: float | None
 ) -> Predictions:
     job = result.job
-    margins, owner = margins_of(result, table, policies, shards), job.partition.label_party
+    scores, owner = scores_of(result, table, policies, shards), job.partition.label_party
     task = job.for_party(owner)
     ids = raw_ids(task, table) if job.ids and holds_ids(task, table) else None
-    return _labelled(job, (owner,), margins, ids, result.margin_at(threshold))
+    return _labelled(job, (owner,), scores, ids, result.score_at(threshold))
 
 
 def _labelled(
     job: Job,
     parties: tuple[str, ...],
-    margins: Vector,
+    scores: Vector,
     ids: list[Any] | None,
     cut: float,
     rows: Mapping[str, int] | None = None,
 ) -> Predictions:
     loss, column = loss_of(job.loss), None if ids is None else job.ids[job.partition.receiver(parties)]
-    probabilities = probabilities_of(job, margins) if loss.log_odds or loss.multinomial else None
+    probabilities = probabilities_of(job, scores) if loss.log_odds or loss.multinomial else None
     listed = None if ids is None else tuple(ids)
     threshold = threshold_of(cut, log_odds=loss.log_odds) if job.classification and not job.multinomial else None
-    labels = labels_of(job, margins, cut)
-    return Predictions(margins, labels, listed, column, probabilities, rows, job.class_names, threshold)
+    labels = labels_of(job, scores, cut)
+    return Predictions(scores, labels, listed, column, probabilities, rows, job.class_names, threshold)
 
 
 OWN = "exact and uncharged: nothing protects these records"
@@ -191,7 +197,7 @@ def evaluate(result: Result, data: Any = None, *, at: At = None, threshold: floa
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
     at : as for `predict`. The measures are the same to the bit at every place. On Ray and across organisations each party
-        applies its part of the model to the party's own source. The label party adds up the parts of the margins and returns
+        applies its part of the model to the party's own source. The label party adds up the parts of the scores and returns
         sums.
     threshold : threshold at which decisions are measured; None takes the model's threshold (Result.threshold).
 
@@ -202,7 +208,7 @@ def evaluate(result: Result, data: Any = None, *, at: At = None, threshold: floa
     require_result(result)
     if why := result.altered():
         warn(f"do not rely on these measures: the certificate of the model does not hold. {why}")
-    job, cut = result.job, result.margin_at(threshold)
+    job, cut = result.job, result.score_at(threshold)
     partition = job.partition
     place, data, arrangement = located(partition.parties, data, at, InProcess())
     parts = {party: result.part(party) for party in partition.parties if partition.wanted(party, groups=False)}

@@ -224,7 +224,7 @@ class CalibrationBin:
 class Point:
     """Measures of the decisions at one threshold. A measure is None if the noise hides the measure's records.
 
-    threshold : a probability if margins are log-odds, else a margin.
+    threshold : a probability if scores are log-odds, else a score.
     tpr : share of the positives that are predicted positive, which is the recall and the height of the lift curve.
     flagged : share of the records that are predicted positive. lift : precision divided by the share of positives.
     """
@@ -238,7 +238,7 @@ class Point:
 
 
 def calibration(histogram: Histogram, n_records: int) -> tuple[CalibrationBin, ...]:
-    """Return the bins whose counts the noise does not hide, in order; () unless margins are log-odds."""
+    """Return the bins whose counts the noise does not hide, in order; () unless scores are log-odds."""
     if not histogram.logistic:
         return ()
     ends = (0.0, *map(histogram.shown, histogram.edges), 1.0)

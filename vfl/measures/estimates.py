@@ -31,10 +31,10 @@ ALL = "all records"
 """Key in `Findings.thresholds` for a single threshold that applies to all records."""
 
 
-def margin_of(threshold: float, loss: Loss) -> float:
-    """Return the margin above which a record is predicted positive.
+def score_of(threshold: float, loss: Loss) -> float:
+    """Return the score above which a record is predicted positive.
 
-    threshold : a probability with logistic loss, a margin with other losses of two classes.
+    threshold : a probability with logistic loss, a score with other losses of two classes.
 
     Raises SpecificationError for a threshold that is not on this scale, and for a loss without two classes.
     """
@@ -53,18 +53,18 @@ def margin_of(threshold: float, loss: Loss) -> float:
     return math.log(threshold / (1.0 - threshold))
 
 
-def threshold_of(margin: float, *, log_odds: bool) -> float:
-    """Return the threshold for a margin, on the scale of `margin_of`. log_odds : True if margins are log-odds."""
-    return float(0.5 * (1.0 + math.tanh(0.5 * margin))) if log_odds else float(margin)
+def threshold_of(score: float, *, log_odds: bool) -> float:
+    """Return the threshold for a score, on the scale of `score_of`. log_odds : True if scores are log-odds."""
+    return float(0.5 * (1.0 + math.tanh(0.5 * score))) if log_odds else float(score)
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Released counts of margins per class. Bins lie between edges, so there is one bin more than edges.
+    """Released counts of scores per class. Bins lie between edges, so there is one bin more than edges.
 
-    edges : (m,) ascending; a margin at an edge counts below the edge. negative, positive : (m + 1,) counts, each with noise
+    edges : (m,) ascending; a score at an edge counts below the edge. negative, positive : (m + 1,) counts, each with noise
         N(0, sigma²).
-    logistic : True if margins are log-odds.
+    logistic : True if scores are log-odds.
     """
 
     edges: tuple[float, ...]
@@ -79,13 +79,13 @@ class Histogram:
         negative, positive = counts.reshape(2, -1).tolist()
         return cls(tuple(edges.tolist()), tuple(negative), tuple(positive), float(sigma), logistic)
 
-    def shown(self, margin: float) -> float:
-        """Return a margin on the scale of thresholds: a probability if margins are log-odds."""
-        return threshold_of(margin, log_odds=self.logistic)
+    def shown(self, score: float) -> float:
+        """Return a score on the scale of thresholds: a probability if scores are log-odds."""
+        return threshold_of(score, log_odds=self.logistic)
 
-    def nearest(self, margins: Sequence[float] | Vector) -> list[int]:
-        """Return the positions of the edges nearest to the margins, ascending and without repeats."""
-        return sorted({int(np.argmin(abs(np.array(self.edges) - margin))) for margin in margins})
+    def nearest(self, scores: Sequence[float] | Vector) -> list[int]:
+        """Return the positions of the edges nearest to the scores, ascending and without repeats."""
+        return sorted({int(np.argmin(abs(np.array(self.edges) - score))) for score in scores})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the histogram as plain values, which `from_dict` reads."""
@@ -229,7 +229,7 @@ class Findings:
 
     measures : {name: estimate}, without the measures that noise hides. n_records : number of measured records.
     note : protection under which the measures were released, in words.
-    thresholds : {group: threshold on the margin}, if the job asks for thresholds (vfl.Evaluation, vfl.Fairness). The group is
+    thresholds : {group: threshold on the score}, if the job asks for thresholds (vfl.Evaluation, vfl.Fairness). The group is
         vfl.measures.estimates.ALL where the model has one threshold for all records.
     histogram : released counts of scores, used for the area under the ROC curve; None without classes.
     confusion : numbers of true and false negatives and positives at the threshold; None without two classes.
@@ -262,7 +262,7 @@ class Findings:
 
     @property
     def shown_thresholds(self) -> dict[str, float]:
-        """Thresholds by group: probabilities if the histogram says that margins are log-odds, else margins."""
+        """Thresholds by group: probabilities if the histogram says that scores are log-odds, else scores."""
         found = dict(self.thresholds or {})
         return found if self.histogram is None else {name: self.histogram.shown(at) for name, at in found.items()}
 
@@ -432,14 +432,14 @@ def bounded_mean(mean: float, noise: float, n_records: int, unit: float = 1.0) -
 
 
 def constant_loss(statistic: Outcomes, share: float) -> float:
-    """Return the mean clamped loss of the best constant margin, given the share of positive labels.
+    """Return the mean clamped loss of the best constant score, given the share of positive labels.
 
-    The best margin minimises the unclamped loss, as training does. Minimising the clamped loss would prefer a margin of −20
+    The best score minimises the unclamped loss, as training does. Minimising the clamped loss would prefer a score of −20
     for a rare class. At −20 the loss is 0 on negative labels, and the cap on positive ones, where calibrated models lose
     nearly as much.
     """
-    margins = np.linspace(-20.0, 20.0, 4001)
-    lost = [statistic.loss.value(margins, np.full(margins.size, y)) for y in (-1.0, 1.0)]
+    scores = np.linspace(-20.0, 20.0, 4001)
+    lost = [statistic.loss.value(scores, np.full(scores.size, y)) for y in (-1.0, 1.0)]
     best = int(np.argmin((1.0 - share) * lost[0] + share * lost[1]))
     negative, positive = (min(float(own[best]), statistic.cap) for own in lost)
     return (1.0 - share) * negative + share * positive

@@ -20,7 +20,7 @@ from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.measures import estimates
 from vfl.measures.confusion import FN, FP, TP, Confusion, cheapest, mean_loss, of_outcomes, width_of
-from vfl.measures.estimates import ALL, Estimate, Findings, Histogram, margin_of
+from vfl.measures.estimates import ALL, Estimate, Findings, Histogram, score_of
 from vfl.measures.exact import Unclamped, finer, measures
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
@@ -68,7 +68,7 @@ OF_NUMBERS = {"mean": 0.1, "sizes": 0.1, "errors": 0.5, "constant": 0.3}
 predicting this mean.
 """
 EDGES = (0.125, 0.25, 0.5, 1.0, 2.0)
-"""Distances of the edges of the scores' histogram from its centre, on both sides. The unit is the margins' spread for columns
+"""Distances of the edges of the scores' histogram from its centre, on both sides. The unit is the scores' spread for columns
 that are uniform within their bounds. For eight models of breast cancer and adult, from nearly constant to nearly
 unpenalised, these bins lowered the area under the curve by at most 0.014, and by 0.003 at the median.
 """
@@ -138,7 +138,7 @@ def moved(problem: Problem, w: Vector) -> dict[str, tuple[Block, Vector]]:
 
 
 def spread_of(problem: Problem, w: Vector) -> float:
-    """Return the margins' standard deviation if all columns were uniform within their bounds; 1 if it is not finite."""
+    """Return the scores' standard deviation if all columns were uniform within their bounds; 1 if it is not finite."""
     kept = np.array([name != INTERCEPT for name in problem.layout.names])
     reach = np.where(np.isfinite(problem.reach), problem.reach, 1.0)
     spread = float(np.linalg.norm((w * reach)[kept])) / math.sqrt(3.0)
@@ -162,9 +162,9 @@ def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
 class HeldOut(ReleasedEvaluation):
     """Measures of the model on held-out records. Their releases are μ-GDP for each held-out record and use no other records.
 
-    The coordinator sees the margins of these records, as in training, and releases only noisy sums
+    The coordinator sees the scores of these records, as in training, and releases only noisy sums
     (vfl.queries.statistics). With classes, the first release holds counts of outcomes and the sum of clamped losses; the
-    second holds histograms of scores. The histograms are centred at the margin that a calibrated logistic model has at the
+    second holds histograms of scores. The histograms are centred at the score that a calibrated logistic model has at the
     released base rate. The edges depend on released values only. Without classes, the first release is the mean of the labels
     within their declared bounds. The last holds the clamped errors of the model and of a constant model, which predicts the
     released mean, times the exposure of a record if there are exposures. For losses of counts and amounts, it also holds the
@@ -175,7 +175,7 @@ class HeldOut(ReleasedEvaluation):
     the job names several thresholds, they are also measured at each of them.
 
     problem : problem of the training records. n_records : number of held-out records. mu : budget; None adds no noise.
-    threshold : margin of the threshold of a finished model, used as it is; None takes the threshold of `spec`.
+    threshold : score of the threshold of a finished model, used as it is; None takes the threshold of `spec`.
     """
 
     problem: Problem
@@ -188,12 +188,12 @@ class HeldOut(ReleasedEvaluation):
 
     @property
     def _fixed(self) -> float | None:
-        """The margin at which decisions are measured; None if the job asks to choose the threshold by its cost."""
+        """The score at which decisions are measured; None if the job asks to choose the threshold by its cost."""
         if self.threshold is not None:
             return self.threshold
         given = self.spec.thresholds
         if given is not None and len(given) == 1:
-            return margin_of(given[0], self.problem.loss)
+            return score_of(given[0], self.problem.loss)
         return 0.0 if self.spec.cost is None else None
 
     @property
@@ -202,9 +202,9 @@ class HeldOut(ReleasedEvaluation):
         return self._fixed is None or (self.threshold is None and len(self.spec.thresholds or ()) > 1)
 
     def _cuts(self, spread: float, centre: float) -> Vector:
-        """Return the margins of the thresholds (m,), ascending; they follow from public and released values."""
+        """Return the scores of the thresholds (m,), ascending; they follow from public and released values."""
         if self.spec.thresholds is not None:
-            return np.array([margin_of(t, self.problem.loss) for t in self.spec.thresholds])
+            return np.array([score_of(t, self.problem.loss) for t in self.spec.thresholds])
         if self.spec.cost is None:
             return np.zeros(0)
         cuts = np.array(CUTS)
@@ -353,7 +353,7 @@ class HeldOut(ReleasedEvaluation):
         return () if event is None else (event,)
 
     def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
-        """Query the margins, which stay at the coordinator; then query the sums."""
+        """Query the scores, which stay at the coordinator; then query the sums."""
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         measured: dict[str, Estimate] = {}
         note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
@@ -450,7 +450,7 @@ class HeldOut(ReleasedEvaluation):
         self._decide(found, confusion, float(other[FN] + other[TP]), float(other[FP] + other[TP]))
         further |= {"histogram": histogram, "confusion": confusion.cells()}
         for t in self._asked:
-            (edge,) = histogram.nearest([margin_of(t, self.problem.loss)])
+            (edge,) = histogram.nearest([score_of(t, self.problem.loss)])
             at = Confusion.at(histogram, edge, self.n_records).measures(positives)
             found |= {f"{name} at {t:g}": own for name, own in at.items()}
         if self._fixed is None and self.spec.cost is not None:
@@ -485,7 +485,7 @@ class HeldOut(ReleasedEvaluation):
         found |= {name: e for name, e in own.items() if name in self._measures}
 
     def _centre(self, rate: float) -> float:
-        """Return the margin that a calibrated logistic model has at the released base rate; 0 for other losses."""
+        """Return the score that a calibrated logistic model has at the released base rate; 0 for other losses."""
         return math.log(rate / (1.0 - rate)) if self.problem.loss.log_odds else 0.0
 
     def _exact(self, constant: float | None) -> Exchange[dict[str, Estimate]]:
@@ -525,7 +525,7 @@ class HeldOut(ReleasedEvaluation):
 
     @property
     def queries(self) -> int:
-        """Return the number of queries: margins and releases; without noise, also the queries for `_exact` and `finer`."""
+        """Return the number of queries: scores and releases; without noise, also the queries for `_exact` and `finer`."""
         if self.mu is None and self.problem.loss.classification:
             return 5
         return 3 + len(self._sizes_event) if self._in_two else 2
@@ -575,7 +575,7 @@ class Diagnosis(ReleasedEvaluation):
     problem: Problem
 
     name: ClassVar[str] = "diagnostics"
-    queries: ClassVar[int] = 2  # margins and loss
+    queries: ClassVar[int] = 2  # scores and loss
     side: ClassVar[Side] = Side.TRAINING
 
     def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:

@@ -11,7 +11,7 @@ ones would pull the counts of small groups upwards.
 Thresholds per group are chosen from released histograms of one half of the held-out records, and measured on the other half.
 
 Guarantee: all results follow from one Gaussian release on the held-out records (`GroupCells` or `GroupScores`), μ-GDP for each
-held-out record. The coordinator sees the margins and groups of these records. For a bound on the gaps of the model without
+held-out record. The coordinator sees the scores and groups of these records. For a bound on the gaps of the model without
 noise, the coordinator also sees the norms of their rows.
 """
 
@@ -242,7 +242,7 @@ ALLOWED = 0.02
 
 
 OUTWARD = (0.05, 0.12, 0.2, 0.32, 0.5, 0.75, 1.1)
-"""Distances of the edges from 0, on both sides, in units of the margins' spread for uniform columns (`spread_of`): 16 bins."""
+"""Distances of the edges from 0, on both sides, in units of the scores' spread for uniform columns (`spread_of`): 16 bins."""
 
 
 def edges_of(spread: float) -> Vector:
@@ -254,7 +254,7 @@ def edges_of(spread: float) -> Vector:
 def cut(histograms: Vector, thresholds: Integers) -> tuple[Vector, Vector]:
     """Return counts (G, 2, 2) by group, label and prediction, and the number of bins in each count.
 
-    histograms : (G, 2, bins). thresholds : (G,) positions among the edges; margins above the edge are predicted positive.
+    histograms : (G, 2, bins). thresholds : (G,) positions among the edges; scores above the edge are predicted positive.
     """
     above = np.arange(histograms.shape[2])[None, None, :] > thresholds[:, None, None]
     sides = np.stack([~above, above], axis=3) & np.ones_like(histograms, dtype=bool)[..., None]
@@ -350,7 +350,7 @@ class GroupFairness(ReleasedEvaluation):
         return (self._event,)
 
     def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
-        """Query margins, groups and norms, which stay at the coordinator; then query the counts.
+        """Query scores, groups and norms, which stay at the coordinator; then query the counts.
 
         found : findings of earlier evaluations, including the distance and the threshold of the model.
         """
@@ -504,7 +504,7 @@ class GroupFairness(ReleasedEvaluation):
 
     @property
     def queries(self) -> int:
-        """Return the number of queries: margins, groups, norms if there is a bound, and counts."""
+        """Return the number of queries: scores, groups, norms if there is a bound, and counts."""
         return 4 if self.bounded else 3
 
 

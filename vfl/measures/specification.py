@@ -135,7 +135,7 @@ class Evaluation:
     diagnostics : True also releases the objective at the end, without noise; the certificate then says NOT PRIVATE.
     epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run costs
         the larger of the two ε, not the sum (vfl.base.holdout). A smaller epsilon adds noise and does not lower the run's ε.
-    loss_cap : cap on a record's loss; None is four times the loss at margin 0.
+    loss_cap : cap on a record's loss; None is four times the loss at score 0.
     error_cap : cap on a record's error, without classes. None is the width of the label's bounds, or the part of it that noisy
         counts of errors by their size show to suffice; for a `score` it is the width.
     deviance_cap : cap on a record's deviance, for Poisson, Gamma and Tweedie loss. None is the larger of the deviances of the
@@ -144,9 +144,9 @@ class Evaluation:
     score : the only measure to release, with the whole budget: 'loss' or 'accuracy' with classes; without classes 'mae' or
         'mse' (mean absolute or mean squared clamped error); 'deviance' (mean clamped deviance) for Poisson, Gamma and Tweedie
         loss. None releases all measures.
-    thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, margins with other losses
+    thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, scores with other losses
         of two classes. A single threshold becomes the model's; at each of several, decisions are measured too. None measures
-        at 0.5 (margin 0); with `cost`, at 16 thresholds.
+        at 0.5 (score 0); with `cost`, at 16 thresholds.
     cost : {"missed": cost of a positive record that is predicted negative, "false_alarm": cost of the opposite error}. The
         threshold with the smallest noisy cost becomes the model's (Result.threshold). The intervals of measures at this
         threshold hold for all candidate thresholds at once, and so in spite of the choice.

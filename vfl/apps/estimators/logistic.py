@@ -203,22 +203,22 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return found
 
     def decision_function(self, X: Any) -> Vector:
-        """Return the margins (n,), positive for classes_[1]; (n, K) for K > 2 classes. Values of X are clamped."""
-        return self._margins(X)
+        """Return the scores (n,), positive for classes_[1]; (n, K) for K > 2 classes. Values of X are clamped."""
+        return self._scored(X)
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probabilities (n, K) of the classes."""
         from scipy.special import expit, softmax
 
-        margins = self._margins(X)
-        if margins.ndim > 1:
-            return softmax(margins, axis=1)
-        return np.column_stack([expit(-margins), expit(margins)])
+        scores = self._scored(X)
+        if scores.ndim > 1:
+            return softmax(scores, axis=1)
+        return np.column_stack([expit(-scores), expit(scores)])
 
     def predict(self, X: Any) -> Any:
         """Return the labels (n,)."""
-        margins = self._margins(X)  # checks that the model is fitted, before classes_ is read
-        return self.classes_[margins.argmax(axis=1) if margins.ndim > 1 else (margins > 0).astype(int)]
+        scores = self._scored(X)  # checks that the model is fitted, before classes_ is read
+        return self.classes_[scores.argmax(axis=1) if scores.ndim > 1 else (scores > 0).astype(int)]
 
 
 def _plain(label: Any) -> str | int | float | bool:

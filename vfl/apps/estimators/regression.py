@@ -1,4 +1,4 @@
-"""Regressors: least squares with the usual penalties; counts and amounts, whose mean is the exponential of the margin."""
+"""Regressors: least squares with the usual penalties; counts and amounts, whose mean is the exponential of the score."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class VerticalLinearRegression(VerticalRegressor):
 
     def predict(self, X: Any) -> Vector:
         """Return the predictions (n,). Values of X outside the bounds are clamped."""
-        return self._margins(X)
+        return self._scored(X)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -292,8 +292,8 @@ class VerticalPoissonRegressor(VerticalRegressor):
 
     def predict(self, X: Any) -> Vector:
         """Return the means (n,) for an exposure of 1. Values of X outside the bounds are clamped."""
-        margins = self._margins(X)
-        return self.result_.job.response.response(margins)
+        scores = self._scored(X)
+        return self.result_.job.response.response(scores)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return D², the fraction of the deviance that the model explains. NOT PRIVATE if X and y are private.

@@ -191,7 +191,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
 
     @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> Any:
-        """Return the winner's margins (n,)."""
+        """Return the winner's scores (n,)."""
         check_is_fitted(self)
         return self.best_estimator_.decision_function(X)
 

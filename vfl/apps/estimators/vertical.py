@@ -314,8 +314,8 @@ class VerticalModel(BaseEstimator, ABC):  # type: ignore[misc]
         check_is_fitted(self)
         return self.result_.confint(level)
 
-    def _margins(self, X: Any) -> Vector:
-        """Return the margins (n,). Values outside the bounds are clamped as in training."""
+    def _scored(self, X: Any) -> Vector:
+        """Return the scores (n,). Values outside the bounds are clamped as in training."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, accept_sparse=SPARSE, reset=False)
         job = self.result_.job

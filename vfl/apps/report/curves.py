@@ -10,7 +10,7 @@ from vfl.base.losses import loss_of
 from vfl.measures.confusion import FN, FP, TN, TP, base_rate, calibration, points
 from vfl.measures.confusion import NAMES as CELLS
 from vfl.measures.distance import MEASURE, Distance
-from vfl.measures.estimates import margin_of
+from vfl.measures.estimates import score_of
 from vfl.measures.fairness import OF, GroupFairness
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ DROWNED = "Noise hides every bin of the released histogram: hold out more record
 
 def above(result: Result) -> str:
     """Return the rule for predicting "positive", in words."""
-    what = "a probability" if loss_of(result.job.loss).log_odds else "a margin"
+    what = "a probability" if loss_of(result.job.loss).log_odds else "a score"
     return f"with {what} above {result.threshold:.4g}"
 
 
@@ -95,8 +95,8 @@ def _decisions(facts: Facts, found: Findings) -> Markup | None:
     edges = [*range(len(histogram.edges))[:: -(-len(histogram.edges) // ROWS)]]
     if asked is not None and asked.thresholds is not None:
         loss = loss_of(facts.result.job.loss)
-        edges = histogram.nearest([margin_of(t, loss) for t in asked.thresholds])
-    edges = sorted({*edges, *histogram.nearest([facts.result.margin_at(None)])})
+        edges = histogram.nearest([score_of(t, loss) for t in asked.thresholds])
+    edges = sorted({*edges, *histogram.nearest([facts.result.score_at(None)])})
     rows = [
         (f"{p.threshold:.4g}", *(_cell(e) for e in (p.flagged, p.tpr, p.fpr, p.precision, p.lift)))
         for p in points(histogram, n, edges)
@@ -208,7 +208,7 @@ def fairness(facts: Facts) -> Markup | None:
         charts.key(*key) if spans else None,
         remark(f"{told.n_records:,} held-out records, {told.note}"),
         _distance(found.get(Distance.name)),
-        table(("group", "threshold on the margin"), thresholds, numbers=(1,)) if thresholds else None,
+        table(("group", "threshold on the score"), thresholds, numbers=(1,)) if thresholds else None,
         details("All numbers", table(head, rows, numbers=(1, 2, 3, 4))) if rows else None,
     )
 

@@ -404,7 +404,7 @@ def overlay(found: Sequence[Effect], colours: Sequence[int], names: Sequence[str
         x = charts.Axis(
             first.column, min(line.points[0][0] for line in lines), max(line.points[-1][0] for line in lines)
         )
-        y = charts.Axis("part of the margin", min(0.0, *reach), max(0.0, *reach))
+        y = charts.Axis("part of the score", min(0.0, *reach), max(0.0, *reach))
         zero = charts.Curve("0", [(x.low, 0.0), (x.high, 0.0)], None)
         return join(head, charts.both(lambda width: charts.curves(width, x, y, [zero, *lines], height=200)))
     rows = [
@@ -418,4 +418,4 @@ def overlay(found: Sequence[Effect], colours: Sequence[int], names: Sequence[str
         for k, category in enumerate(first.x)
         for effect, colour, name in zip(found, colours, names or ("",), strict=True)
     ]
-    return join(head, charts.both(lambda width: charts.rows(width, rows, "part of the margin")))
+    return join(head, charts.both(lambda width: charts.rows(width, rows, "part of the score")))

@@ -1,1 +1,1 @@
-"""Scoring service: a process of the label party that answers HTTP requests and adds up all parties' parts of the margins."""
+"""Scoring service: a process of the label party that answers HTTP requests and adds up all parties' parts of the scores."""

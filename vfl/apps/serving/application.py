@@ -316,19 +316,19 @@ def _field(head: bytes, table: int, number: int) -> int:
 
 
 def _results(scores: Scores) -> tuple[Any, Any, Any, Any]:
-    """Return (True for each known record, margins, labels, probabilities). Probabilities are None for a loss without them."""
-    job, margins = scores.version.job, scores.margins
-    known = np.isfinite(margins.reshape(len(margins), -1)).all(axis=1)
-    whole = np.where(known.reshape(-1, *(1,) * (margins.ndim - 1)), margins, 0.0)
+    """Return (True for each known record, scores, labels, probabilities). Probabilities are None for a loss without them."""
+    job, sums = scores.version.job, scores.values
+    known = np.isfinite(sums.reshape(len(sums), -1)).all(axis=1)
+    whole = np.where(known.reshape(-1, *(1,) * (sums.ndim - 1)), sums, 0.0)
     loss = loss_of(job.loss)
     probabilities = probabilities_of(job, whole) if loss.log_odds or loss.multinomial else None
-    margin = next(iter(scores.version.parts.values())).threshold
-    return known, whole, labels_of(job, whole, margin), probabilities
+    cut = next(iter(scores.version.parts.values())).threshold
+    return known, whole, labels_of(job, whole, cut), probabilities
 
 
 def _errors(scores: Scores) -> Any:
     """Return the reason why each record has no score, if it has none."""
-    return np.where(np.isinf(scores.margins.reshape(len(scores.margins), -1)).any(axis=1), *ERRORS)
+    return np.where(np.isinf(scores.values.reshape(len(scores.values), -1)).any(axis=1), *ERRORS)
 
 
 def _facts(scores: Scores) -> dict[str, Any]:
@@ -340,18 +340,18 @@ def _facts(scores: Scores) -> dict[str, Any]:
 
 
 def _json_answer(asked: ScoreRequest, scores: Scores) -> Response:
-    known, margins, labels, probabilities = _results(scores)
+    known, sums, labels, probabilities = _results(scores)
     ids = asked.ids if asked.ids is not None else [None] * asked.n
     given = probabilities.tolist() if probabilities is not None else [None] * asked.n
-    rows = zip(ids, known, margins.tolist(), np.asarray(labels).tolist(), given, _errors(scores).tolist(), strict=True)
+    rows = zip(ids, known, sums.tolist(), np.asarray(labels).tolist(), given, _errors(scores).tolist(), strict=True)
     classes = scores.version.job.class_names
     predictions = []
-    for own, there, margin, label, probability, error in rows:
+    for own, there, score, label, probability, error in rows:
         row: dict[str, Any] = {} if own is None else {"id": own}
         if not there:
             predictions.append({**row, "error": error})
             continue
-        row |= {"label": label, "margin": dict(zip(classes, margin, strict=True)) if classes else margin}
+        row |= {"label": label, "score": dict(zip(classes, score, strict=True)) if classes else score}
         if probability is not None:
             row["probability"] = dict(zip(classes, probability, strict=True)) if classes else probability
         predictions.append(row)
@@ -360,12 +360,12 @@ def _json_answer(asked: ScoreRequest, scores: Scores) -> Response:
 
 
 def _arrow_answer(asked: ScoreRequest, scores: Scores) -> Response:
-    known, margins, labels, probabilities = _results(scores)
+    known, sums, labels, probabilities = _results(scores)
     classes = scores.version.job.class_names
     columns: dict[str, Any] = {} if asked.ids is None else {"id": pa.array(asked.ids)}
     columns |= {"known": pa.array(known), "label": pa.array(np.asarray(labels), mask=~known)}
     columns["error"] = pa.array(_errors(scores), mask=known)
-    for name, values in (("margin", margins), ("probability", probabilities)):
+    for name, values in (("score", sums), ("probability", probabilities)):
         if values is None:
             continue
         each = {f"{name}[{own}]": values[:, k] for k, own in enumerate(classes)} if classes else {name: values}

@@ -1,7 +1,7 @@
 """Service file: models and their versions, data, callers and addresses of a scoring service.
 
 format = 1
-party = "bank"                    party of this service: the label party of the models, which adds up all parts of a margin
+party = "bank"                    party of this service: the label party of the models, which adds up all parts of a score
 listen = "127.0.0.1:8080"         address of the service; any address other than loopback needs `certificate` and `key`
 federation = "scoring.toml"       federation file that names this party as coordinator; left out: all parties' data are below
 identity = "bank.key"             private key of this party; left out: PARTY.key beside the federation file

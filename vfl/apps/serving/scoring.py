@@ -1,4 +1,4 @@
-"""Scoring: add up the parts of a model's margins, from this process and from the other parties."""
+"""Scoring: add up the parts of a model's scores, from this process and from the other parties."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Version:
     """One version of a served model.
 
     parts : {party: its part of the model}, for all parties with columns and for the party of this service.
-    fills : {party: margins (1,) or (1, K) of a record with missing cells only}, if the fallback is "fill".
+    fills : {party: scores (1,) or (1, K) of a record with missing cells only}, if the fallback is "fill".
     threshold : as in `Result.threshold`. made_of : {party: columns of its data}, for all parties with columns.
     """
 
@@ -165,7 +165,7 @@ class Version:
 
 
 def _fill(part: ModelPart) -> Vector:
-    """Return the margins, (1,) or (1, K), of a part for a record whose cells are all missing."""
+    """Return the scores, (1,) or (1, K), of a part for a record whose cells are all missing."""
     task = part.job.for_party(part.party).features
     nothing = {name: pa.nulls(1, pa.float64()) for name in part.job.made_of(part.party)}
     try:
@@ -182,9 +182,9 @@ def _columns(task: Any, table: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """One request to one party for the margins of records.
+    """One request to one party for the scores of records.
 
-    ids : in normal form; None only counts the records towards the caller's limit. width : margins per record.
+    ids : in normal form; None only counts the records towards the caller's limit. width : scores per record.
     """
 
     asked: Asked
@@ -194,13 +194,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
-    """A party's reply: an outcome and, if the party answered, the margins (n,) or (n, K).
+    """A party's reply: an outcome and, if the party answered, the scores (n,) or (n, K).
 
     logged : done once a party of this process has the request in its log. Until then neither score nor refusal may leave.
     """
 
     outcome: Outcome
-    margins: Vector | None = None
+    scores: Vector | None = None
     logged: asyncio.Future[None] | None = None
 
 
@@ -441,18 +441,18 @@ class RemoteParty(PartyLane):
         """Return the replies in an answer. Raises FederationError for a malformed answer."""
         if not isinstance(reply, Scored) or len(reply.outcomes) != len(asked) or "margins" not in vectors:
             raise FederationError(f"party {self.party!r} sent a malformed answer")
-        margins, at, found = as_vector(vectors["margins"], "float64"), 0, []
+        scores, at, found = as_vector(vectors["margins"], "float64"), 0, []
         for one, outcome in zip(asked, reply.outcomes, strict=True):
             if outcome.code != ANSWERED:
                 found.append(Reply(outcome))
                 continue
             n = one.asked.records
-            own = margins[at : at + n * one.width]
+            own = scores[at : at + n * one.width]
             at += len(own)
             if len(own) != n * one.width:
                 raise FederationError(f"party {self.party!r} sent linear predictors of an unexpected size")
             found.append(Reply(outcome, own.reshape(n, one.width) if one.width > 1 else own))
-        if at != len(margins):
+        if at != len(scores):
             raise FederationError(f"party {self.party!r} sent linear predictors of an unexpected size")
         return found
 
@@ -461,12 +461,12 @@ class RemoteParty(PartyLane):
 class Scores:
     """Scores of one request.
 
-    margins : (n,) or (n, K); NaN for a record that some party does not know, infinite for a record whose cells some party
+    values : (n,) or (n, K); NaN for a record that some party does not know, infinite for a record whose cells some party
         cannot use and whose owner lets callers know. filled : parties whose part is the fill.
     """
 
     version: Version
-    margins: Vector
+    values: Vector
     filled: tuple[str, ...] = ()
 
 
@@ -679,7 +679,7 @@ class ServedModels:
         if not self._callers.in_time(caller, n):
             raise Refusal(429, "rate", "this caller asks for more records per second than it may", retry=1.0)
         ids = None if request.ids is None else await _apart(n, self._ids, version, request.ids)
-        margins = {party: await _apart(n, self._applied, version.parts[party], own) for party, own in given.items()}
+        scores = {party: await _apart(n, self._applied, version.parts[party], own) for party, own in given.items()}
 
         def ask(party: str, ids: Sequence[bytes] | None, n: int) -> asyncio.Future[Reply]:
             asked = Asked(version.parts[party].digest, caller.name, request.purpose, n)
@@ -687,7 +687,7 @@ class ServedModels:
 
         logs: list[asyncio.Future[None]] = []
         try:
-            return await self._summed(version, ask, ids, n, missing, margins, until, logs)
+            return await self._summed(version, ask, ids, n, missing, scores, until, logs)
         finally:
             # If another party refuses, this party is known to know a record, so such a refusal waits for the logs like a score.
             for log in logs:
@@ -700,11 +700,11 @@ class ServedModels:
         ids: Sequence[bytes] | None,
         n: int,
         missing: Sequence[str],
-        margins: dict[str, Vector],
+        scores: dict[str, Vector],
         until: float,
         logs: list[asyncio.Future[None]],
     ) -> Scores:
-        """Ask the missing parties and add their margins to the given ones. Raises Refusal.
+        """Ask the missing parties and add their scores to the given ones. Raises Refusal.
 
         ask : function that sends ids, or only their number, to a party. ids : of the n records, in normal form.
         logs : receives the log lines of all replies. Only after these lines are written may a score or a refusal be sent.
@@ -716,7 +716,7 @@ class ServedModels:
         logs += [mine.logged] if mine.logged is not None else []
         accepted = self._accepted(version, self.party, mine, filled, n)
         if own is not None:
-            margins[self.party] = accepted
+            scores[self.party] = accepted
             known = np.asarray(np.isfinite(accepted.reshape(n, -1)).all(axis=1))
         sent = [one for one, there in zip(ids or (), known, strict=False) if there]
         others = [party for party in missing if party != self.party]
@@ -729,13 +729,13 @@ class ServedModels:
         replies = [own for party, own in asking.items() if party not in late and own.exception() is None]
         logs += [log for own in replies if (log := own.result().logged) is not None]
         for party in others:
-            margins[party] = np.zeros((n, version.job.n_outputs) if version.job.class_names else n)
+            scores[party] = np.zeros((n, version.job.n_outputs) if version.job.class_names else n)
             if party in asking:
                 away = Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
                 reply = away if party in late else asking[party].result()
-                margins[party][known] = self._accepted(version, party, reply, filled, len(sent))
-        parties = [party for party in version.job.partition.parties if party in margins]
-        return Scores(version, added({party: margins[party] for party in parties}, version.intercept), tuple(filled))
+                scores[party][known] = self._accepted(version, party, reply, filled, len(sent))
+        parties = [party for party in version.job.partition.parties if party in scores]
+        return Scores(version, added({party: scores[party] for party in parties}, version.intercept), tuple(filled))
 
     @staticmethod
     async def _waited(answer: asyncio.Future[A], until: float) -> A:
@@ -747,10 +747,10 @@ class ServedModels:
 
     @staticmethod
     def _accepted(version: Version, party: str, reply: Reply, filled: list[str], n: int) -> Vector:
-        """Return the margins in a reply, or those of the fallback. Raises Refusal."""
+        """Return the scores in a reply, or those of the fallback. Raises Refusal."""
         outcome = reply.outcome
         if outcome.code == ANSWERED:
-            return np.zeros(0) if reply.margins is None else reply.margins
+            return np.zeros(0) if reply.scores is None else reply.scores
         if outcome.code == QUOTA:
             raise Refusal(429, "quota", outcome.why)
         if outcome.code == EXHAUSTED:

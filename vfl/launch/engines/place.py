@@ -60,7 +60,7 @@ class Application:
     sources : function that returns the sources that the parties read. This process calls it; the function checks all owners'
         policies before it opens a file that holds all parties' columns. None takes `given`.
     w : the whole model, to measure it on labelled records; None predicts.
-    threshold : margin above which the model predicts the positive class; None takes the threshold in the model's parts.
+    threshold : score above which the model predicts the positive class; None takes the threshold in the model's parts.
     """
 
     parts: Mapping[str, Any]

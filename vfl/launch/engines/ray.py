@@ -359,8 +359,8 @@ def align_only(
 def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
     """Have every party apply its part on its node (vfl.launch.engines.place.engine_of).
 
-    The label party adds up the parts of the margins; if that party has no part, the first party does. The other parties send
-    their parts to the adding party through the object store. When a model is measured, margins and labels stay in the adding
+    The label party adds up the parts of the scores; if that party has no part, the first party does. The other parties send
+    their parts to the adding party through the object store. When a model is measured, scores and labels stay in the adding
     party's shards.
     """
     from parties.alignment.reading import all_hold_ids

@@ -1,4 +1,4 @@
-"""Curves of a model: the contribution of each column, and of each pair of columns, to the margin. Post-processing."""
+"""Curves of a model: the contribution of each column, and of each pair of columns, to the score. Post-processing."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ BAND_NOTE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """Contribution of one column to the margin, shifted to mean 0: over the records, or over x if no means were released.
+    """Contribution of one column to the score, shifted to mean 0: over the records, or over x if no means were released.
 
     The contribution includes those of products with other columns (pairs), averaged over the other column.
 
     column, party : the column (with several classes 'column[class]') and its owner.
     x : (m,) numbers in the column's unit, ascending; or names of categories. A `flat` curve is drawn between its first and
         last knot, and is constant outside.
-    value : (m,) part of the margin. band : (m,) half-width of a band for the noise; None if it is not known, as for a `shape`,
+    value : (m,) part of the score. band : (m,) half-width of a band for the noise; None if it is not known, as for a `shape`,
         and NaN where no records are seen.
     size : number by which curves are sorted. It is √Σ w_j² v_j, with coefficients w_j and released variances v_j of the
         column's coordinates; without released variances, the root mean square of `value`.
@@ -114,7 +114,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joint:
-    """Contribution of a product of two columns (pair) to the margin, in addition to the curves of both columns.
+    """Contribution of a product of two columns (pair) to the score, in addition to the curves of both columns.
 
     The mean of `value` along x and along y is 0, with means taken as for `Effect`: the curves hold everything that depends on
     only one of the columns. A column that is not in the partition has no curve; that column's part is included here.
@@ -164,7 +164,7 @@ class Effects:
 
     def __repr__(self) -> str:
         lines = [f"  {e.column} ({e.party}): {np.nanmin(e.shown):.3g} to {np.nanmax(e.shown):.3g}" for e in self._all]
-        return "\n".join(("Curves, the largest first, in units of the margin:", *lines))
+        return "\n".join(("Curves, the largest first, in units of the score:", *lines))
 
     def frame(self) -> Any:
         """Return a pandas DataFrame with column, party, x, y, value, band and seen, one row per point. Only pairs have y."""
@@ -242,7 +242,7 @@ def effects_of(result: Model, told: History | None = None) -> Effects:
     }
 
     def summed(names: Sequence[str], scaled: Vector, k: int) -> tuple[Vector, Vector | None]:
-        """Return what these coordinates add to the margin of class k, and a noise band. scaled : (..., len(names))."""
+        """Return what these coordinates add to the score of class k, and a noise band. scaled : (..., len(names))."""
         own = [coordinates_of(name, job.class_names)[k] for name in names]
         if not all(name in moves for name in own):
             return scaled @ np.array([by_name[name] for name in own]), None

@@ -4,7 +4,7 @@ A model, or one party's part of it, as a sum of formulas. Exports are written fr
 
 Export of a result as a query in plain SQL. Each feature is a CASE expression, and each owner's part is one expression.
 
-The query runs in DuckDB and in PostgreSQL, and clamps, fills and encodes cells as declared. The margin is NULL if
+The query runs in DuckDB and in PostgreSQL, and clamps, fills and encodes cells as declared. The score is NULL if
 `predict` refuses a cell, and for dates without hyphens and ISO week dates. Text in a numeric column is an error of the
 database.
 
@@ -12,7 +12,7 @@ Export of a result as an ONNX graph in double precision, for onnxruntime and oth
 
 Each column is an input (n, 1). Numbers, booleans (1 and 0), categories that are all numbers, and dates (in seconds since
 1970, as written) are doubles, NaN if missing. All other columns are text, empty if missing. The outputs, (n, 1) each, are
-'margin', 'probability' (of the positive class, if margins are log-odds) and, with two classes, 'positive'. A margin is NaN
+'score', 'probability' (of the positive class, if scores are log-odds) and, with two classes, 'positive'. A score is NaN
 where `predict` refuses a cell. Hashed columns need onnxruntime, because the graph uses its operator MurmurHash3.
 """
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from vfl.launch.run.model import Model
 
 LARGEST = 1e9
-"""A margin at which every loss has reached a constant response."""
+"""A score at which every loss has reached a constant response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A margin as a sum: constant + Σ weight·formula.
+    """A score as a sum: constant + Σ weight·formula.
 
     terms : pairs (weight, formula). guards : formulas that are 0, or unknown if a cell is refused. made : {name: formula} of
         subformulas that several formulas share.
@@ -65,9 +65,9 @@ class Sum:
 
 
 def sum_of(result: Model, party: str | None = None) -> Sum:
-    """Return the margin of the model, or one party's part of the margin without other parties' coefficients.
+    """Return the score of the model, or one party's part of the score without other parties' coefficients.
 
-    The parts of all parties and the intercept on scaled features add up to the margin. Columns have their names in one table
+    The parts of all parties and the intercept on scaled features add up to the score. Columns have their names in one table
     of all parties; with `party`, the names in the party's own data.
 
     Raises SpecificationError for multinomial loss and for a column without formulas.
@@ -114,7 +114,7 @@ def coordinates_of(job: Job, owner: str, *, in_one_table: bool) -> tuple[dict[st
 
 
 def reach_of(loss: Loss) -> tuple[float, float]:
-    """Return the margins beyond which the response of a loss with a log link is constant."""
+    """Return the scores beyond which the response of a loss with a log link is constant."""
     with np.errstate(all="ignore"):
         low, high = np.log(loss.response(np.array([-LARGEST, LARGEST])))
     return float(low), float(high)
@@ -130,7 +130,7 @@ def cells_of(formula: Formula) -> Iterator[Cell]:
 
 
 RECORD = "vfl_record"
-MARGIN = Cell("margin")
+SCORE = Cell("score")
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 _FUNCTIONS = {"power": "POWER", "log": "LN", "sin": "SIN", "cos": "COS", "floor": "FLOOR"}
 _DATE = (  # ISO 8601 with hyphens, of years from 1 to 9999
@@ -144,9 +144,9 @@ _OTHER = f"({_DATE}([^T ].+|[T ]([0-9]{{3}}|.*[+-]).*)|[0-9]{{4}}(-?W[0-9]|[0-9]
 
 
 def query_of(result: Model, table: str = "records", party: str | None = None) -> str:
-    """Return a SELECT of a table's columns and the model's margin; also of probability and class, if the loss has them.
+    """Return a SELECT of a table's columns and the model's score; also of probability and class, if the loss has them.
 
-    party : party whose part of the margin to select, from the party's own table, as column 'margin_part'. See also `sum_of`.
+    party : party whose part of the score to select, from the party's own table, as column 'score_part'. See also `sum_of`.
     """
     own = sum_of(result, party)
     names = {cell: f"vfl_{k}" for k, cell in enumerate(own.cells)}
@@ -157,9 +157,9 @@ def query_of(result: Model, table: str = "records", party: str | None = None) ->
         names[common] = common.column
     parts = [f"{number(weight)} * {_sql(formula, names)}" for weight, formula in own.terms]
     added = "\n  + ".join([number(own.constant), *parts, *(_sql(guard, names) for guard in own.guards)])
-    margin = f"(SELECT {added}\n  FROM {source})"  # noqa: S608 - names are quoted
-    name = "margin" if party is None else "margin_part"
-    scored = f"SELECT {RECORD}.*,\n  {margin} AS {name}\nFROM {quoted(table)} AS {RECORD}\n"
+    score = f"(SELECT {added}\n  FROM {source})"  # noqa: S608 - names are quoted
+    name = "score" if party is None else "score_part"
+    scored = f"SELECT {RECORD}.*,\n  {score} AS {name}\nFROM {quoted(table)} AS {RECORD}\n"
     if party is not None:
         return scored
     return f"SELECT scored.*{_outputs(result)}\nFROM (\n{scored}) AS scored\n"
@@ -168,7 +168,7 @@ def query_of(result: Model, table: str = "records", party: str | None = None) ->
 def _outputs(result: Model) -> str:
     job, loss, found = result.job, result.job.response, ""
     if loss.log_odds:
-        found += ",\n  1e0 / (1e0 + EXP(-margin)) AS probability"
+        found += ",\n  1e0 / (1e0 + EXP(-score)) AS probability"
     if job.classification:
         negative, positive = job.classes or (0, 1)
         one, other = (
@@ -176,10 +176,10 @@ def _outputs(result: Model) -> str:
             if isinstance(negative, tuple)
             else map(_class, (negative, positive))
         )
-        cut = number(result.margin_threshold or 0.0)
-        found += f",\n  CASE WHEN margin > {cut} THEN {other} WHEN margin <= {cut} THEN {one} END AS prediction"
+        cut = number(result.score_threshold or 0.0)
+        found += f",\n  CASE WHEN score > {cut} THEN {other} WHEN score <= {cut} THEN {one} END AS prediction"
     elif loss.power is not None:
-        found += f",\n  EXP({_sql(clipped(MARGIN, *reach_of(loss)), {MARGIN: 'margin'})}) AS prediction"
+        found += f",\n  EXP({_sql(clipped(SCORE, *reach_of(loss)), {SCORE: 'score'})}) AS prediction"
     return found
 
 
@@ -285,7 +285,7 @@ _OF_ONNXRUNTIME = "com.microsoft"
 
 
 def onnx_of(result: Model, party: str | None = None) -> bytes:
-    """Return the bytes of the graph. party : party whose part of the margin the graph computes, as output 'margin_part'.
+    """Return the bytes of the graph. party : party whose part of the score the graph computes, as output 'score_part'.
 
     Raises SpecificationError if onnx is not installed, and the errors of `sum_of`.
     """
@@ -306,12 +306,12 @@ def onnx_of(result: Model, party: str | None = None) -> bytes:
         total = graph.node("Add", total, graph.node("Mul", graph.constant(weight), graph.of(formula)))
     for guard in own.guards:
         total = graph.node("Add", total, graph.of(guard))
-    outputs = [("margin" if party is None else "margin_part", onnx.TensorProto.DOUBLE, total)]
+    outputs = [("score" if party is None else "score_part", onnx.TensorProto.DOUBLE, total)]
     loss = result.job.response
     if party is None and loss.log_odds:
         outputs.append(("probability", onnx.TensorProto.DOUBLE, graph.node("Sigmoid", total)))
     if party is None and loss.classification:
-        cut = graph.constant(result.margin_threshold or 0.0)
+        cut = graph.constant(result.score_threshold or 0.0)
         outputs.append(("positive", onnx.TensorProto.BOOL, graph.node("Greater", total, cut)))
     elif party is None and loss.power is not None:
         outputs.append(

@@ -24,7 +24,7 @@ EACH = 2.241402727604947
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """Change of the margin if one feature changes by its standard deviation.
+    """Change of the score if one feature changes by its standard deviation.
 
     feature, party : name and owner of the feature. coefficient : coefficient on the scaled feature.
     spread : released standard deviation of the scaled feature in the training records; about 0 for sparse columns.

@@ -125,10 +125,10 @@ def mean_confint_of(result: Model, data: Any, level: float) -> Vector:
     products, _, _ = on_joined_rows(result.job, result.part, data, policies, _products(directions))
     total, k = added(products, directions.get(INTERCEPT, np.zeros(1))), len(found.names)
     squares = total[:, 1:] ** 2
-    margins, errors = total[:, 0], np.sqrt(squares[:, :k].sum(axis=1))
+    scores, errors = total[:, 0], np.sqrt(squares[:, :k].sum(axis=1))
     signed = squares[:, k:].reshape(len(squares), len(found.limits), 2, k).sum(axis=3)  # signs as in _directions
     errors[(signed[:, :, 0] > signed[:, :, 1]).any(axis=1)] = np.nan
-    ends = np.column_stack([margins - reach * errors, margins + reach * errors])
+    ends = np.column_stack([scores - reach * errors, scores + reach * errors])
     loss = result.job.response
     return np.asarray(expit(ends) if loss.log_odds else loss.response(ends), dtype=np.float64)
 
@@ -150,10 +150,10 @@ def inferred(result: Trained, data: Any) -> Trained:
     ((_, labels),) = new_records(task, sources[owner])
     targets = job.targets.parts(np.reshape(np.asarray(labels), (job.targets.count, -1))[:, rows[owner]])
     w = np.array([dict(zip(result.coordinates, result.w, strict=True))[name] for name in names])
-    margins = X @ w + (0.0 if targets.offsets is None else targets.offsets)
+    scores = X @ w + (0.0 if targets.offsets is None else targets.offsets)
     penalised = np.array([float(name != INTERCEPT or job.solver.penalises_intercept) for name in names])
     ridge = len(X) * job.penalty.convexity * penalised
-    V = sandwich(X, margins, targets.labels, loss, weights=targets.weights, ridge=ridge)
+    V = sandwich(X, scores, targets.labels, loss, weights=targets.weights, ridge=ridge)
     coefficients = [
         scaling.original_units(e[: len(scaling.features)], float(e[len(scaling.features) :].sum()))
         for e in np.eye(len(names))
@@ -174,7 +174,7 @@ def _require_classical(result: Model) -> None:
     ridge = result.certificate.n_records * job.penalty.convexity
     for met, unfit in (
         (job.privacy is None, "the run is private, and exact errors would not be: train with Job(intervals=True)"),
-        (not loss.multinomial, "multinomial loss has one margin per class: train one class against the rest"),
+        (not loss.multinomial, "multinomial loss has one score per class: train one class against the rest"),
         (
             loss.log_odds or not loss.classification,
             f"{loss.name} loss has no log-odds: choose logistic, squared or Huber loss",

@@ -12,7 +12,7 @@ from vfl.base.losses import loss_of
 from vfl.base.problem import INTERCEPT, coordinates_of
 from vfl.errors import SpecificationError
 from vfl.launch.run.folder import FORMAT
-from vfl.measures.estimates import ALL, margin_of, threshold_of
+from vfl.measures.estimates import ALL, score_of, threshold_of
 from vfl.planning.certificate.issue import model_digest
 
 if TYPE_CHECKING:
@@ -30,35 +30,35 @@ def numbers(w: Vector, coordinates: Sequence[str]) -> dict[str, Any]:
     return {"coordinates": list(coordinates), "w": [float(value) for value in w]}
 
 
-def labels_of(job: Job, margins: Vector, threshold: float = 0.0) -> Any:
-    """Return the predicted labels (n,) for margins (n,), or (n, K) with multinomial loss.
+def labels_of(job: Job, scores: Vector, threshold: float = 0.0) -> Any:
+    """Return the predicted labels (n,) for scores (n,), or (n, K) with multinomial loss.
 
-    threshold : with two classes, the margin above which the class is positive.
+    threshold : with two classes, the score above which the class is positive.
     """
     if job.multinomial:
-        return np.array(job.classes)[margins.argmax(axis=1)]
+        return np.array(job.classes)[scores.argmax(axis=1)]
     if not job.classification:
-        return job.response.response(margins)
+        return job.response.response(scores)
     negative, positive = job.classes or (0, 1)
     if isinstance(negative, tuple):  # one class against the rest, which has no single name
-        return margins > threshold
-    return np.where(margins > threshold, positive, negative)
+        return scores > threshold
+    return np.where(scores > threshold, positive, negative)
 
 
-def probabilities_of(job: Job, margins: Vector) -> Vector:
-    """Return the probability (n,) of the positive class for margins (n,), or (n, K) for multinomial loss.
+def probabilities_of(job: Job, scores: Vector) -> Vector:
+    """Return the probability (n,) of the positive class for scores (n,), or (n, K) for multinomial loss.
 
     Raises SpecificationError for a loss without probabilities.
     """
     from scipy.special import expit, softmax  # it takes longer to import than all of vfl
 
     if job.multinomial:
-        return np.asarray(softmax(margins, axis=1), dtype=np.float64)
+        return np.asarray(softmax(scores, axis=1), dtype=np.float64)
     if not loss_of(job.loss).log_odds:
         raise SpecificationError(
             f"{loss_of(job.loss).name} loss estimates no probabilities: train with loss='logistic', or use decision_function"
         )
-    return np.asarray(expit(margins), dtype=np.float64)
+    return np.asarray(expit(scores), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -128,35 +128,35 @@ class Model:
 
     @property
     def threshold(self) -> float | None:
-        """Threshold for the positive class: a probability with logistic loss, else a margin; None without two classes.
+        """Threshold for the positive class: a probability with logistic loss, else a score; None without two classes.
 
         If the job asked for it, the run chose the threshold on held-out records (vfl.Evaluation). Otherwise the threshold is
-        the probability 0.5 or the margin 0. The findings hold a chosen threshold, so the certificate's digest of the findings
+        the probability 0.5 or the score 0. The findings hold a chosen threshold, so the certificate's digest of the findings
         covers it.
         """
         return (
             None
-            if self.margin_threshold is None
-            else threshold_of(self.margin_threshold, log_odds=loss_of(self.job.loss).log_odds)
+            if self.score_threshold is None
+            else threshold_of(self.score_threshold, log_odds=loss_of(self.job.loss).log_odds)
         )
 
     @property
-    def margin_threshold(self) -> float | None:
-        """Margin above which the model predicts the positive class; None without two classes."""
+    def score_threshold(self) -> float | None:
+        """Score above which the model predicts the positive class; None without two classes."""
         if not self.job.classification or self.job.multinomial:
             return None
         found = self.findings.get("held out")
         return 0.0 if found is None or found.thresholds is None else found.thresholds.get(ALL, 0.0)
 
-    def margin_at(self, threshold: float | None) -> float:
-        """Return the margin that corresponds to a threshold (`Result.threshold`); None stands for the model's own threshold.
+    def score_at(self, threshold: float | None) -> float:
+        """Return the score that corresponds to a threshold (`Result.threshold`); None stands for the model's own threshold.
 
         Raises SpecificationError for a threshold that is not on the scale, and for a model without two classes.
         """
-        return (self.margin_threshold or 0.0) if threshold is None else margin_of(threshold, loss_of(self.job.loss))
+        return (self.score_threshold or 0.0) if threshold is None else score_of(threshold, loss_of(self.job.loss))
 
     def _unscaled(self) -> list[tuple[Vector, float]]:
-        """Return (coefficients, intercept) in original units, one such pair per margin."""
+        """Return (coefficients, intercept) in original units, one such pair per score."""
         scaling = self.job.scaling_of(self.job.partition.features)
         by_name, classes = dict(zip(self.coordinates, self.w, strict=True)), self.job.class_names
         columns = [coordinates_of(name, classes) for name in self.feature_names]
@@ -178,7 +178,7 @@ class Model:
     def part(self, party: str) -> ModelPart:
         """Return a party's part of the model, w_k, which holds no other party's coefficients.
 
-        The party computes its part of the margins from w_k. `save_parts` writes w_k to a file for vfl.predict.
+        The party computes its part of the scores from w_k. `save_parts` writes w_k to a file for vfl.predict.
         """
         from parties.prediction import ModelPart  # loads compiled loops
 
@@ -187,7 +187,7 @@ class Model:
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         w = np.array([by_name[name] for name in names], dtype=np.float64)
         model, intercept = model_digest(self.document()), self.intercept_on_scaled
-        return ModelPart(self.applied, party, model, names, w, intercept, self.margin_threshold or 0.0)
+        return ModelPart(self.applied, party, model, names, w, intercept, self.score_threshold or 0.0)
 
     def with_inference(self, inference: Inference | None) -> Self:
         """Return a copy with these standard errors and an unsigned certificate, whose digest of the model includes them."""

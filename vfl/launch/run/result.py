@@ -50,22 +50,22 @@ def require_result(value: Any) -> None:
     require("result", value, wanted, fits=isinstance(value, Result))
 
 
-def margins_of(result: Result, data: Any, policies: Mapping[str, str], shards: int = 1) -> Vector:
-    """Return the margins (n,) of new records, which this process reads; see `Result.decision_function`.
+def scores_of(result: Result, data: Any, policies: Mapping[str, str], shards: int = 1) -> Vector:
+    """Return the scores (n,) of new records, which this process reads; see `Result.decision_function`.
 
     policies : {party: path of its owner's policy}.
-    shards : number of row ranges, of which one at a time is in memory. The number does not change the margins.
+    shards : number of row ranges, of which one at a time is in memory. The number does not change the scores.
     """
     from parties.prediction import added
 
-    margins, _, _ = on_joined_rows(
+    scores, _, _ = on_joined_rows(
         result.job,
         result.part,
         data,
         policies,
-        lambda part, source, permission: part.margins(source, permission=permission, shards=shards),
+        lambda part, source, permission: part.scores(source, permission=permission, shards=shards),
     )
-    return added(margins, result.intercept_on_scaled)
+    return added(scores, result.intercept_on_scaled)
 
 
 def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Result(Model):
         return [(name, original[name]) for name in (*first, *rest)]
 
     def decision_function(self, data: Any) -> Vector:
-        """Return the margins (n,) of new records; (n, K) with multinomial loss. Cells are filled and clamped as in training.
+        """Return the scores (n,) of new records; (n, K) with multinomial loss. Cells are filled and clamped as in training.
 
         data : as for `train`; the label may be missing. This process reads all sources. If the job aligns records and the
             sources hold the id columns, rows are joined by id in the order of the first party's rows. Otherwise row i of each
@@ -159,7 +159,7 @@ class Result(Model):
             rule that refuses. `vfl.predict` also runs on Ray or across organisations, and in row ranges.
         """
         data, policies, _ = owned(self.job.partition.parties, data)
-        return margins_of(self, data, policies)
+        return scores_of(self, data, policies)
 
     def save_parts(self, folder: str | Path) -> dict[str, Path]:
         """Write every party's part of the model to PARTY.part.json in a new or empty folder. Return {party: file}."""
@@ -172,14 +172,14 @@ class Result(Model):
     def to_sklearn(self, *, party: str | None = None) -> Any:
         """Return the model as a fitted scikit-learn Pipeline, which needs no vfl to run; see vfl.launch.run.scikit.
 
-        party : as for `to_sql`. With a party, the pipeline predicts that party's part of the margin.
+        party : as for `to_sql`. With a party, the pipeline predicts that party's part of the score.
         """
         from vfl.launch.run.scikit import pipeline_of
 
         return pipeline_of(self, party)
 
     def curves(self, run: str | Path | None = None) -> Effects:
-        """Return each column's contribution to the margin over its range; the largest comes first. This costs no privacy.
+        """Return each column's contribution to the score over its range; the largest comes first. This costs no privacy.
 
         Iterate over the result, or use `curves["age"]`, `frame()` (pandas) or `plot()` (matplotlib).
 
@@ -198,10 +198,10 @@ class Result(Model):
         return effects_of(self, history(plan, log))
 
     def to_sql(self, *, table: str = "records", party: str | None = None) -> str:
-        """Return the model as a SELECT of a table's columns with margin, probability and class; see vfl.launch.run.exports.
+        """Return the model as a SELECT of a table's columns with score, probability and class; see vfl.launch.run.exports.
 
-        party : party whose part of the margin to select, from the party's own table; None selects the whole margin. The parts
-            of all parties and `intercept_on_scaled` add up to the margin.
+        party : party whose part of the score to select, from the party's own table; None selects the whole score. The parts
+            of all parties and `intercept_on_scaled` add up to the score.
         """
         from vfl.launch.run.exports import query_of
 
@@ -214,7 +214,7 @@ class Result(Model):
         return onnx_of(self, party)
 
     def importance(self) -> tuple[Importance, ...]:
-        """Return the change of the margin per standard deviation of each feature, with an interval; the largest comes first.
+        """Return the change of the score per standard deviation of each feature, with an interval; the largest comes first.
 
         This costs no privacy, since it uses only the model and the spread of the columns that training released.
 
@@ -263,8 +263,8 @@ class Result(Model):
 
         data : as for `decision_function`. threshold : as `Result.threshold`; None takes the model's own threshold.
         """
-        margin = self.margin_at(threshold)  # refused before any data are read
-        return labels_of(self.job, self.decision_function(data), margin)
+        score = self.score_at(threshold)  # refused before any data are read
+        return labels_of(self.job, self.decision_function(data), score)
 
     def predict_proba(self, data: Any) -> Vector:
         """Return the probabilities (n, 2) of the negative and the positive class of new records.

@@ -1,7 +1,7 @@
 """Export of a result as a scikit-learn Pipeline, which can be pickled and needs no vfl.
 
 The pipeline takes a pandas frame with the columns of all parties by name. The pipeline reads the cells, computes the
-coordinates as one expression of NumPy's functions, then applies `coef_` and `intercept_` in original units. The margins agree
+coordinates as one expression of NumPy's functions, then applies `coef_` and `intercept_` in original units. The scores agree
 with `Result.decision_function` up to rounding. A cell that `predict` refuses raises ValueError, which names its columns.
 
 Like a party, the pipeline accepts cells as pandas reads them: categories as integers, floats, truth values or text with
@@ -48,10 +48,10 @@ def pipeline_of(result: Model, party: str | None = None) -> Any:
     The model is LogisticRegression, LinearSVC (hinge losses; no probabilities) or LinearRegression; for counts and amounts in a
     TransformedTargetRegressor, as `regressor_`, which applies exp and caps the mean as `predict` does.
 
-    party : party whose part of the margin to predict, from the party's own columns, with a LinearRegression; None predicts with
+    party : party whose part of the score to predict, from the party's own columns, with a LinearRegression; None predicts with
         the whole model.
 
-    A threshold different from 0.5, or from the margin 0, wraps the model in a FixedThresholdClassifier as `estimator_`.
+    A threshold different from 0.5, or from the score 0, wraps the model in a FixedThresholdClassifier as `estimator_`.
 
     Raises SpecificationError if pandas, whose frames name the columns, is not installed.
     """
@@ -204,12 +204,12 @@ def _forms(codes: dict[str, int]) -> dict[Any, int]:
 
 
 def _at_threshold(result: Model, model: Any, nothing: Any) -> Any:
-    if not result.margin_threshold:
+    if not result.score_threshold:
         return model
     from sklearn.frozen import FrozenEstimator
     from sklearn.model_selection import FixedThresholdClassifier
 
-    least = float(np.nextafter(result.margin_threshold, np.inf))  # scikit-learn compares by >=
+    least = float(np.nextafter(result.score_threshold, np.inf))  # scikit-learn compares by >=
     fixed = FixedThresholdClassifier(
         FrozenEstimator(model), threshold=least, pos_label=model.classes_[1], response_method="decision_function"
     )
@@ -241,7 +241,7 @@ def _fitted(job: Job, coef: Any, intercept: Any, nothing: Any) -> Any:
 
 
 def _response(model: Any, reach: tuple[float, float], nothing: Any, labels: Any) -> Any:
-    """Return the regressor that predicts exp(margin), with the margin clamped to `reach`."""
+    """Return the regressor that predicts exp(score), with the score clamped to `reach`."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer

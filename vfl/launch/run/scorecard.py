@@ -139,7 +139,7 @@ def _effects(result: Model, column: str, coefficient: dict[str, float]) -> dict[
 
 
 def _of_curve(declared: Curve, column: str, coefficient: dict[str, float], missing: list[float]) -> dict[str, float]:
-    """Return {'at POINT': part of the margin there} for the ends and knots of a curve, between which the curve is linear."""
+    """Return {'at POINT': part of the score there} for the ends and knots of a curve, between which the curve is linear."""
     points = declared.points
     empty = math.nan if declared.fill is None else float(declared.fill)
     made = np.column_stack(list(declared.made(np.array([*points, empty]))))
@@ -149,7 +149,7 @@ def _of_curve(declared: Curve, column: str, coefficient: dict[str, float], missi
 
 
 def _of_pair(pair: Crossed, column: str, coefficient: dict[str, float]) -> dict[str, float]:
-    """Return {'ONE, OTHER': part of the margin} for the points of both columns; the product is linear between points."""
+    """Return {'ONE, OTHER': part of the score} for the points of both columns; the product is linear between points."""
     w = np.array([coefficient[name] for name in pair.own(column)])
     (one, left), (other, right) = map(_of_side, pair.sides)
     effects = np.einsum("mi,kj,ij->mk", left, right, w.reshape(left.shape[1], right.shape[1]))

@@ -334,7 +334,7 @@ def _cost(releases: int, epsilon: float | None) -> str:
 def serve_command(path: Path, *, as_json: bool) -> None:
     """Answer scoring requests over HTTP, as the service file FILE says, until Ctrl-C or SIGTERM.
 
-    Scores carry no noise: the aggregating party sees the other parties' parts of each margin. Policies and the callers'
+    Scores carry no noise: the aggregating party sees the other parties' parts of each score. Policies and the callers'
     quotas limit who asks, and how much.
 
     SIGHUP reads models and callers from FILE again, and the data: requests in progress keep their version, and a new active

@@ -49,12 +49,12 @@ def predict_command(
     *,
     as_json: bool,
 ) -> None:
-    """Print margin, prediction and, under logistic or multinomial loss, probability for every record, by the model in RUN.
+    """Print score, prediction and, under logistic or multinomial loss, probability for every record, by the model in RUN.
 
     The parties' own parts of the model (vfl export) may take the place of RUN.
 
-    The margin is the linear score, before it becomes a class or a number. If the job aligns records by ids, these records
-    are aligned too: the ids are printed, and records that a party lacks are left out.
+    The score is the linear predictor: log-odds under logistic loss. If the job aligns records by ids, these records are
+    aligned too: the ids are printed, and records that a party lacks are left out.
     """
     from vfl.apps.cli.terminal.progress import Progress, warnings_told
     from vfl.base.writing import write_whole
@@ -82,17 +82,17 @@ def predict_command(
     elif output is None:
         sys.stdout.write(_table(found))
     else:
-        click.echo(f"predictions of {len(found.margins)} records: {output}")
+        click.echo(f"predictions of {len(found.scores)} records: {output}")
 
 
 def _rows(found: Predictions) -> list[list[Any]]:
-    margins, chances = (list(found.numbers(name).values()) for name in ("margin", "probability"))
-    columns = [own.tolist() for own in (*margins, found.labels, *chances)]
+    scores, chances = (list(found.numbers(name).values()) for name in ("score", "probability"))
+    columns = [own.tolist() for own in (*scores, found.labels, *chances)]
     return [list(row) for row in zip(*([] if found.ids is None else [found.ids]), *columns, strict=True)]
 
 
 def _names(found: Predictions) -> list[str]:
-    return [*found.numbers("margin"), "prediction", *found.numbers("probability")]
+    return [*found.numbers("score"), "prediction", *found.numbers("probability")]
 
 
 def _table(found: Predictions) -> str:
@@ -105,7 +105,7 @@ def _table(found: Predictions) -> str:
 
 
 def _summary(found: Predictions, output: Path | None) -> dict[str, Any]:
-    said: dict[str, Any] = {"n_records": len(found.margins), "id": found.id_column, "unmatched": found.unmatched}
+    said: dict[str, Any] = {"n_records": len(found.scores), "id": found.id_column, "unmatched": found.unmatched}
     said |= {} if found.threshold is None else {"threshold": found.threshold}
     if output is not None:
         return said | {"output": str(output)}
