@@ -432,7 +432,7 @@ def _read(
         )
     if task.columns and not task.sparse:
         raise opened.origin.error(
-            "shifting or centring its columns would fill a sparse matrix: name the party in the job's sparse, "
+            "shifting or centring its columns would fill a sparse matrix: name the party in the partition's sparse, "
             f'sparse = ["{task.party}"], or give a dense table (.toarray())'
         )
     return *read_sparse(opened, *wanted, intercept=task.intercept, **options), {}

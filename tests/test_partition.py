@@ -155,8 +155,8 @@ WRONG = {
     ),
     "unknown key": (
         lambda: FeaturePartition.from_dict({"partys": {}, "label": ["a", "y"]}),
-        "'partys' (did you mean 'parties'?)",
-        "label, parties, blocks, groups, exposure, weight",
+        "'partys' (did you mean 'parties' or 'sparse'?)",
+        "label, parties, blocks, groups, exposure, weight, sparse",
     ),
     "missing key": (
         lambda: FeaturePartition.from_dict({"parties": {"a": ["x"]}}),

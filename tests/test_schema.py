@@ -214,7 +214,7 @@ def test_coefficients_in_original_units_predict_the_same(ends, scaling, intercep
 def test_all_columns_of_0_and_1_are_scaled_alike(options, low, share):
     """docs/data.md: numbers, truth values and indicators have one penalty."""
     job = vfl.Job(
-        partition=vfl.FeaturePartition({"p": ["a", "c", "x"]}, label=("p", "y")),
+        partition=vfl.FeaturePartition({"p": ["a", "c", "x"]}, label=("p", "y"), sparse=options.pop("sparse", None)),
         columns={"a": vfl.Boolean(missing="indicator"), "c": vfl.Categorical(("u", "v"))},
         bounds={"x": (0.0, 1.0)},
         privacy=None,

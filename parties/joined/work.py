@@ -381,7 +381,7 @@ class TrainingWork(Work):
         return party.n_trained * (1 + (name == "labels" and job.targets.weights))
 
     def _kind(self, name: str) -> str:
-        return self._task.job.margins if name == "margins" else "float64"
+        return self._task.job.targets.kind if name == "margins" else "float64"
 
     def _of_records(self, name: str, raw: Any, length: int) -> Any:
         vector = as_vector(raw, self._kind(name))

@@ -172,7 +172,7 @@ def test_jobs_with_a_factor_of_each_record_are_audited(role: str, loss: str, pub
     """The canaries have the factors that move a release most, and public records keep their own."""
     factors: dict[str, Any] = {role: "s"}
     bounds = {"*": (-1.0, 1.0), "s": (0.5, 4.0)} | ({"y": (0.0, 9.0)} if loss == "poisson" else {})
-    spec = job(vfl.SkGD(passes=1), partition=PARTITION.with_factors(**factors), bounds=bounds, loss=loss)
+    spec = job(vfl.SkGD(passes=1), partition=PARTITION.changed(**factors), bounds=bounds, loss=loss)
     rng = np.random.default_rng(0)
     given = {name: rng.uniform(-1.0, 1.0, 40) for name in PARTITION.features}
     given |= {"s": rng.uniform(0.0, 5.0, 40), "y": rng.integers(0, 2, 40)}

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import vfl
-from tests.auditing.test_audit import BOUNDS, SURE, job
+from tests.auditing.test_audit import BOUNDS, PARTITION, SURE, job
 from vfl.base.losses import SmoothedHinge
 from vfl.solvers import SOLVERS
 
 LABELLED = {"bounds": BOUNDS | {"y": (-2.0, 2.0)}, "loss": "squared"}
 RIDGE = {"penalty": vfl.L2(0.1)}
-MORE = {"privacy": {"class_balance": 0.1}}
+MORE = {"evaluation": vfl.Evaluation(holdout=None, class_balance=0.1)}
 GROUPED = vfl.FeaturePartition(
     {"bank": ["a0", "a1", "a2"], "telco": ["b0"]},
     label=("telco", "y"),
@@ -33,7 +33,7 @@ JOBS: dict[str, vfl.Job] = {
     "SkGD, groups": job(vfl.SkGD(passes=2), partition=GROUPED, penalty=vfl.penalties.GroupLasso(0.1)),
     "SkGD, other kinds of columns": job(vfl.SkGD(passes=2), columns=KINDS, bounds={"a0": (2.0, 3.0)}),
     "SkGD, Poisson loss": job(vfl.SkGD(passes=2), bounds=BOUNDS | {"y": (0.0, 4.0)}, loss="poisson"),
-    "SkGD, sparse party": job(vfl.SkGD(passes=2), sparse=["bank"]),
+    "SkGD, sparse party": job(vfl.SkGD(passes=2), partition=PARTITION.changed(sparse=["bank"])),
     "CD": job(vfl.solvers.CD(passes=2)),
     "GD": job(vfl.solvers.GD(passes=4)),
     "GCD": job(vfl.solvers.GCD(rounds=4)),

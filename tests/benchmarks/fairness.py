@@ -66,7 +66,9 @@ def of_adult(folder, epsilon):
     dropped = [c for c in case.job.partition.features if c in case.job.columns and c not in KEPT]
     partition = case.job.partition.without(dropped)
     columns = {c: declared for c, declared in case.job.columns.items() if c in KEPT}
-    job = replace(case.job, partition=partition, columns=columns, sparse=("b",))  # categories are 0 and 1, not ±1
+    job = replace(
+        case.job, partition=partition.changed(sparse=["b"]), columns=columns
+    )  # categories are 0 and 1, not ±1
     return replace(case, job=job), "sex", ("Female", "Male")
 
 

@@ -123,7 +123,7 @@ def job(passes: int) -> vfl.Job:
     return vfl.Job(
         partition=PARTITION,
         bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
-        storage="float32",
+        precision="float32",
         privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(0)),
         solver=vfl.SkGD(passes=passes, block_size=2),
     )

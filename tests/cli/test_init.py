@@ -75,7 +75,7 @@ def test_answers_complete_the_job(folder: Path, call: Callable[..., Said], monke
     assert said.err.count("cannot be read") == 5
     assert re.search("kinds of the columns.*NOT PRIVATE", said.err)
     job, _ = jobfile.read(folder / "job.toml")
-    assert job.read_from_data is None
+    assert job.privacy.read_from_data is None
     assert (job.classes, job.privacy.epsilon) == (("nein", "ja"), 2.0)
     assert dict(job.bounds) == {"nr": [0, 39], "age": [0, 100]}
 

@@ -87,6 +87,10 @@ ASSIGNMENTS = [
     ("holdout=0.2", "unknown key 'holdout' in the job file; it belongs to [evaluation] (--set evaluation.holdout=...)"),
     ("solver={kind='NoisyGram'}", "NoisyGram needs loss='squared'"),
     ("id_kind=integer", "it is now id = vfl.columns.Id"),
+    ("storage=float32", "unknown key 'storage' in the job file; it is now precision of the job"),
+    ("sparse=[]", "it is now sparse of vfl.FeaturePartition ([partition] of a job file)"),
+    ("privacy.class_balance=0.1", "it belongs to [evaluation] (--set evaluation.class_balance=...)"),
+    ("read_from_data=x", "it belongs to [privacy] (--set privacy.read_from_data=...)"),
 ]
 
 

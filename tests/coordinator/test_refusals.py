@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
 WAIT = Faults(on_party_lost="wait", wait_seconds=1.0)
 GIVEN = {
-    "float32": setting.job(vfl.SkGD(passes=2, clip="record"), margins="float32"),
+    "float32": setting.job(vfl.SkGD(passes=2, clip="record"), precision="float32"),
     "nothing private": setting.job(vfl.solvers.GD(passes=2), privacy={}),
 }
 GIVEN["nothing private"] = replace(GIVEN["nothing private"], privacy=None)

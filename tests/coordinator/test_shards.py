@@ -140,7 +140,14 @@ def test_sparse_columns() -> None:
     }
     y = scipy.sparse.csc_array((np.arange(N) % 3 == 0).astype(float).reshape(-1, 1))
     data = {"bank": X["bank"], "telco": scipy.sparse.hstack([X["telco"], y])}
-    same(replace(job(), sparse=["bank", "telco"], bounds=dict.fromkeys(PARTITION.features, (0.0, 1.0))), data)
+    same(
+        replace(
+            job(),
+            partition=PARTITION.changed(sparse=["bank", "telco"]),
+            bounds=dict.fromkeys(PARTITION.features, (0.0, 1.0)),
+        ),
+        data,
+    )
 
 
 def written(folder: Path, kind: str, columns: dict[str, Any]) -> Path:

@@ -40,7 +40,7 @@ SOLVERS = {
     "record cap, visits of blocks of two": {"sweep": "visit", "block_size": 2, "reserve_passes": 1},
     "record cap, both parties at once": {"parallel": 2, "block_size": 2},
     "sweep by visit, blocks of two": {"sweep": "visit", "block_size": 2, "sampling": "importance"},
-    "sweep by party, float32 margins": {"margins": "float32"},
+    "sweep by party, float32 margins": {"precision": "float32"},
     "one block a message": {"sweep": "block", "block_size": 3},
     "τ-nice": {"sampling": "nice", "tau": 2, "block_size": 1},
     "full": {"sampling": "full", "block_size": 2},
@@ -68,10 +68,10 @@ def table(n: int = N) -> dict[str, np.ndarray]:
 
 
 def job(
-    *, loss: str = "logistic", private: bool = True, seed: int = 11, margins: str = "float64", **solver: Any
+    *, loss: str = "logistic", private: bool = True, seed: int = 11, precision: str = "float64", **solver: Any
 ) -> vfl.Job:
     return vfl.Job(
-        margins=margins,
+        precision=precision,
         partition=PARTITION,
         loss=loss,
         penalty=vfl.ElasticNet(1e-3),
@@ -207,7 +207,7 @@ def test_sparse_columns_under_a_record_cap_on_ray_agree_to_the_bit(parties_on_ra
     """Blocks of two of sparse and dense parties: fused kernels of two losses, and one that has none."""
     data = table(400)
     data["a1"] = np.where(data["a0"] > 0.5, data["a1"], 0.0)
-    spec = replace(job(loss=loss, block_size=2, passes=4), sparse=["bank"])
+    spec = replace(job(loss=loss, block_size=2, passes=4), partition=PARTITION.changed(sparse=["bank"]))
     assert vfl.plan(spec, 400).solver.clip == "record"
     here, there = in_process(spec, data)[1], parties_on_ray.train(spec, data)
     assert here.w.tobytes() == there.w.tobytes()

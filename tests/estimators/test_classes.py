@@ -120,7 +120,7 @@ def test_job_files_record_that_classes_were_read() -> None:
         job = model(classes="from data").fit(X, Y).result_.job
     assert vfl.job.file.decode(job.to_dict()) == job
     with pytest.raises(SpecificationError, match="must be text"):
-        vfl.Job(partition=job.partition, privacy=None, read_from_data="")
+        vfl.Job(partition=job.partition, privacy=vfl.Privacy(epsilon=1.0, read_from_data=""))
 
 
 # A label is read independently of the others

@@ -213,7 +213,7 @@ def test_sparse_columns_stay_sparse_at_every_owner(kind, split, make):
     model = kind(epsilon=None, partition=partition, bounds=(-1, 1), **declared)
     thin, full = clone(model).fit(make(X), y), clone(model).fit(X, y)
     job = thin.result_.job
-    assert job.sparse == tuple(q for q in job.partition.parties if job.partition.columns(q))
+    assert job.partition.sparse == tuple(q for q in job.partition.parties if job.partition.columns(q))
     np.testing.assert_allclose(thin.coef_, full.coef_, atol=1e-6)
     for fitted in (thin, full):
         assert np.array_equal(fitted.predict(make(X)), fitted.predict(X))

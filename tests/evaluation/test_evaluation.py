@@ -89,7 +89,7 @@ def held(**options: Any) -> vfl.Evaluation:
 
 
 def job(loss: str = "logistic", *, epsilon: float | None = 2.0, seed: int | None = 3, **options: Any) -> vfl.Job:
-    of_privacy = {name: options.pop(name) for name in ("class_balance", "smoothness") if name in options}
+    of_privacy = {name: options.pop(name) for name in ("smoothness",) if name in options}
     noise = None if seed is None else SeededNoise(seed)
     privacy = None if epsilon is None else vfl.Privacy(epsilon=epsilon, delta=1e-5, noise=noise, **of_privacy)
     bounds = BOUNDS | ({"y": (-5.0, 5.0)} if loss == "squared" else {})
@@ -709,7 +709,7 @@ class TestOnRequest:
 
 class TestClassBalance:
     def test_it_is_paid_from_the_solvers_share(self) -> None:
-        plain, asked = make_plan(job(), N), make_plan(job(class_balance=0.05), N)
+        plain, asked = make_plan(job(), N), make_plan(job(evaluation=held(class_balance=0.05)), N)
         assert asked.epsilon <= 2.0
         assert asked.epsilon == pytest.approx(plain.epsilon, rel=1e-3)
         blocks = [p.releases[1][0].event for p in (plain, asked)]
@@ -717,14 +717,14 @@ class TestClassBalance:
         assert z[1] / z[0] == pytest.approx(1 / math.sqrt(0.95), rel=1e-9)
 
     def test_it_is_approximately_right(self) -> None:
-        spec = job(class_balance=0.2)
+        spec = job(evaluation=held(class_balance=0.2))
         found = train(spec).findings["class balance"].measures["positive"]
         true = table()["y"][~spec.split.held_out(N)].mean()
         assert abs(found.value - true) < 5 * found.error
 
     def test_other_solvers(self) -> None:
         for solver in (vfl.solvers.GD(), vfl.solvers.GCD()):
-            result = train(job(class_balance=0.05, solver=solver))
+            result = train(job(evaluation=held(class_balance=0.05), solver=solver))
             assert "class balance" in result.findings
             assert result.certificate.epsilon <= 2.0
 
@@ -771,7 +771,16 @@ WRONG: dict[str, tuple[Callable[[], object], type[VflError], str]] = {
         SpecificationError,
         "error_cap has no use under logistic loss",
     ),
-    "a balance of numbers": (lambda: job("squared", class_balance=0.1), SpecificationError, "leave class_balance out"),
+    "a balance of numbers": (
+        lambda: job("squared", evaluation=held(class_balance=0.1)),
+        SpecificationError,
+        "leave class_balance out",
+    ),
+    "a balance without privacy": (
+        lambda: job(epsilon=None, evaluation=held(class_balance=0.1)),
+        PrivacyError,
+        "leave it out",
+    ),
     "a label without bounds": (
         lambda: make_plan(
             vfl.Job(

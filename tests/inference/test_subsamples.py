@@ -227,7 +227,10 @@ def test_intervals_are_those_of_students_t():
     [
         ({"evaluation": vfl.Evaluation(holdout=0.2)}, "leave holdout out"),
         ({"evaluation": vfl.Evaluation(holdout=None, diagnostics=True)}, "leave diagnostics out"),
-        ({"loss": "logistic", "privacy": {"class_balance": 0.1}}, "leave class_balance out"),
+        (
+            {"loss": "logistic", "evaluation": vfl.Evaluation(holdout=None, class_balance=0.1)},
+            "leave class_balance out",
+        ),
         ({"solver": vfl.solvers.GD()}, "use SkGD"),
         ({"penalty": vfl.L1(0.1)}, "bias of a penalty"),
         ({"columns": {"x0": vfl.Curve(4)}}, "declare the knots"),

@@ -210,25 +210,10 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         PrivacyError,
         ("smoothness_share must lie strictly between 0 and 1, not 1.0",),
     ),
-    "margins of an unknown type": (
-        lambda: job(margins="float16"),
+    "an unknown precision": (
+        lambda: job(precision="float16"),
         SpecificationError,
         ("'float16'", "float64, float32"),
-    ),
-    "float32 margins without sweeps": (
-        lambda: job(margins="float32", solver=vfl.solvers.GD()),
-        SpecificationError,
-        ("'float32'", "leave margins out"),
-    ),
-    "float32 margins with one block a message": (
-        lambda: job(margins="float32", solver=vfl.SkGD(details=vfl.solvers.Details(sweep="block"))),
-        SpecificationError,
-        ("'float32'", "leave margins out"),
-    ),
-    "float32 margins on shares": (
-        lambda: job(margins="float32", trust="secure", privacy=vfl.Privacy(epsilon=1.0)),
-        SpecificationError,
-        ("'float32'", "'secure'", "leave margins out"),
     ),
     "clip = 0": (lambda: vfl.SkGD(clip=0.0), SpecificationError, ("clip must be positive, not 0.0",)),
     "clip < 0": (lambda: vfl.SkGD(clip=-1.0), SpecificationError, ("clip must be positive, not -1.0",)),
@@ -621,12 +606,12 @@ def read(folder: Path, text: str, *assignments: str) -> tuple[vfl.Job, jobfile.E
 
 def test_a_file_names_sparse_parties_and_installed_sources(tmp_path: Path) -> None:
     text = FILE.replace("sub/telco.csv", "warehouse://calls").replace("calls = [0, 500]", '"*" = [-1, 500]')
-    spec, environment = read(tmp_path, text, 'sparse=["telco"]')
+    spec, environment = read(tmp_path, text, 'partition.sparse=["telco"]')
     assert environment.data == {"bank": str(tmp_path / "bank.parquet"), "telco": "warehouse://calls"}
-    assert spec.sparse == ("telco",)
+    assert spec.partition.sparse == ("telco",)
     assert spec.scaling_of(["income", "calls"]).shift.tolist() == [1e5, 0.0]
     assert jobfile.decode(tomllib.loads(spec.to_toml())) == spec
-    assert spec.digest != dataclasses.replace(spec, sparse=()).digest
+    assert spec.digest != dataclasses.replace(spec, partition=spec.partition.changed(sparse=None)).digest
 
 
 def test_a_file_declares_the_format_of_text(tmp_path: Path) -> None:
@@ -690,7 +675,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], tuple[str, ...]]] =
             "'epsilom'",
             "[privacy]",
             "did you mean 'epsilon'?",
-            "epsilon, delta, noise, smoothness, smoothness_share, class_balance",
+            "epsilon, delta, noise, smoothness, smoothness_share, read_from_data",
         ),
     ),
     "an unknown key of the solver": (
@@ -1049,8 +1034,7 @@ def jobs(draw: st.DrawFn) -> vfl.Job:
         fill=fill,
         columns=declared,
         classes=draw(st.none() | st.just(("no", "yes")) | st.just((1, 2))) if not regression else None,
-        margins=draw(st.sampled_from(["float64", "float32"])) if trained_by.sweeps else "float64",
-        storage=draw(st.sampled_from(["float64", "float32"])),
+        precision=draw(st.sampled_from(["float64", "float32"])),
         intercept=draw(st.booleans()),
         scaling=draw(st.sampled_from(["bounds", "none"])),
         dataset=draw(st.none() | names),
@@ -1072,6 +1056,20 @@ def test_a_job_is_unchanged_by_writing_and_reading(spec: vfl.Job) -> None:
     assert again.schema == spec.schema
     assert again.privacy == spec.privacy
     assert again.to_toml() == spec.to_toml()
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({}, "float32"),
+        ({"solver": vfl.solvers.GD()}, "float64"),
+        ({"solver": vfl.SkGD(details=vfl.solvers.Details(sweep="block"))}, "float64"),
+        ({"trust": "secure", "privacy": vfl.Privacy(epsilon=1.0)}, "float64"),
+    ],
+)
+def test_float32_rounds_linear_predictors_only_where_a_party_takes_several_steps(given: Any, kind: str) -> None:
+    spec = job(precision="float32", **given)
+    assert (spec.for_party("bank").storage, spec.targets.kind) == ("float32", kind)
 
 
 class TestDigest:
@@ -1103,14 +1101,13 @@ class TestDigest:
             {"bounds": {f"{party}.{c}": BOUNDS[c] for party, own in PARTIES.items() for c in own}},
             {"columns": {"default": vfl.Numeric()}},
             {"name": "other"},
-            {"storage": "float32"},
-            {"margins": "float32"},
+            {"precision": "float32"},
         ],
         ids=repr,
     )
     def test_equal_declarations_and_options_of_execution_keep_a_consent(self, same: dict[str, Any]) -> None:
         assert job(**same).digest == job().digest
-        assert (job(**same) == job()) == (not {"name", "storage", "margins"} & set(same))
+        assert (job(**same) == job()) == (not {"name", "precision"} & set(same))
 
     def test_one_declaration_has_one_digest(self) -> None:
         fills = [

@@ -34,6 +34,12 @@ def job(**options):
         (vfl.Ray, {"shard": 2}, "did you mean 'shards'"),
         (vfl.Federated, {"file": "f.toml", "wait_seconds": 3.0}, "'wait_seconds'; it is an option of Faults;"),
         (vfl.L2, {}, "L2 needs strength"),
+        (vfl.Job, JOB | {"sparse": ["bank"]}, "'sparse'; it is an option of FeaturePartition;"),
+        (vfl.Job, JOB | {"storage": "float32"}, "'storage'; it is now precision of the job"),
+        (vfl.Job, JOB | {"margins": "float32"}, "'margins'; it is now precision of the job"),
+        (vfl.Job, JOB | {"read_from_data": "the names"}, "it is an option of Privacy;"),
+        (vfl.Privacy, {"epsilon": 1.0, "class_balance": 0.1}, "it is an option of Evaluation;"),
+        (vfl.FeaturePartition, {"labels": ("bank", "y")}, "did you mean 'label'"),
     ],
 )
 def test_unknown_and_missing_keywords_name_the_place_or_the_nearest_option(specification, options, said):

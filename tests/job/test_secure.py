@@ -77,7 +77,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         SpecificationError,
         "leave weight out",
     ),
-    "sparse columns": ({"sparse": ["q0"]}, SpecificationError, "leave sparse out"),
+    "sparse columns": (
+        {"partition": vfl.FeaturePartition({"q0": ["x0"], "q1": ["x1"]}, label=("q1", "y"), sparse=["q0"])},
+        SpecificationError,
+        "leave sparse out",
+    ),
     "too many that collude": ({"trust": vfl.federation.Secure(collude=2)}, SpecificationError, "give at most 1"),
     "class weights": ({"loss": ClassWeighted(positive=2.0)}, SpecificationError, "needs a residual"),
     "bounds that are missing": (

@@ -169,11 +169,11 @@ class TestTraining:
         two_names = replace(spec, id={"bank": "customer", "telco": "number", "lab": "customer"})
         assert train(two_names, whole.assign(number=whole.customer)).coef_.tobytes() == expected.coef_.tobytes()
 
-    @pytest.mark.parametrize("storage", ["float64", "float32"])
-    def test_different_id_names_and_every_storage(self, storage: str) -> None:
+    @pytest.mark.parametrize("precision", ["float64", "float32"])
+    def test_different_id_names_and_every_storage(self, precision: str) -> None:
         data = frames()
         other = {**data, "telco": data["telco"].rename(columns={"customer": "subscriber"})}
-        spec = job(storage=storage)
+        spec = job(precision=precision)
         named = replace(spec, id={"bank": "customer", "telco": "subscriber"})
         assert train(named, other).coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
 
@@ -194,7 +194,7 @@ class TestTraining:
     ) -> None:
         """Another party that joins with the ids of one record would learn of this record's cells."""
         partition = vfl.FeaturePartition({"bank": ["income"], "telco": ["calls"]}, ("telco", "default"))
-        spec = job(partition=partition, sparse=["telco"] * sparse)
+        spec = job(partition=partition.changed(sparse=["telco"] * sparse))
         source: Any = people()[["customer", "calls", "default"]].astype(dict.fromkeys(wrong, object))
         source.loc[7, list(wrong)] = list(wrong.values())
         if sparse:

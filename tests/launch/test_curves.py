@@ -140,17 +140,17 @@ def assert_placed_alike(result: vfl.Result, frame: pd.DataFrame) -> None:
         assert found.rows.columns.column(j).tobytes() == placed.rows.columns.column(j).tobytes()
 
 
-@pytest.mark.parametrize("storage", ["float64", "float32"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("age", [vfl.Curve(missing="indicator"), vfl.Curve(fill=30.0), vfl.Curve(pieces=9, fill=90.0)])
-def test_a_pair_has_the_same_columns_in_training_and_prediction(age: vfl.Curve, storage: str) -> None:
+def test_a_pair_has_the_same_columns_in_training_and_prediction(age: vfl.Curve, precision: str) -> None:
     """Once, 15 of 16 products differed: they were not made again when the run placed its knots."""
     frame = table()
     frame.loc[::3, "age"], frame.loc[1::7, "age"], frame.loc[2::9, "amount"] = np.nan, 17.0, np.inf
     columns = {"age": age, "amount": vfl.Curve(), "calls": vfl.Curve(), "tariff": vfl.Categorical(("S", "M"))}
-    result = vfl.train(job(columns=columns, storage=storage), frame, at="inprocess")
+    result = vfl.train(job(columns=columns, precision=precision), frame, at="inprocess")
     assert_placed_alike(result, frame)
     assert sum(name.startswith("both=") for name in result.feature_names) == 4
-    if storage == "float64":
+    if precision == "float64":
         pipeline = result.to_sklearn()
         np.testing.assert_allclose(
             pipeline.decision_function(frame.drop(columns="y")), result.decision_function(frame), rtol=0, atol=1e-12
@@ -381,7 +381,7 @@ def test_mistakes() -> None:
         vfl.train(job(), table(), at="inprocess", warm_start=start)
     list(stream(start.applied, table(), at="inprocess", warm_start=start))
     with pytest.raises(SpecificationError, match="sparse"):
-        job(sparse=("bank",), bounds=BOUNDS | {"age": (0, 90)})
+        job(partition=PAIRED.changed(sparse=["bank"]), bounds=BOUNDS | {"age": (0, 90)})
 
 
 def test_selections_share_the_zcdp_budget_with_the_knots(tmp_path: Path) -> None:

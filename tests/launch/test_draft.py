@@ -110,12 +110,12 @@ def test_declarations_that_the_records_decided_are_flagged(files: dict[str, Path
 def test_a_draft_lists_what_the_records_decided(
     files: dict[str, Path], given: dict[str, Any], said: str | None
 ) -> None:
-    assert tomllib.loads(draft(files, **given)).get("read_from_data") == said
+    assert tomllib.loads(draft(files, **given))["privacy"].get("read_from_data") == said
 
 
 def test_declared_formats_are_not_read_from_the_records(files: dict[str, Path]) -> None:
     text = draft({**files, "telco": vfl.Csv(str(files["telco"]))}, label="income", ids="customer_id")
-    assert tomllib.loads(text)["read_from_data"] == "the kinds of the columns and the loss"
+    assert tomllib.loads(text)["privacy"]["read_from_data"] == "the kinds of the columns and the loss"
 
 
 def test_missing_declarations_are_listed_until_they_are_made(files: dict[str, Path], tmp_path: Path) -> None:

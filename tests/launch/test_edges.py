@@ -358,22 +358,22 @@ class TestSinglePrecision:
     @LOSSES
     def test_single_precision_takes_half_the_memory_for_nearly_the_same_model(self, loss: str, private: bool) -> None:
         data = labelled(columns_of(TWO), loss)
-        single, double = (trained(job(TWO, loss, private=private, storage=s), data) for s in ("float32", "float64"))
+        single, double = (trained(job(TWO, loss, private=private, precision=s), data) for s in ("float32", "float64"))
         np.testing.assert_allclose(single.coef_, double.coef_, rtol=1e-4, atol=1e-5)
 
     @PRIVATELY
     def test_values_that_single_precision_cannot_hold_are_clamped_or_refused(self, private: bool) -> None:
         data = columns_of(TWO)
         data["b"][7] = 1e300
-        assert trained(job(TWO, private=private, storage="float32"), data)
+        assert trained(job(TWO, private=private, precision="float32"), data)
         if not private:
             with pytest.raises(DataError, match="larger ones"):
-                vfl.train(job(TWO, storage="float32", scaling="none", bounds={}), data, at="inprocess")
+                vfl.train(job(TWO, precision="float32", scaling="none", bounds={}), data, at="inprocess")
 
     def test_bounds_that_round_outwards_keep_their_sensitivity(self) -> None:
         """0.1 is larger in single precision than in double; stored values stay within the declared reach."""
         data = columns_of(TWO)
         bounds = {"a": (-0.1, 0.1), "b": (-0.7, 0.7), "c": (-1, 1), "y": (-1, 1)}
         assert float(np.float32(0.1)) > 0.1
-        spec = job(TWO, private=True, storage="float32", scaling="none", bounds=bounds)
+        spec = job(TWO, private=True, precision="float32", scaling="none", bounds=bounds)
         assert trained(spec, data)

@@ -96,7 +96,7 @@ def test_predictions_and_the_export_are_rates(table: dict[str, np.ndarray], refe
 def test_shards_sparse_columns_and_alignment_give_the_same_model(table: dict[str, np.ndarray]) -> None:
     noised = job(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2)), evaluation=vfl.Evaluation(holdout=0.2))
     assert np.array_equal(fitted(noised, table, at=vfl.InProcess(shards=3)).coef_, fitted(noised, table).coef_)
-    spec = job(sparse=["bank"])
+    spec = job(partition=PARTITION.changed(sparse=["bank"]))
     whole = fitted(spec, table)
     parts = {
         "bank": sparse.csc_matrix(np.column_stack([table["a"], table["b"]])),
@@ -113,7 +113,7 @@ def test_shards_sparse_columns_and_alignment_give_the_same_model(table: dict[str
 
 def test_the_label_party_may_hold_a_sparse_matrix(table: dict[str, np.ndarray]) -> None:
     """Its last columns are the label and the exposure."""
-    spec = job(sparse=["bank", "insurer"])
+    spec = job(partition=PARTITION.changed(sparse=["bank", "insurer"]))
     insurer = sparse.csr_matrix(np.column_stack([table["c"], table["y"], table["years"]]))
     parts = {"bank": {"a": table["a"], "b": table["b"]}, "insurer": insurer}
     assert fitted(spec, parts).coef_ == pytest.approx(fitted(job(), table).coef_, abs=1e-7)

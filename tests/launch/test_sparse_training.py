@@ -39,9 +39,8 @@ def table(n: int = N) -> np.ndarray:
 
 def job(solver: Any, **changes: Any) -> vfl.Job:
     given: dict[str, Any] = {
-        "partition": PARTITION,
+        "partition": PARTITION.changed(sparse=["a", "b"]),
         "bounds": {"a.*": (-2, 1.5), "b.*": (0, 2)},
-        "sparse": ["a", "b"],
         "penalty": vfl.ElasticNet(1e-3),
         "privacy": vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(5)),
         "solver": solver,
@@ -64,7 +63,7 @@ SOLVERS = {
     "sampled": (vfl.solvers.SGD(), {}),
     "variance reduced": (vfl.solvers.SVRG(), {}),
     "dual": (vfl.solvers.SCD(), {"penalty": vfl.L2(1e-2)}),
-    "float32": (vfl.SkGD(passes=1, block_size=3), {"storage": "float32"}),
+    "float32": (vfl.SkGD(passes=1, block_size=3), {"precision": "float32"}),
     "no intercept": (vfl.SkGD(passes=1), {"intercept": False}),
     "unscaled": (vfl.SkGD(passes=1), {"scaling": "none"}),
     "explicit blocks": (
@@ -74,6 +73,7 @@ SOLVERS = {
                 {q: PARTITION.columns(q) for q in "ab"},
                 PARTITION.label,
                 blocks={"a": [["a3", "a0"], ["a2", "a1", "a4"]], "b": [["b1"], ["b0"]]},
+                sparse=["a", "b"],
             )
         },
     ),
@@ -115,7 +115,7 @@ def test_without_noise_the_optimum_is_the_same(loss: str) -> None:
     one, other = (vfl.train(spec, data, at="inprocess") for data in (dense, scipy.sparse.csc_array(dense)))
     np.testing.assert_allclose(one.w, other.w, atol=1e-8)
     # Shifting and centring reparametrise F, except for a penalty on scaled columns.
-    plain = replace(spec, sparse=(), penalty=vfl.penalties.NoPenalty())
+    plain = replace(spec, partition=PARTITION, penalty=vfl.penalties.NoPenalty())
     unpenalised = vfl.train(
         replace(spec, penalty=vfl.penalties.NoPenalty()), scipy.sparse.csc_array(dense), at="inprocess"
     )
@@ -127,7 +127,7 @@ def test_without_noise_the_optimum_is_the_same(loss: str) -> None:
 
 def test_one_party_sparse_the_other_dense() -> None:
     dense = table()
-    spec = job(vfl.SkGD(passes=1), sparse=["a"])
+    spec = job(vfl.SkGD(passes=1), partition=PARTITION.changed(sparse=["a"]))
     scaling = spec.scaling_of(PARTITION.features)
     assert scaling.shift.tolist() == [0.0] * 5 + [1.0] * 2
     assert scaling.width.tolist() == [2.0] * 5 + [1.0] * 2
@@ -139,7 +139,7 @@ def test_one_party_sparse_the_other_dense() -> None:
 
 def test_moments_of_uncentred_columns_are_charged_for_the_released_sums() -> None:
     """One party releases means, the other does not: the worst record attains the joint sensitivity, none exceeds it."""
-    spec = job(vfl.SkGD(passes=1), sparse=["a"], bounds={"*": (-1, 1)})
+    spec = job(vfl.SkGD(passes=1), partition=PARTITION.changed(sparse=["a"]), bounds={"*": (-1, 1)})
     problem = problem_of(spec, 3)
     assert problem.centred_coordinates.tolist() == [False] * 5 + [True] * 2 + [False]
     event = moments_event(problem)
@@ -170,12 +170,12 @@ def test_a_wide_sparse_job_is_never_made_dense() -> None:
         (rng.uniform(0, 1, stored), (rng.integers(0, n, stored), rng.integers(0, p, stored))), (n, p)
     )
     partition = vfl.FeaturePartition(
-        {"a": [f"x{j}" for j in range(5_000)], "b": [f"x{j}" for j in range(5_000, p)], "lab": []}, label=("lab", "y")
+        {"a": [f"x{j}" for j in range(5_000)], "b": [f"x{j}" for j in range(5_000, p)], "lab": []},
+        label=("lab", "y"),
+        sparse=["a", "b"],
     )
     privacy = vfl.Privacy(epsilon=5.0, smoothness="bounds", noise=vfl.SeededNoise(0))
-    spec = vfl.Job(
-        partition=partition, bounds={"*": (0, 1)}, sparse=["a", "b"], privacy=privacy, solver=vfl.solvers.GCD(rounds=2)
-    )
+    spec = vfl.Job(partition=partition, bounds={"*": (0, 1)}, privacy=privacy, solver=vfl.solvers.GCD(rounds=2))
     data = {"a": X[:, :5_000], "b": X[:, 5_000:], "lab": {"y": rng.integers(0, 2, n)}}
     party = load(spec.for_party("a"), data["a"])
     assert isinstance(party.rows.columns, SparseColumns)

@@ -89,7 +89,7 @@ def test_weights_and_exposures_together(table: dict[str, np.ndarray]) -> None:
     years = rng.uniform(0.1, 1.0, N)
     counts = table | {"y": rng.poisson(years * np.exp(columns(table)[:, 0])).astype(float), "years": years}
     bounds = {"*": (-1, 1), "y": (0, 20), "s": (0.0, HIGH), "years": (0.05, 1.0)}
-    spec = job(partition=PARTITION.with_factors(exposure="years"), loss=Poisson(margin=3.0), bounds=bounds)
+    spec = job(partition=PARTITION.changed(exposure="years"), loss=Poisson(margin=3.0), bounds=bounds)
     assert spec.partition.factor_columns == ("years", "s")
     reference = PoissonRegressor(alpha=0.0, tol=1e-12, max_iter=1000)
     reference.fit(columns(counts), counts["y"] / years, sample_weight=years * counts["s"])
@@ -146,7 +146,9 @@ def test_sparse_columns_and_alignment_give_the_same_model(table: dict[str, np.nd
         "bank": sparse.csc_matrix(np.column_stack([table["a"], table["b"]])),
         "telco": {name: table[name] for name in ("c", "y", "s")},
     }
-    assert fitted(job(sparse=["bank"]), parts).coef_ == pytest.approx(whole.coef_, abs=1e-7)
+    assert fitted(job(partition=PARTITION.changed(sparse=["bank"])), parts).coef_ == pytest.approx(
+        whole.coef_, abs=1e-7
+    )
     order, ids = np.random.default_rng(0).permutation(N), np.arange(N)
     bank = {"id": ids, "a": table["a"], "b": table["b"]}
     telco = {"id": ids, **{name: table[name] for name in ("c", "y", "s")}}

@@ -77,7 +77,7 @@ def test_a_weight_scales_no_count(bounds: str) -> None:
     given = {"columns": COLUMNS | {"s": vfl.Numeric(bounds=(0.0, 1.0))}}
     if bounds == "bounds":
         given = {"bounds": dict(JOB.bounds) | {"s": (0.0, 1.0)}}
-    weighted = replace(JOB, partition=PARTITION.with_factors(weight="s"), **given)
+    weighted = replace(JOB, partition=PARTITION.changed(weight="s"), **given)
     options = {"noise": vfl.SeededNoise(3), "columns": ["tariff"]}
     assert buy(weighted, data, **options).columns == buy(**options).columns
 

@@ -35,8 +35,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "a threshold of least cost": {"evaluation": vfl.Evaluation(holdout=0.4, cost={"missed": 5, "false_alarm": 1})},
     "diagnostics": {"evaluation": vfl.Evaluation(holdout=None, diagnostics=True)},
     "no intercept, unscaled": {"intercept": False, "scaling": "none"},
-    "float32": {"storage": "float32"},
-    "a class balance": {"privacy": {"class_balance": 0.1}},
+    "float32": {"precision": "float32"},
+    "a class balance": {"evaluation": vfl.Evaluation(holdout=None, class_balance=0.1)},
     "exact moments": {"privacy": {"smoothness": "data"}},
     "moments by the bounds": {"privacy": {"smoothness": "bounds"}},
     "missing cells": {"columns": {"a": vfl.Numeric(bounds=(-1.0, 1.0), missing="indicator")}, "bounds": {"*": (-1, 1)}},
@@ -166,7 +166,9 @@ def sparse_parts(whole: Any, folder: Path) -> dict[str, Any]:
 def test_sparse_columns(cell: float) -> None:
     thin = replaced(turned()[0], a=0.5)
     thin["a"][::2], thin["b"][:6] = 0.0, 0.0
-    found = compare(job(SKGD, sparse=["bank"]), thin, replaced(thin, a=cell), given=sparse_parts)
+    found = compare(
+        job(SKGD, partition=PARTITION.changed(sparse=["bank"])), thin, replaced(thin, a=cell), given=sparse_parts
+    )
     assert found.raised == (None, None)
     assert found.complaints == ()
 
@@ -272,7 +274,7 @@ def test_whole_runs_of_any_job(data: st.DataObject) -> None:
         ),
         "intercept": data.draw(st.booleans()),
         "evaluation": vfl.Evaluation(holdout=data.draw(st.sampled_from([None, 0.4]))),
-        "storage": data.draw(st.sampled_from(["float64", "float32"])),
+        "precision": data.draw(st.sampled_from(["float64", "float32"])),
         "fill": dict.fromkeys("abc", 0.0),
     }
     try:

@@ -73,7 +73,7 @@ def shards_of(source: Any, shards: int, task: PartyTask = TASK) -> divided.Divid
 @pytest.mark.parametrize("kind", ["parquet", "csv", "function", "sparse"])
 @pytest.mark.parametrize("shards", [1, 2, 7])
 def test_divided_ids_are_those_of_the_source(kind: str, shards: int, tmp_path: Path) -> None:
-    task = replace(JOB, sparse=["bank"]).for_party("bank") if kind == "sparse" else TASK
+    task = replace(JOB, partition=PARTITION.changed(sparse=["bank"])).for_party("bank") if kind == "sparse" else TASK
     source = source_of(kind, tmp_path, IDS)
     whole, _ = read_ids(task, open_for(task, source, ids=True))
     ids = shards_of(source, shards, task)

@@ -100,4 +100,4 @@ def test_an_array_without_names_holds_groups_after_the_label() -> None:
 def test_a_sparse_matrix_holds_no_groups() -> None:
     matrix = sp.csr_matrix(np.column_stack([np.linspace(-1, 1, 8), np.arange(8) % 2]))
     with pytest.raises(DataError, match=r"'sex'.*give .*dense table"):
-        load(job(sparse=["bank"]).for_party("bank"), matrix)
+        load(job(partition=job().partition.changed(sparse=["bank"])).for_party("bank"), matrix)

@@ -110,11 +110,11 @@ def test_values_equal_those_of_dense_columns_to_the_bit(scaling, dtype):
 
 
 def test_columns_in_the_order_of_the_blocks_and_the_label_last():
-    partition = vfl.FeaturePartition({"bank": NAMES}, label=("bank", "y"), blocks={"bank": [["c", "a"], ["b"]]})
-    matrix = scipy.sparse.csc_array(np.column_stack([DENSE, [0, 1, 1]]))
-    party = load(
-        vfl.Job(partition=partition, privacy=None, bounds={"*": (-4, 4)}, sparse=["bank"]).for_party("bank"), matrix
+    partition = vfl.FeaturePartition(
+        {"bank": NAMES}, label=("bank", "y"), blocks={"bank": [["c", "a"], ["b"]]}, sparse=["bank"]
     )
+    matrix = scipy.sparse.csc_array(np.column_stack([DENSE, [0, 1, 1]]))
+    party = load(vfl.Job(partition=partition, privacy=None, bounds={"*": (-4, 4)}).for_party("bank"), matrix)
     assert party.rows.columns.names == ("c", "a", "b", "(intercept)")
     np.testing.assert_array_equal(dense(party.rows.columns), np.column_stack([DENSE[:, [2, 0, 1]] / 4, np.ones(3)]))
     assert party.labels().tolist() == [-1.0, 1.0, 1.0]
@@ -128,7 +128,10 @@ def test_a_party_with_only_the_label():
 
 def job(**changes):
     given = {"bounds": {"*": (-4.0, 4.0)}, "sparse": ["bank"], "privacy": None} | changes
-    return vfl.Job(partition=vfl.FeaturePartition({"bank": NAMES, "lab": []}, label=("lab", "y")), **given)
+    return vfl.Job(
+        partition=vfl.FeaturePartition({"bank": NAMES, "lab": []}, label=("lab", "y"), sparse=given.pop("sparse")),
+        **given,
+    )
 
 
 def with_cell(value):
@@ -165,7 +168,7 @@ BROKEN = {
     ),
     "too large for the storage": (
         with_cell(1e300),
-        {"bounds": {}, "scaling": "none", "storage": "float32"},
+        {"bounds": {}, "scaling": "none", "precision": "float32"},
         (
             "column 'b' holds infinite values, or larger ones than the storage can: declare its bounds, to which they are "
             "then clamped"
@@ -204,7 +207,7 @@ BROKEN = {
         FORMS["csc"],
         {"sparse": []},
         (
-            "shifting or centring its columns would fill a sparse matrix: name the party in the job's sparse, "
+            "shifting or centring its columns would fill a sparse matrix: name the party in the partition's sparse, "
             'sparse = ["bank"], or give a dense table (.toarray())'
         ),
     ),
@@ -288,10 +291,9 @@ def with_ids(tmp_path, ids):
 def test_records_of_a_sparse_matrix_are_aligned(way, tmp_path):
     """The model equals that of dense tables in the common order, although another party has rows in between."""
     spec = vfl.Job(
-        partition=vfl.FeaturePartition({"p": ["b", "a", "c"], "q": ["d"]}, label=("q", "y")),
+        partition=vfl.FeaturePartition({"p": ["b", "a", "c"], "q": ["d"]}, label=("q", "y"), sparse=["p"]),
         bounds={"*": (-4, 4)},
         privacy=None,
-        sparse=["p"],
         id="customer",
     )
     source = with_ids(tmp_path, ["u", "v", "w"])[way]

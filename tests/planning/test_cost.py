@@ -89,7 +89,7 @@ class Counting(InProcessTransport):
 FOUR = {"passes": 4}
 COUNTED: tuple[dict[str, Any], ...] = (
     {"solver": vfl.SkGD().changed(**FOUR)},
-    {"solver": vfl.SkGD().changed(**FOUR), "margins": "float32"},
+    {"solver": vfl.SkGD().changed(**FOUR), "precision": "float32"},
     {"solver": vfl.SkGD().changed(**FOUR, details=vfl.solvers.Details(tol=0.0)), "private": False},
     {"solver": vfl.SkGD().changed(**FOUR, details=vfl.solvers.Details(sweep="block"))},
     {"solver": vfl.SkGD().changed(**FOUR, details=vfl.solvers.Details(parallel=2))},
@@ -122,7 +122,7 @@ def test_float32_margins_take_half_the_bytes() -> None:
     """Those of both ways of a visit. Labels, limits, norms and a rebuild of the margins stay float64."""
     n, made = 400, []
     for kind in ("float64", "float32"):
-        spec = job(margins=kind)
+        spec = job(precision=kind)
         sources = sources_of(spec, records(n))
         transport = Counting({name: load(spec.for_party(name), source) for name, source in sources.items()}, spec)
         list(Coordinator(transport).stream(spec))
@@ -210,7 +210,7 @@ def test_a_job_that_outgrows_the_machine_is_told_a_placement() -> None:
     cluster = advice(sizes, Machine(memory=64e9))
     assert re.search("73.8 GB .* 64 GB", cluster[0])
     assert "a Ray cluster of 3 such machines" in cluster[1]
-    assert 'storage = "float32"' in advice(sizes, Machine(memory=40e9))[1]
+    assert 'precision = "float32"' in advice(sizes, Machine(memory=40e9))[1]
     assert "over 9 such machines, [ray] shards = 9" in advice(sizes, Machine(memory=6e9))[1]
 
 

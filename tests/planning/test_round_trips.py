@@ -21,7 +21,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "evaluation": vfl.Evaluation(holdout=0.25),
     },
     "a cap per coordinate": {"solver": vfl.SkGD(passes=3, clip="coordinate")},
-    "class balance": {"privacy": vfl.Privacy(epsilon=2.0, class_balance=0.1)},
+    "class balance": {
+        "privacy": vfl.Privacy(epsilon=2.0),
+        "evaluation": vfl.Evaluation(holdout=None, class_balance=0.1),
+    },
 }
 
 

@@ -140,7 +140,7 @@ def test_neighbours_are_within_the_sensitivity_of_every_charge(name: str, data: 
             loss=loss,
             solver=solver,
             privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, noise=vfl.SeededNoise(0), smoothness=smoothness),
-            storage=data.draw(st.sampled_from(["float64", "float32"])),
+            precision=data.draw(st.sampled_from(["float64", "float32"])),
             intercept=data.draw(st.booleans()),
             **options,
         )

@@ -136,8 +136,10 @@ def cases() -> dict[str, Callable[[], Vector]]:
         "L1": run(SkGD(passes=6), penalty=vfl.L1(0.02)),
         "box": run(SkGD(passes=6), penalty=vfl.penalties.Box(-0.5, 0.5)),
         "group LASSO": run(SkGD(passes=6), "squared", penalty=vfl.penalties.GroupLasso(0.02), partition=GROUPS),
-        "float32": run(SkGD(passes=4), storage="float32"),
-        "sparse": run(SkGD(passes=6, block_size=2), sparse=["bank"], penalty=vfl.ElasticNet(1e-3)),
+        "float32": run(SkGD(passes=4), precision="float32"),
+        "sparse": run(
+            SkGD(passes=6, block_size=2), partition=PARTITION.changed(sparse=["bank"]), penalty=vfl.ElasticNet(1e-3)
+        ),
         "held out": run(SkGD(passes=4), evaluation=vfl.Evaluation(holdout=0.25)),
         "no privacy, tol": run(SkGD(details=vfl.solvers.Details(tol=1e-6)), private=False),
         "no privacy, parallel, tol": run(

@@ -62,7 +62,7 @@ def test_amounts_over_exposures_solve_the_likelihoods_equations(loss: str) -> No
     table = table_of(loss)
     years = np.random.default_rng(1).uniform(0.2, 1.0, N)
     limits = {"*": (-1, 1), "y": (0.0, 30.0), "years": (0.1, 1.0)}
-    partition = job(loss).partition.with_factors(exposure="years")
+    partition = job(loss).partition.changed(exposure="years")
     kind = replace(LOSSES[loss], low=-2.0)
     found = vfl.train(job(kind, partition=partition, bounds=limits), table | {"years": years}, at="inprocess")
     X = np.column_stack([table[f"x{j}"] for j in range(3)])

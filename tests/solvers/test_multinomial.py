@@ -366,7 +366,9 @@ def test_sparse_columns_give_the_same_model() -> None:
     bounds = dict.fromkeys(NAMES, (0.0, 10.0))
     parts = {"bank": zeros[:, :2], "telco": np.column_stack([zeros[:, 2:], SPECIES])}
     table = pd.DataFrame(zeros, columns=NAMES).assign(species=SPECIES)
-    job = job_of(bounds=bounds, sparse=["bank", "telco"], classes=(0, 1, 2), penalty=vfl.L2(0.05))
+    job = job_of(
+        bounds=bounds, partition=PARTITION.changed(sparse=["bank", "telco"]), classes=(0, 1, 2), penalty=vfl.L2(0.05)
+    )
     dense = fitted(job, table)
     given = {party: sparse.csr_array(part) for party, part in parts.items()}
     np.testing.assert_allclose(vfl.train(job, given, at="inprocess").w, dense.w, atol=1e-7)
@@ -549,7 +551,10 @@ def test_estimators_fit_more_than_two_classes() -> None:
             {"evaluation": vfl.Evaluation(fairness=vfl.Fairness(group="sepal_width"), holdout=0.3)},
             "fairness compares predictions of two classes",
         ),
-        ({"privacy": vfl.Privacy(epsilon=1.0, class_balance=0.1)}, "class_balance counts the labels of two classes"),
+        (
+            {"privacy": vfl.Privacy(epsilon=1.0), "evaluation": vfl.Evaluation(class_balance=0.1)},
+            "class_balance counts the labels of two classes",
+        ),
     ],
 )
 def test_a_job_refuses_what_does_not_fit(changes: dict[str, Any], said: str) -> None:

@@ -101,7 +101,7 @@ def job(
     loss: str = "squared", *, penalty: object = None, blocks: object = None, privacy: object = None, **options: object
 ) -> vfl.Job:
     options.setdefault("clip", None if privacy is None else "coordinate")
-    kept = {k: options.pop(k) for k in ("storage", "intercept") if k in options}
+    kept = {k: options.pop(k) for k in ("precision", "intercept") if k in options}
     return vfl.Job(
         partition=vfl.FeaturePartition(PARTIES, label=("telco", "y"), blocks=blocks),
         loss=loss,
@@ -164,7 +164,7 @@ def test_block_sizes_under_every_draw(block_size: int, draw: dict) -> None:
 
 @pytest.mark.parametrize("iterate", ["last", "average", "tail"])
 def test_float32_columns_lead_to_the_same_optimum_up_to_their_precision(iterate: str) -> None:
-    near = fit(job(storage="float32", iterate=iterate, passes=100, block_size=1)).w
+    near = fit(job(precision="float32", iterate=iterate, passes=100, block_size=1)).w
     assert 0 < abs(near - optimum("squared")).max() < 1e-5
 
 

@@ -307,12 +307,13 @@ def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]
             added[column] = own, Binned(edges, of=source, missing="indicator")
             bins[column] = list(added[column][1].features(own))
     plain = whole.partition.to_dict()
-    plain.pop("weight", None)
+    for key in ("weight", "sparse"):
+        plain.pop(key, None)
     more = {party: [added[c][0] for c in whole.partition.columns(party) if c in added] for party in plain["parties"]}
     parties = {party: [*own, *more[party]] for party, own in plain["parties"].items()}
     partition = FeaturePartition.from_dict(plain | {"parties": parties})
     columns = {**whole.columns, **dict(added.values())}
-    draft = replace(whole, name=f"{job.name}-monitor", partition=partition, columns=columns, sparse=(), start=None)
+    draft = replace(whole, name=f"{job.name}-monitor", partition=partition, columns=columns, start=None)
     unwatched = tuple(column for column in whole.partition.features if column not in bins)
     return draft, bins, unwatched
 

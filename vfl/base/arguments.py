@@ -28,6 +28,9 @@ MOVED = {
     "inference": "intervals of the job, above the tables of a job file",
     "secure": "trust (vfl.federation.Secure, [trust] of a job file)",
     "id_kind": 'id = vfl.columns.Id("COLUMN", kind="integer"), { column = "COLUMN", kind = "integer" } in a job file',
+    "class_balance": "class_balance of vfl.Evaluation ([evaluation] of a job file)",
+    "sparse": "sparse of vfl.FeaturePartition ([partition] of a job file)",
+    **dict.fromkeys(("storage", "margins"), 'precision of the job, "float32"'),
 }
 """Former options, for errors."""
 _TAKERS: dict[str, tuple[str, ...]] = {}

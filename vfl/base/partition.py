@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vfl.base import markup
+from vfl.base.arguments import explained
 from vfl.errors import PartitionError, nearest
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _SHOWN_PARTIES = 12
 _SHOWN_WIDTH = 88
 
 
+@explained
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class FeaturePartition:
     """Assignment of columns to parties, and the party that holds the label. Public; compared and hashed by content and order.
@@ -41,6 +43,8 @@ class FeaturePartition:
     exposure : column of the label's owner with the exposure of each record, such as years insured; not a feature. None means an
         exposure of 1 for every record.
     weight : column of the label's owner with the weight of each record; not a feature. None means equal weights.
+    sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
+        zeros. Name every party that gives a sparse matrix. A named party may also give a dense table, which stays dense.
 
     Several parties may hold columns of the same name. Each of these columns is then called 'PARTY.COLUMN' everywhere else: in
     bounds, results, reports and errors. A column name that only one party uses is kept as it is.
@@ -58,6 +62,7 @@ class FeaturePartition:
     _groups: Blocks
     exposure: str | None
     weight: str | None
+    sparse: tuple[str, ...]
     _held: Mapping[str, tuple[str, str]] = field(compare=False)
     label_column: str = field(compare=False)
 
@@ -69,6 +74,7 @@ class FeaturePartition:
         groups: Mapping[str, Sequence[str]] | None = None,
         exposure: str | None = None,
         weight: str | None = None,
+        sparse: Sequence[str] | None = None,
     ) -> None:
         pairs = list(parties.items() if isinstance(parties, Mapping) else parties)
         _check_parties([name for name, _ in pairs])
@@ -85,6 +91,7 @@ class FeaturePartition:
         object.__setattr__(self, "_held", {name: pair for pair, name in named.items()})
         object.__setattr__(self, "_owned", tuple((q, tuple(named[q, c] for c in own)) for q, own in owned))
         object.__setattr__(self, "_groups", tuple((q, tuple(named[q, c] for c in own)) for q, own in grouped))
+        object.__setattr__(self, "sparse", _sparse(sparse, self.parties))
         cuts = None if blocks is None else {q: _plain_lists(cut, q, named) for q, cut in blocks.items()}
         object.__setattr__(self, "blocks", None if cuts is None else _explicit_blocks(cuts, self._owned))
 
@@ -224,6 +231,7 @@ class FeaturePartition:
             "blocks": None if self.blocks is None else cut,
             "groups": {party: own(columns) for party, columns in self._groups} or None,
             **{role: None if column is None else self.local(column) for role, column in factors.items()},
+            "sparse": list(self.sparse) or None,
         }
 
     def without_groups(self) -> FeaturePartition:
@@ -232,11 +240,13 @@ class FeaturePartition:
             return self
         local = self._local()
         kept = {party: own for party, own in local["parties"].items() if own or party == self.label_party}
-        return FeaturePartition(**local | {"parties": kept, "groups": None})
+        return FeaturePartition(
+            **local | {"parties": kept, "groups": None, "sparse": [q for q in self.sparse if q in kept]}
+        )
 
-    def with_factors(self, **columns: str | None) -> FeaturePartition:
-        """Return the partition with the given exposure or weight column, by keyword; None removes it."""
-        return FeaturePartition(**self._local() | columns)
+    def changed(self, **options: Any) -> FeaturePartition:
+        """Return the partition with another exposure or weight, or other sparse parties, by keyword; None removes them."""
+        return FeaturePartition(**self._local() | options)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain tables and lists, for TOML."""
@@ -246,7 +256,7 @@ class FeaturePartition:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> FeaturePartition:
         """Return the partition that `to_dict` wrote. Raises PartitionError for an unknown or missing key."""
-        known = ("label", "parties", "blocks", "groups", *FACTORS)
+        known = ("label", "parties", "blocks", "groups", *FACTORS, "sparse")
         for key in plain:
             if key not in known:
                 raise PartitionError(
@@ -258,10 +268,7 @@ class FeaturePartition:
         for key in ("parties", "blocks", "groups"):
             if not isinstance(plain.get(key, {}), Mapping):
                 raise PartitionError(f"partition: {key!r} must be a table from party to columns")
-        factors = {key: plain.get(key) for key in FACTORS}
-        return cls(
-            plain["parties"], label=plain["label"], blocks=plain.get("blocks"), groups=plain.get("groups"), **factors
-        )
+        return cls(**plain)
 
     @classmethod
     def from_sizes(
@@ -377,6 +384,16 @@ class FeaturePartition:
             + "".join(f", {role} {column!r}" for role in FACTORS if (column := getattr(self, role)) is not None)
             + "".join(f", group {column!r} at {party}" for party, columns in self._groups for column in columns)
         )
+
+
+def _sparse(given: Sequence[str] | None, parties: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the sparse parties in the partition's order."""
+    if isinstance(given, str) or not isinstance(given or (), list | tuple):
+        raise PartitionError(f"sparse is a list of parties, not {given!r}")
+    for party in given or ():
+        if party not in parties:
+            raise PartitionError(f"sparse names {party!r}, which is not a party{nearest(str(party), parties)}")
+    return tuple(party for party in parties if party in (given or ()))
 
 
 def _counted(count: int, one: str, many: str) -> str:

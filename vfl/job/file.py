@@ -14,6 +14,7 @@ sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [loss]                 kind = "huber", width = 2.0 (instead of loss = NAME, for a loss with options)
 [columns.city]         kind = "categorical", categories = ["Bern", "Basel"], missing = "indicator" (or: kind = "dropped")
 [penalty]              kind = "l2", strength = 1e-4
+precision = "float32"  (columns in half the memory)
 intervals = true       (standard errors of the coefficients)
 [privacy]              epsilon = 1.0               (privacy = "none" trains without privacy)
 [evaluation]           holdout = 0.2               (fraction of the records that are kept out of training)

@@ -30,9 +30,9 @@ def flags_of(job: Job) -> tuple[str, ...]:
         )
     if job.uncharged:
         flags.append(f"{NOT_PRIVATE} as a whole: {job.uncharged}")
-    if job.read_from_data:
+    if privacy.read_from_data:
         flags.append(
-            f"{NOT_PRIVATE} as a whole: the job rests on {job.read_from_data}, read from the records and not charged: one "
+            f"{NOT_PRIVATE} as a whole: the job rests on {privacy.read_from_data}, read from the records and not charged: one "
             "record can change them, and with them what every other record contributes"
         )
     if job.start is not None and job.start.informed:

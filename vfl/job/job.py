@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 MOST_GROUPS = 16
 """Largest number of groups between which fairness is checked, per column."""
 TRUSTS = ("trusted", "secure")
-STORAGES = ("float64", "float32")
+PRECISIONS = ("float64", "float32")
 INTERVALS_SHARE = 0.1
 """Default fraction of μ² for intervals. The coverage of intervals hardly depends on it. With few records, their widths do."""
 SUBSAMPLES = "subsamples"
 """Value of `intervals` for standard errors from the spread of fits on disjoint subsamples."""
-APART = ("name", "storage", "margins")
+APART = ("name", "precision")
 """Options that change neither the guarantee nor what others see of the data, and so are no part of the digest."""
 ALL = "*"
 OF_PARTY = ".*"
@@ -82,12 +82,10 @@ class Job:
     classes : (negative, positive) if the label is not 0/1 or boolean. For one class against the rest, the negative class
         may be several labels, (("a", "b"), "c"). With multinomial loss, all labels that may occur, ("a", "b", "c").
     scaling : 'bounds' maps declared bounds to [−1, 1], or without an intercept only divides by a factor. 'none' does not scale.
-    sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
-        zeros. Name every party that gives a sparse matrix. A named party may also give a dense table, which stays dense.
-    storage : 'float64', or 'float32' for half the memory. Products and sums are float64 in both cases.
-    margins : 'float64', or 'float32' for half the bytes per visit to a party. Under 'float32', SkGD and CD round the margins
-        that they send to a party, and the party's changes of the margins; the sum of the changes stays float64. The guarantee
-        is unchanged, because clips and caps hold for any margins.
+    precision : 'float64', or 'float32' for columns in half the memory. Products and sums are float64 in both cases. Where a
+        party takes several steps per message (SkGD and CD, not under trust='secure'), 'float32' also rounds the linear
+        predictors that a party receives, and the changes that it returns; the sum of the changes stays float64. The guarantee
+        is unchanged, because clips and caps hold for any linear predictors.
     trust : 'trusted', with a central coordinator as in the papers; or 'secure', which trains on shares, so that nobody sees a
         margin, a residual or another party's column (docs/secure.md). Secure(...) also names the dealer and the number of
         parties that may collude. The certificate states who sees what.
@@ -103,9 +101,6 @@ class Job:
         no effect: `Result.infer` computes errors from the records.
     evaluation : Evaluation(holdout=...), the records that are kept out of training and the measures on them, which spend the
         full ε. They add no cost, since no record is both trained on and held out. None trains on all records.
-    read_from_data : names, in words, of declarations that were read from the records, such as 'the names of the classes'.
-        Reading these was not charged, so the certificate says NOT PRIVATE. None means that all declarations are public
-        knowledge.
     start : Start(...), a released model of the same columns from which training starts. `vfl.train(job, warm_start=RUN)` reads
         such a model from a run. None starts from the constant model.
 
@@ -123,15 +118,12 @@ class Job:
     classes: tuple[Category | tuple[Category, ...], ...] | None = None
     intercept: bool = True
     scaling: str = "bounds"
-    sparse: Sequence[str] = ()
-    storage: str = "float64"
-    margins: str = "float64"
+    precision: str = "float64"
     trust: str | Secure = "trusted"
     dataset: str | None = None
     id: str | Mapping[str, str] | Id | None = None
     intervals: bool | float | str | None = None
     evaluation: Evaluation | None = None
-    read_from_data: str | None = None
     start: Start | None = None
     name: str = "job"
     schema: Schema = field(init=False, repr=False)
@@ -155,7 +147,7 @@ class Job:
             object.__setattr__(self, "loss", loss.name)
         object.__setattr__(self, "schema", self._declared())
         self._check_sparse()
-        for option, known in (("trust", TRUSTS), ("storage", STORAGES), ("margins", STORAGES)):
+        for option, known in (("trust", TRUSTS), ("precision", PRECISIONS)):
             if getattr(self, option) not in known and not isinstance(getattr(self, option), Secure):
                 raise SpecificationError(f"unknown {option} {getattr(self, option)!r}; give one of: {', '.join(known)}")
         self._check_ids()
@@ -219,7 +211,7 @@ class Job:
                 "fairness compares predictions of two classes, and multinomial loss has more: leave fairness out, or train "
                 "one class against the rest"
             )
-        if self.privacy is not None and self.privacy.class_balance is not None:
+        if self.class_balance is not None:
             raise SpecificationError(
                 "class_balance counts the labels of two classes: leave class_balance out with multinomial loss"
             )
@@ -272,12 +264,6 @@ class Job:
         if self.trust == Secure():
             object.__setattr__(self, "trust", "secure")
         _require_offered(self)
-        if self.margins != STORAGES[0] and (self.secure is not None or not self.solver.sweeps):
-            why = "trust='secure'" if self.secure is not None else f"{self.solver.name} with these options"
-            raise SpecificationError(
-                f"margins={self.margins!r} rounds margins for parties that take several steps per message, but {why} sends no "
-                "margins: leave margins out"
-            )
 
     def _check_types(self) -> None:
         """Refuse options of a wrong type; the error names the right type."""
@@ -299,8 +285,6 @@ class Job:
         for option in ("bounds", "fill", "columns"):
             value = getattr(self, option)
             require(option, value, f"a mapping, {{column: {SPELT[option]}}}", fits=isinstance(value, MappingABC))
-        read = self.read_from_data
-        require("read_from_data", read, "text, or None", fits=read is None or (isinstance(read, str) and bool(read)))
 
     def _check_intervals(self) -> None:
         """Refuse a fraction out of range, and give equal jobs one form."""
@@ -361,7 +345,11 @@ class Job:
                 raise SpecificationError(
                     "evaluation: a score takes the whole budget: leave score out, or leave fairness out"
                 )
-        if privacy is not None and privacy.class_balance is not None and not loss.classification:
+        if self.class_balance is not None and privacy is None:
+            raise PrivacyError(
+                "class_balance is a share of the budget, and without privacy there is none: leave it out"
+            )
+        if self.class_balance is not None and not loss.classification:
             raise SpecificationError(
                 "class_balance counts labels of classes, and a regression has none: leave class_balance out"
             )
@@ -472,12 +460,7 @@ class Job:
 
     def _check_sparse(self) -> None:
         """Refuse declarations that would turn a cell that a sparse matrix does not store into a value different from 0."""
-        if isinstance(self.sparse, str) or not isinstance(self.sparse, Sequence):
-            raise SpecificationError(f"sparse is a list of parties, not {self.sparse!r}")
-        parties = self.partition.parties
-        for party in self.sparse:
-            if party not in parties:
-                raise SpecificationError(f"sparse names {party!r}, which is not a party{nearest(str(party), parties)}")
+        for party in self.partition.sparse:
             for column in self.partition.columns(party):
                 if curves_in(self.schema[column]):
                     raise SpecificationError(
@@ -490,7 +473,6 @@ class Job:
                         f"column {column!r} of sparse party {party!r} has bounds [{low:g}, {high:g}], which exclude 0. "
                         "Cells that are not stored are 0 and would be clamped: widen the bounds"
                     )
-        object.__setattr__(self, "sparse", tuple(party for party in parties if party in self.sparse))
 
     def _check_declarations(self, privacy: Privacy) -> None:
         """Refuse a private job whose sensitivities or steps would depend on the data."""
@@ -614,8 +596,9 @@ class Job:
     @property
     def targets(self) -> Targets:
         """Per-record vectors that the job has besides the labels (offsets, weights), and the form of its margins."""
-        own = self.partition
-        return Targets(own.exposure is not None, own.weight is not None, self.n_outputs, self.margins)
+        own, exact = self.partition, self.secure is not None or not self.solver.sweeps
+        kind = PRECISIONS[0] if exact else self.precision
+        return Targets(own.exposure is not None, own.weight is not None, self.n_outputs, kind)
 
     @property
     def n_outputs(self) -> int:
@@ -667,6 +650,11 @@ class Job:
         return None if self.evaluation is None else self.evaluation.fairness
 
     @property
+    def class_balance(self) -> float | None:
+        """Share of the budget for a noisy count of the positive labels; None without one."""
+        return None if self.evaluation is None else self.evaluation.class_balance
+
+    @property
     def diagnostics(self) -> bool:
         """True if the job releases the objective at the end, without noise."""
         return self.evaluation is not None and self.evaluation.diagnostics
@@ -700,14 +688,16 @@ class Job:
         return "; ".join(said)
 
     def on_all_records(self) -> Job:
-        """Return the job without the hold-out, and without the measures and groups that need a hold-out."""
+        """Return the job without the hold-out, the measures and groups that need a hold-out, and the exact objective."""
         partition = self.partition.without_groups()
         ids: Any = {party: self.ids[party] for party in partition.parties} if self.ids else None
         ids = ids if self.id_kind is None else Id(ids, kind=self.id_kind)
         groups = self.partition.group_columns
         columns = {column: declared for column, declared in self.columns.items() if column not in groups}
         fill = {column: value for column, value in self.fill.items() if column not in groups}
-        return replace(self, evaluation=None, partition=partition, id=ids, columns=columns, fill=fill)
+        balance = self.class_balance
+        counted = None if balance is None else Evaluation(holdout=None, class_balance=balance)
+        return replace(self, evaluation=counted, partition=partition, id=ids, columns=columns, fill=fill)
 
     def noise_source(self) -> NoiseSource:
         """Return the noise source: the operating system, unless the job names seeded noise."""
@@ -715,7 +705,7 @@ class Job:
 
     def scaling_of(self, columns: Sequence[str]) -> Scaling:
         """Return the public scaling of some columns, in order."""
-        unshifted = {column for party in self.sparse for column in self.partition.columns(party)}
+        unshifted = {column for party in self.partition.sparse for column in self.partition.columns(party)}
         return Scaling.of(self.schema, columns, scaling=self.scaling, intercept=self.intercept, unshifted=unshifted)
 
     def to_dict(self) -> dict[str, Any]:
@@ -845,8 +835,8 @@ class PartyTask:
             canonical=canonical,
             schema=job.schema,
             scaling=job.scaling_of(canonical),
-            sparse=party in job.sparse,
-            storage=job.storage,
+            sparse=party in partition.sparse,
+            storage=job.precision,
             label=label,
             intercept=job.intercept and label is not None,
             id=job.ids.get(party),
@@ -941,7 +931,7 @@ def _require_offered(job: Job) -> None:
         (privacy.smoothness == "data", "releases exact moments", "use smoothness='private'"),
         (job.start is not None, "starts from a released model", "leave start out, so that training starts at 0"),
         (partition.weight is not None, "weights its records", "leave weight out"),
-        (bool(job.sparse), "keeps columns sparse, and masked columns are dense", "leave sparse out"),
+        (bool(partition.sparse), "keeps columns sparse, and masked columns are dense", "leave sparse out"),
     ):
         if asked:
             raise SpecificationError(f"under trust='secure' nobody sees margins, and this job {words}: {remedy}")

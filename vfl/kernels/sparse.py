@@ -224,4 +224,4 @@ def _checked(
 
 def _require_uncentred(centre: Vector) -> None:
     if centre.any():
-        raise SpecificationError("sparse columns cannot be centred: name their party in the job's sparse=[...]")
+        raise SpecificationError("sparse columns cannot be centred: name their party in the partition's sparse=[...]")

@@ -152,6 +152,8 @@ class Evaluation:
         threshold hold for all candidate thresholds at once, and so in spite of the choice.
     public : True declares the held-out records public. Measures are then released without noise or charge, these records have
         no protection, and the certificate says NOT PRIVATE.
+    class_balance : share of the training's μ² that pays for a noisy count of the positive labels among the training records.
+        Class weights of a later job can be declared from this count. None releases no count.
     """
 
     holdout: float | None = option(_HOLDOUT, 0.2)
@@ -165,6 +167,7 @@ class Evaluation:
     score: str | None = None
     thresholds: Sequence[float] | None = None
     cost: Mapping[str, float] | None = None
+    class_balance: float | None = option(_SHARE, None)
 
     def __post_init__(self) -> None:
         check_options(self, "evaluation: ")
@@ -179,7 +182,7 @@ class Evaluation:
             )
         if self.public and self.epsilon is not None:
             raise PrivacyError("evaluation: records that are declared public need no epsilon: leave one of the two out")
-        plain = ("holdout", "diagnostics")
+        plain = ("holdout", "diagnostics", "class_balance")
         if self.holdout is None and any(
             getattr(self, f.name) != f.default for f in fields(self) if f.name not in plain
         ):

@@ -206,7 +206,7 @@ def cost_of(
         warmup    processes · MESSAGE_WARMUP · warmup_seconds, once; in one process warmup_seconds
         first     FIRST_READING · columns · n/S · update_seconds / threads: norms and bounds, once
         kernels   updates · n/S · update_seconds / threads
-        vectors   visits · 16 n/S bytes (8 with margins = "float32"): margins to the party, X_S Δ back
+        vectors   visits · 16 n/S bytes (8 with precision = "float32"): margins to the party, X_S Δ back
         margins   visits · 24 n/S bytes of memory traffic to add X_S Δ
         messages  messages · trip_seconds
         calls     (releases + VISIT_CALLS · messages) · S · call_seconds, or · trip_seconds between machines, with shards
@@ -289,7 +289,7 @@ def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
         )
         return said, remedy
     if sizes.itemsize > 4 and (halved := cost_of(replace(sizes, itemsize=4), machine, CLUSTER).memory) <= room:
-        return said, f"""with storage = "float32" and a machine per party the largest needs {size(halved)}"""
+        return said, f"""with precision = "float32" and a machine per party the largest needs {size(halved)}"""
     shards = math.ceil((largest - machine.worker_bytes) / max(room - machine.worker_bytes, 1.0))
     remedy = (
         f"the largest party alone needs {size(largest)}: give it a machine with that memory, or spread the rows of every "

@@ -97,7 +97,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         smoothness=smoothness,
         smoothness_share=0.0 if privacy is None else privacy.smoothness_share,
         one_sided=bool(2 * np.count_nonzero(np.sign(scaling.lo) * np.sign(scaling.hi) >= 0) > scaling.lo.size),
-        sparse=frozenset(job.sparse),
+        sparse=frozenset(job.partition.sparse),
         penalise_intercept=job.solver.penalises_intercept,
         start=_start(job, layout),
         exposure=None if job.partition.exposure is None else job.schema[job.partition.exposure].limits,
@@ -116,7 +116,6 @@ def problem_of(job: Job, n_records: int) -> Problem:
 
 def _require_subsampled(job: Job) -> None:
     """Raise SpecificationError if a job on subsamples also asks for releases on all records."""
-    privacy = job.privacy
     curved = any(isinstance(own, Curve) and own.knots is None for own in job.columns.values())
     for asked, what, remedy in (
         (
@@ -125,7 +124,7 @@ def _require_subsampled(job: Job) -> None:
             "leave holdout out, and measure on other records (vfl evaluate)",
         ),
         (
-            privacy is not None and privacy.class_balance is not None,
+            job.class_balance is not None,
             "releases no joint count",
             "leave class_balance out",
         ),
@@ -202,14 +201,14 @@ def budgets_of(job: Job, problem: Problem) -> Budgets:
     left, knots, balance, distance = mu_of(privacy.epsilon, problem.delta), None, None, None
     if (found := _knots(job, problem)) is not None and found.bent:
         knots, left = split_mu(left, SHARE)
-    share = privacy.class_balance
+    share = job.class_balance
     if share is not None:
         balance, left = split_mu(left, share)
     if job.fairness is not None and bounds_fairness(job, problem) and not hasattr(job.solver, "radius"):
         of_distance = job.fairness.distance_share
         if of_distance + (share or 0.0) >= 1.0:
             raise PrivacyError(
-                "fairness.distance_share and privacy.class_balance leave no budget for training: lower one of them"
+                "fairness.distance_share and class_balance leave no budget for training: lower one of them"
             )
         distance, left = split_mu(left, of_distance / (1.0 - (share or 0.0)))
     return Budgets(left, knots, balance, distance)

@@ -208,7 +208,7 @@ def evaluations_of(
             compared, mu = (None, None) if mu is None else split_mu(mu, job.fairness.share)
             asked.append(HeldOut(problem, job.evaluation, measured, mu))
             asked += _comparisons(job, problem, solver, measured, compared)
-    if privacy is not None and delta is not None and privacy.class_balance is not None:
+    if delta is not None and job.class_balance is not None:
         asked.append(ClassBalance(problem.n_records, budgets_of(job, problem).class_balance))
     if job.diagnostics:
         asked.append(Diagnosis(problem))
@@ -398,7 +398,7 @@ class Plan:
             return self.sharing.n_bytes - self.sharing.n_bytes // 2, self.sharing.n_bytes // 2
         n, moved = self.problem.n_records * self.n_fits, self.vectors
         held_out = sum(own.side is Side.HELD_OUT for own in self.evaluations) * len(self.problem.layout.whole())
-        saved = n * moved.swept * (8 - np.dtype(self.job.margins).itemsize) * self.job.n_outputs
+        saved = n * moved.swept * (8 - np.dtype(self.job.targets.kind).itemsize) * self.job.n_outputs
         received = self.job.n_outputs * moved.out + moved.limits + moved.labels * (1 + self.job.targets.weights)
         margins = n * moved.back + (self.n_records - n) * held_out
         return 8 * n * received - saved, 8 * (self.job.n_outputs * margins + n * moved.norms) - saved
@@ -527,7 +527,7 @@ def sizes_of(plan: Plan) -> Sizes:
     else:
         passes = solver.last_pass(problem) or getattr(solver, "passes", None) or 1
         updates = passes * layout.n_coordinates
-    itemsize = int(np.dtype(plan.job.storage).itemsize)
+    itemsize = int(np.dtype(plan.job.precision).itemsize)
     # A pass charged as one release still draws noise for each of its blocks.
     releases = max(sum(count for _, count in counted), updates if problem.private else 0)
     received, sent = plan.traffic
@@ -539,7 +539,7 @@ def sizes_of(plan: Plan) -> Sizes:
         releases=int(releases),
         visits=pairs if plan.sharing is None else plan.round_trips,
         itemsize=itemsize,
-        entry=int(np.dtype(plan.job.margins).itemsize),
+        entry=int(np.dtype(plan.job.targets.kind).itemsize),
         messages=plan.round_trips,
         received=received,
         sent=sent,
@@ -735,9 +735,9 @@ def _asks(plan: Plan) -> Lines:
 
 
 def _sparse(plan: Plan) -> Lines:
-    if not plan.job.sparse:
+    if not plan.job.partition.sparse:
         return ()
-    named = ", ".join(plan.job.sparse)
+    named = ", ".join(plan.job.partition.sparse)
     return (("sparse", f"columns of {named}: scaled by a factor, neither shifted nor centred, so 0 stays 0"),)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfl.base.arguments import check_options, explained, option, require, require_fraction, require_positive
+from vfl.base.arguments import check_options, explained, option, require, require_fraction, require_positive, that
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ SMOOTHNESS = ("private", "bounds", "data")
 _EPSILON = partial(require_positive, error=PrivacyError, remedy=f"; or {WITHOUT_PRIVACY}")
 _DELTA = partial(require_fraction, error=PrivacyError, remedy="; leave it out for 1/n²")
 _SHARE = partial(require_fraction, error=PrivacyError)
+_NAMED = that(lambda text: isinstance(text, str) and bool(text), "must be text, or left out")
 
 
 @explained
@@ -31,8 +32,9 @@ class Privacy:
         together with the means that centre the columns. 'bounds' uses L·B_j², from the bounds B_j and the loss's curvature L. A
         mapping {column: M_j} declares the constants. 'data' computes them exactly from the data, uncharged, which the
         certificate flags.
-    class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of a
-        later job can be declared from this count. None releases no count.
+    read_from_data : names, in words, of declarations of the job that were read from the records, such as 'the names of the
+        classes'. Reading these was not charged, so the certificate says NOT PRIVATE. None means that all declarations are
+        public knowledge.
     """
 
     epsilon: float = option(_EPSILON)
@@ -40,7 +42,7 @@ class Privacy:
     noise: SeededNoise | None = None
     smoothness: str | Mapping[str, float] = "private"
     smoothness_share: float = option(_SHARE, 0.1)
-    class_balance: float | None = option(_SHARE, None)
+    read_from_data: str | None = option(_NAMED, None)
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -201,7 +201,7 @@ class Need(enum.Enum):
 class Records:
     """Per-record vectors that a query uses, (n,) each. The vectors are data: never logged, and never kept by a party.
 
-    The vectors are float64, except that margins are float32 if the job has margins='float32'.
+    The vectors are float64, except that margins are float32 if the job has precision='float32'.
 
     weights : r, if the party may see only residuals.
     margins, labels : Xw and y, if the party may see both. If records have weights s, labels are (2n,): y, then s.

@@ -259,7 +259,7 @@ def draft(
         {named[owner, c]: found[owner][c] for c in beside},
         ask,
     )
-    lines[lines.index(NAME) + 1 : lines.index(NAME) + 1] = _read_lines(decided, ask)
+    read = _read_lines(decided, ask)
     if curves:
         lines += [
             "",
@@ -274,6 +274,7 @@ def draft(
         "",
         "[privacy]",
         f"epsilon = {ask(Question('epsilon', 'epsilon', '1.0')) or '1.0'}",
+        *read,
         "",
         *([] if ledger is None else ["[ledger]", f"path = {_text(_relative(ledger, folder))}", ""]),
         "[data]  # each path is opened by that party's own actor",

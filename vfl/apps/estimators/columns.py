@@ -75,7 +75,7 @@ def with_factor(partition: FeaturePartition, names: Sequence[str], role: str) ->
     if getattr(partition, role) is not None:
         return partition
     taken = (*names, partition.label_column, *partition.factor_columns)
-    return partition.with_factors(**{role: _free(role, taken)})
+    return partition.changed(**{role: _free(role, taken)})
 
 
 def _label(names: Sequence[str]) -> str:

@@ -200,10 +200,12 @@ class VerticalModel(BaseEstimator, ABC):  # type: ignore[misc]
         plain = self.epsilon is None and self.bounds is None  # no clamping was requested
         if self.curves and (plain or is_sparse(X)):
             raise SpecificationError("curves need a dense X and bounds=(lo, hi): give both, or leave curves out")
+        if is_sparse(X):
+            partition = partition.changed(sparse=[q for q in partition.parties if partition.columns(q)])
         job = Job(
             name=type(self).__name__,
             partition=partition,
-            privacy=self._privacy(),
+            privacy=self._privacy(read_from_data),
             loss=loss,
             penalty=penalty if self.penalty is None else self.penalty,
             solver=self._chosen_solver(),
@@ -214,8 +216,6 @@ class VerticalModel(BaseEstimator, ABC):  # type: ignore[misc]
             intercept=bool(self.fit_intercept),
             dataset=self.dataset,
             intervals=self.intervals,
-            read_from_data=read_from_data,
-            sparse=tuple(q for q in partition.parties if partition.columns(q)) if is_sparse(X) else (),
         )
         sources = columns.sources_of(partition, names, X, y, {role: given.values for role, given in factors.items()})
         return PreparedFit(job, sources, names)
@@ -243,7 +243,7 @@ class VerticalModel(BaseEstimator, ABC):  # type: ignore[misc]
             self.coef_ = self.coef_[..., [position[name] for name in names]]
         return self
 
-    def _privacy(self) -> Privacy | None:
+    def _privacy(self, read_from_data: str | None) -> Privacy | None:
         if self.epsilon is None:
             if self.ledger is not None:
                 raise PrivacyError("epsilon=None trains without privacy, which no ledger can count: leave ledger out")
@@ -258,7 +258,7 @@ class VerticalModel(BaseEstimator, ABC):  # type: ignore[misc]
                 f"noise must be None, or vfl.SeededNoise(seed) for a fit that is NOT PRIVATE, not {self.noise!r}; to order the "
                 "blocks, give random_state"
             )
-        return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise)
+        return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise, read_from_data=read_from_data)
 
     def _chosen_solver(self) -> Solver:
         """Return the solver with the estimator's `max_iter` and `tol`, and with blocks seeded by `random_state`."""
@@ -319,7 +319,7 @@ class VerticalModel(BaseEstimator, ABC):  # type: ignore[misc]
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, accept_sparse=SPARSE, reset=False)
         job = self.result_.job
-        if is_sparse(X) and not job.sparse:  # its columns were shifted in training
+        if is_sparse(X) and not job.partition.sparse:  # its columns were shifted in training
             X = X.toarray()
         names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         return self.result_.decision_function(columns.sources_of(job.partition, names, X))

@@ -53,9 +53,10 @@ def paid_release(
     Raises the errors of `train`.
     """
     names = [name for own in layout_of(draft).columns.values() for name in own if name != INTERCEPT]
+    read = None if draft.privacy is None else draft.privacy.read_from_data
     spec = replace(
         draft,
-        privacy=replace(privacy, smoothness=dict.fromkeys(names, 1.0)),
+        privacy=replace(privacy, smoothness=dict.fromkeys(names, 1.0), read_from_data=read),
         solver=solver,
         loss=loss_of(draft.loss),
         penalty=NoPenalty(),

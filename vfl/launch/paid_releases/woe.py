@@ -79,13 +79,12 @@ def woe(
     draft = replace(
         whole,
         name=f"{job.name}-woe",
-        partition=whole.partition if weight is None else whole.partition.with_factors(weight=None),
+        partition=whole.partition.changed(weight=None, sparse=None),
         columns={**{c: d for c, d in whole.columns.items() if c not in unread}, **others},
         bounds={c: b for c, b in whole.bounds.items() if c in asked or c == whole.partition.label_column},
         fill={c: f for c, f in whole.fill.items() if c not in unread},
         loss="logistic",
         intercept=False,
-        sparse=(),
     )
     squares: dict[str, int] = {}
     for column in asked:

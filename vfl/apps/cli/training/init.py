@@ -148,9 +148,9 @@ def _said(text: str) -> list[str]:
     said.append(f'loss = "{plain["loss"]}": check that it fits the label')
     said += [line.replace("  #", ":", 1) for line in text.splitlines() if line.startswith("id = ")]
     said += [line.replace("  #", ":", 1) for line in text.splitlines() if line.startswith("[data.") and "  #" in line]
-    if "read_from_data" in plain:
+    if read := plain["privacy"].get("read_from_data"):
         said.append(
-            f"the records decided {plain['read_from_data']}: certificates say NOT PRIVATE until you have checked these "
+            f"the records decided {read}: certificates say NOT PRIVATE until you have checked these "
             "against public knowledge and deleted read_from_data"
         )
     return said
