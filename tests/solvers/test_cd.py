@@ -111,7 +111,7 @@ def test_it_has_no_options_of_blocks() -> None:
     for option, value in (("tau", 2), ("parallel", 2), ("noise_geometry", "isotropic")):
         with pytest.raises(SpecificationError, match=f"leave {option} out of details"):
             vfl.solvers.CD().changed(**{option: value})
-    with pytest.raises(TypeError, match="block_size"):
+    with pytest.raises(SpecificationError, match="CD has no option"):
         vfl.solvers.CD(block_size=4)
     assert (replace(vfl.solvers.CD(), passes=3).block_size, vfl.solvers.CD().parallel) == (1, 1)
 
