@@ -26,7 +26,7 @@ EVERY_SECONDS = 1.0
 COUNTERS = {
     "vfl_rounds": "queries answered",
     "vfl_bytes": "bytes of per-record vectors between coordinator and parties",
-    "vfl_visit_seconds": "seconds from the charge of a query to its last reply, summed",
+    "vfl_message_seconds": "seconds from the charge of a query to its last reply, summed",
     "vfl_party_seconds": "seconds of these that parties spent on their answers, summed",
     "vfl_retries": "attempts at a query that were lost with a party; each stays charged",
 }
@@ -77,7 +77,7 @@ class Telemetry:
         if isinstance(event, Plan):
             self._delta = event.problem.delta
             self._accountant = choose_accountant(event.releases, committed=event.committed)
-            self._line("plan", rounds=event.round_trips, epsilon=event.problem.epsilon, delta=self._delta)
+            self._line("plan", rounds=event.messages, epsilon=event.problem.epsilon, delta=self._delta)
         elif isinstance(event, Reserved):
             self._line("reserved", records=event.n_records)
         elif isinstance(event, Round):
@@ -121,7 +121,7 @@ class Telemetry:
             ("vfl_rounds", self._rounds),
             ("vfl_bytes", n_bytes - self._before[0]),
             ("vfl_party_seconds", party_seconds - self._before[1]),
-            ("vfl_visit_seconds", self._seconds),
+            ("vfl_message_seconds", self._seconds),
         ):
             self._meters.add(name, float(amount))
         epsilon = self._accountant.epsilon(self._delta) if self._delta is not None else None

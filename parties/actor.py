@@ -231,15 +231,15 @@ class RowsActor(PipeActor, IdsActor):
         return self._sent(self._rows.vector(from_plain(query, Query), self._read(records), deltas))
 
     def enter(self, query: Plain, records: Records) -> Sums:
-        """Begin a visit (the steps of one query, one after another), and return the sum of the first step."""
+        """Begin the steps of one query, and return the sum of the first step."""
         return self._rows.enter(from_plain(query, Query), self._read(records))
 
     def step(self, number: int, delta: Vector, shift: float) -> Sums:
-        """Return the sum of the visit's next step."""
+        """Return the sum of the next step."""
         return self._rows.step(number, delta, shift)
 
     def leave(self, delta: Vector, shift: float) -> Any:
-        """Return the visit's change of the margins, or a reference to it. Only `LinearPredictors` may receive it."""
+        """Return the steps' change of the margins, or a reference to it. Only `LinearPredictors` may receive it."""
         return self._sent(self._rows.leave(delta, shift, self._room))
 
     @property
@@ -306,7 +306,7 @@ class NewRowsActor(IdsActor):
 class Constants:
     """Cache of vectors that stay the same over many queries. A vector is fetched only if it is new.
 
-    Without this cache, Ray would make a new array in each call, and each visit would compute the bounds of residuals again.
+    Without this cache, Ray would make a new array in each call, and each message would compute the bounds of residuals again.
     """
 
     def __init__(self) -> None:

@@ -220,7 +220,7 @@ class Party:
         return noisy_best(scores, sensitivity, event, self._noise, key)
 
     def enter(self, query: Query, records: Each) -> Sums:
-        """Begin a visit on all rows, and return the sum of its first step."""
+        """Begin the steps on all rows, and return the sum of its first step."""
         return _added(self._shards.ask("enter", query, records))
 
     def step(self, number: int, delta: Vector, shift: Any) -> Sums:
@@ -228,7 +228,7 @@ class Party:
         return _added(self._shards.ask("step", number, delta, shift))
 
     def leave(self, delta: Vector, shift: Any) -> Any:
-        """End the visit, and return the change of the margins. Only the coordinator's `LinearPredictors` may receive it."""
+        """End the steps, and return the change of the margins. Only the coordinator's `LinearPredictors` may receive it."""
         return self._piece(self._shards.vectors("leave", delta, shift))
 
     def _piece(self, pieces: Each) -> Any:

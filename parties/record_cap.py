@@ -113,7 +113,7 @@ class OwnBounds:
     def of(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
         """Return the bounds of residuals for vfl.kernels, (n,): the given limits, but at most C / (norm of the own columns).
 
-        The bounds are kept for the next visit of the same pass, which brings the same vectors.
+        The bounds are kept for the next message of the same pass, which brings the same vectors.
 
         given : limits from all columns of a record; None if only the own columns set the limits. loss : the kernels' code of
             the loss.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vfl.privacy.geometry import Clip
     from vfl.queries import Fold, Query, RecordCap, Records
     from vfl.queries.parts import Knots, Scaled, Sums
-    from vfl.queries.query import Visiting
+    from vfl.queries.query import StepsInProgress
 
     Signs = npt.NDArray[np.int8]
 
@@ -88,12 +88,12 @@ class Rows:
         self._first = first
         self._n_trained = columns.n_records if n_trained is None else n_trained
         self._bounds = OwnBounds(party, self._record_norms)
-        self._visit: Visiting | None = None
+        self._steps: StepsInProgress | None = None
 
     def afresh(self) -> Rows:
         """Return an object with the same rows, without the state of any run."""
         again = copy.copy(self)
-        again._bounds, again._visit = OwnBounds(self.party, again._record_norms), None
+        again._bounds, again._steps = OwnBounds(self.party, again._record_norms), None
         return again
 
     def facts(self) -> RowFacts:
@@ -123,28 +123,28 @@ class Rows:
     def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
         """Return the per-record vector that a query asks for, (n,). Only `LinearPredictors` may receive it.
 
-        deltas : Δ of each step of a visit, once its releases are known.
+        deltas : Δ of each step of a message, once its releases are known.
         """
         self.place(query.knots)
         return query.vector(self, records, deltas)
 
     @np.errstate(all="ignore")
     def enter(self, query: Query, records: Records) -> Sums:
-        """Begin a visit (steps one after another), and return the sum of the first step."""
+        """Begin the steps of a message, and return the sum of the first step."""
         self.place(query.knots)
-        self._visit = query.visit(self, records)
-        return self._visit.step(0, np.zeros(0), 0.0)
+        self._steps = query.begin(self, records)
+        return self._steps.step(0, np.zeros(0), 0.0)
 
     @np.errstate(all="ignore")
     def step(self, number: int, delta: Vector, shift: Any) -> Sums:
-        """Add the previous step's update to the margins, and return the sum of the visit's next step."""
-        return self._visiting().step(number, delta, shift)
+        """Add the previous step's update to the margins, and return the sum of the next step."""
+        return self._in_progress().step(number, delta, shift)
 
     @np.errstate(all="ignore")
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
-        """End the visit, and return the change of the margins, (n,), for `LinearPredictors` only."""
-        visit, self._visit = self._visiting(), None
-        return visit.leave(delta, shift, room)
+        """End the steps, and return the change of the margins, (n,), for `LinearPredictors` only."""
+        steps, self._steps = self._in_progress(), None
+        return steps.leave(delta, shift, room)
 
     def place(self, knots: Knots | None, *, fixes: bool = True) -> None:
         """Compute the coordinates of curves from the released knots. Any query except a histogram fixes the knots.
@@ -162,10 +162,10 @@ class Rows:
             raise PrivacyError(f"party {self.party!r} stores its columns as a sparse matrix, which has no curves")
         return columns
 
-    def _visiting(self) -> Visiting:
-        if self._visit is None:
-            raise PrivacyError(f"party {self.party!r} was asked for a step outside of a visit")
-        return self._visit
+    def _in_progress(self) -> StepsInProgress:
+        if self._steps is None:
+            raise PrivacyError(f"party {self.party!r} was asked for a step before the first one")
+        return self._steps
 
     # Methods that queries use (vfl.queries.query.Rows).
 
@@ -282,7 +282,7 @@ class SubsampledRows:
         n_outputs: int = 1,
     ) -> None:
         self._party, self._labels, self._n_records = party, labels, columns.n_records
-        self._visited: Rows | None = None
+        self._asked: Rows | None = None
         numbers, parts = subsamples.numbers(), []
         before, own = numbers[:start], numbers[start : start + columns.n_records]
         for k in range(subsamples.count):
@@ -324,22 +324,22 @@ class SubsampledRows:
         return self._of(query).vector(query, records, deltas)
 
     def enter(self, query: Query, records: Records) -> Sums:
-        """Begin a visit (steps one after another), and return the sum of the first step."""
-        self._visited = self._of(query)
-        return self._visited.enter(query, records)
+        """Begin the steps of a message, and return the sum of the first step."""
+        self._asked = self._of(query)
+        return self._asked.enter(query, records)
 
     def step(self, number: int, delta: Vector, shift: Any) -> Sums:
-        """Take the next step of the visit, and return its sum."""
-        return self._visiting().step(number, delta, shift)
+        """Take the next step, and return its sum."""
+        return self._in_progress().step(number, delta, shift)
 
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
-        """End the visit, and return the change of the margins. Only `LinearPredictors` may receive it."""
-        return self._visiting().leave(delta, shift, room)
+        """End the steps, and return the change of the margins. Only `LinearPredictors` may receive it."""
+        return self._in_progress().leave(delta, shift, room)
 
-    def _visiting(self) -> Rows:
-        if self._visited is None:
-            raise PrivacyError(f"party {self._party!r} was asked for a step outside of a visit")
-        return self._visited
+    def _in_progress(self) -> Rows:
+        if self._asked is None:
+            raise PrivacyError(f"party {self._party!r} was asked for a step before the first one")
+        return self._asked
 
     def _of(self, query: Query) -> Rows:
         rows: Rows = self.parts[query.subsample]  # type: ignore[index]  # parties.party refuses every other number

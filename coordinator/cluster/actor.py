@@ -74,7 +74,7 @@ class LinearPredictorsActor(NamedActor, PipeActor, ShardLinearPredictors):
     """Actor that holds one shard of the margins Xw.
 
     The actor shares memory with parties whose shard is on the same machine. The actor puts vectors for other parties into the
-    object store. Labels and limits of residuals are stored once, for all parties and visits. Margins are computed directly in
+    object store. Labels and limits of residuals are stored once, for all parties and messages. Margins are computed directly in
     shared memory.
     """
 

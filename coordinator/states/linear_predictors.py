@@ -1,7 +1,7 @@
 """The only module that holds Xw, y and other per-record state unencrypted.
 
-Parties see what the trust setting allows: residuals, or linear predictors and labels in a sweep. Under
-trust='secure', `coordinator.states.iterate` takes the place of this module, and no participant holds these vectors.
+Parties see what the trust setting allows: residuals, or linear predictors and labels if messages carry several steps.
+Under trust='secure', `coordinator.states.iterate` takes the place of this module, and no participant holds these vectors.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LinearPredictors:
         held-out records are kept only for a `Tally` query.
     place : positions of these records if they are one shard; None if they are all records.
     counts : number of training records per shard; (n,) for a single shard.
-    targets : form of the values and of `labels`. The values here are float64, even if a sweep sends them in another type. A
+    targets : form of the values and of `labels`. The values here are float64, even if messages carry them in another type. A
         record cap holds for any values, so rounding costs no privacy.
     share : function of the name and value of a vector that most queries carry. It returns the copy to keep, for example in
         memory that other processes read.
@@ -131,7 +131,7 @@ class LinearPredictors:
         """
         cap, weighting = query.capped, query.weighed_by()
         if query.need is Need.MARGINS:
-            return self.in_sweep(None if cap is None else cap.cap)
+            return self.for_steps(None if cap is None else cap.cap)
         if query.need is Need.NOTHING or weighting is None:
             return Records()
         fold, members = query.batch, self._kept.get("batch") if query.sampled else None
@@ -149,8 +149,8 @@ class LinearPredictors:
         return Records(weights=weighed(weights, members))
 
     @np.errstate(all="ignore")  # a cast to float32 may overflow
-    def in_sweep(self, cap: float | None) -> Records:
-        """Return the per-record vectors that a party sees in its visit of a sweep. cap : record cap, or None without a cap."""
+    def for_steps(self, cap: float | None) -> Records:
+        """Return the per-record vectors that a party sees to take several steps. cap : record cap, or None without a cap."""
         limits = None if cap is None else self._limits(cap)
         margins = self._values.astype(self._kind, copy=False)
         return Records(margins=margins, labels=self._shown, limits=limits)

@@ -101,11 +101,11 @@ class ShardLinearPredictors:
         self._predictors.absorb(target, pieces)
 
     def take(
-        self, target: str, mark: bool, visit: float | Literal[False] | None, parties: Sequence[str], *vectors: Any
+        self, target: str, mark: bool, cap: float | Literal[False] | None, parties: Sequence[str], *vectors: Any
     ) -> Records | None:
         """Apply the parties' vectors, in order, to the margins; see `LinearPredictors.absorb`.
 
-        visit : for a query of a sweep, its record cap, or None without a cap; the records for the next visit are then returned.
+        cap : for a query of several steps, its record cap, or None; the records for the next query are then returned.
             False for any other query; None is then returned.
         """
         if mark:
@@ -113,7 +113,7 @@ class ShardLinearPredictors:
         kept = target != "add"
         pairs = zip(vectors, parties, strict=True)
         self._predictors.absorb(target, (self._read(vector, party, kept=kept) for vector, party in pairs))
-        return None if visit is False else self._sent(self._predictors.in_sweep(visit), ())
+        return None if cap is False else self._sent(self._predictors.for_steps(cap), ())
 
     def _mark(self) -> None:
         self._before = self._predictors.state()
@@ -153,7 +153,7 @@ class LinearPredictorShards:
         self.counts = tuple(trained[k + 1] - trained[k] for k in range(self._shards.size))
         self._given = split, Each(self._ranges), Each(places), self._targets
         self._marked = True
-        self._visit: float | Literal[False] | None = False
+        self._cap: float | Literal[False] | None = False
         self._ahead: Each | None = None
         self._taking: tuple[Callable[[], list[Any]], float | Literal[False] | None] | None = None
         self._load(labels)
@@ -206,15 +206,15 @@ class LinearPredictorShards:
     def records(self, query: Query) -> Each:
         """Return, per shard, the per-record vectors that the parties see for this query, or references to these vectors.
 
-        In a sweep, shards return the vectors for the next visit in their answer to `take`. This saves a round trip.
+        If messages carry several steps, the answers to `take` hold the vectors for the next query. This saves a call.
         """
         self._settle()  # once parties are asked again, they may overwrite vectors that they have sent
         if query.need is Need.NOTHING:
             return Each([Records()] * self._shards.size)
-        visit = _visit_of(query)
-        if self._ahead is None or visit is False or visit != self._visit:
+        cap = _cap_of(query)
+        if self._ahead is None or cap is False or cap != self._cap:
             answers = Each(self._shards.ask("records", query, self._mark()))
-            self._visit, self._ahead = visit, None if visit is False else answers
+            self._cap, self._ahead = cap, None if cap is False else answers
             return answers
         return self._ahead
 
@@ -232,24 +232,24 @@ class LinearPredictorShards:
         self._settle()
         vectors: dict[str, Any] = {q: reply.vector for q, reply in replies.items() if reply.vector is not None}
         if vectors:
-            # Only margins change. Labels and limits of a visit stay.
-            visit = self._visit if query.target in ("add", "reset") and _visit_of(query) is not False else False
+            # Only margins change. Labels and limits stay.
+            cap = self._cap if query.target in ("add", "reset") and _cap_of(query) is not False else False
             self._ahead = None
-            begun = self._shards.begin("take", query.target, self._mark(), visit, tuple(vectors), *vectors.values())
-            self._taking = begun, visit
+            begun = self._shards.begin("take", query.target, self._mark(), cap, tuple(vectors), *vectors.values())
+            self._taking = begun, cap
 
     def _settle(self) -> None:
         """Wait until all shards have applied the last vectors. Raises StateLost if a shard has failed: shards then disagree."""
         if self._taking is None:
             return
-        (answers_of, visit), self._taking = self._taking, None
+        (answers_of, cap), self._taking = self._taking, None
         try:
             answers = answers_of()
         except StateLost:
             raise
         except PartyLost as lost:
             raise StateLost(f"the linear predictors could not be updated: {lost}") from lost
-        self._ahead = None if visit is False or None in answers else Each(answers)
+        self._ahead = None if cap is False or None in answers else Each(answers)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
         """Keep a vector that the coordinator drew for all records. vectors : parts of this vector, one per shard."""
@@ -260,8 +260,8 @@ class LinearPredictorShards:
             self._shards.ask("keep", target, self._mark(), own)
 
 
-def _visit_of(query: Query) -> float | Literal[False] | None:
-    """Return the record cap of a query in a sweep, None for a sweep without a cap, and False for any other query."""
+def _cap_of(query: Query) -> float | Literal[False] | None:
+    """Return the record cap of a query of several steps, None for such a query without a cap, and False for any other query."""
     if query.need is not Need.MARGINS:
         return False
     return None if query.capped is None else query.capped.cap

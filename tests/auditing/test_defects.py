@@ -23,7 +23,7 @@ from vfl.privacy.keystream import Keystream
 from vfl.privacy.noise import CryptographicNoise
 from vfl.queries import Fold, Moments, Sample, moments
 from vfl.solvers.blocks import shares
-from vfl.solvers.blocks.visits import Walk
+from vfl.solvers.blocks.messages import Walk
 from vfl.solvers.releases.smoothness import moments_event
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def no_clip(patch: Patch) -> None:
 
 def released_twice(patch: Patch) -> None:
     """Take every step of a pass twice under the one charge of the pass, past the checks of both sides."""
-    visit, take = Walk.visit, Charger._take
-    patch.setattr(Walk, "visit", lambda *given: {party: (*own, *own) for party, own in visit(*given).items()})
+    message, take = Walk.message, Charger._take
+    patch.setattr(Walk, "message", lambda *given: {party: (*own, *own) for party, own in message(*given).items()})
 
     def once(self: Charger, query: Any, *rest: Any) -> Any:
         steps = {party: tuple(dict.fromkeys(own)) for party, own in query.steps.items()}
@@ -176,7 +176,7 @@ def uncharged_moments(patch: Patch) -> None:
     )
 
 
-BLOCKS = vfl.SkGD(clip=0.01, passes=3, details=vfl.solvers.Details(sweep="block", label_share=0.0))
+BLOCKS = vfl.SkGD(clip=0.01, passes=3, details=vfl.solvers.Details(message="block", label_share=0.0))
 DEFECTS: dict[str, tuple[Callable[[Patch], None], vfl.Job, set[str]]] = {
     "σ/√2": (weaker_noise, job(), {"noise", "attack"}),
     "a reused key": (repeated_key, job(), {"repeats"}),

@@ -243,7 +243,7 @@ def measured(name, epsilons, seeds, options):
         yield {
             "problem": name, "epsilon": epsilon, "mean": float(np.mean(values)), "values": values,
             "error": float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan,
-            "messages": found.round_trips, "n": own.n, "p": own.scaled[0].shape[1], "options": options,
+            "messages": found.messages, "n": own.n, "p": own.scaled[0].shape[1], "options": options,
         }  # fmt: skip
 
 

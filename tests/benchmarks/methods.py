@@ -339,7 +339,7 @@ def joint_steps(name: str, build: Callable[[], problems.Case], epsilon: float, s
             found = Result(
                 part="joint steps", case=name, arm="vfl SkGD, joint" if joint else "vfl SkGD", measure="relative error",
                 values=case.errors(seeds, joint=joint), seeds=seeds, tuned="default", at={"epsilon": epsilon},
-                beside={"messages": planned.round_trips}, against=against, source="vfl SkGD" if joint else "",
+                beside={"messages": planned.messages}, against=against, source="vfl SkGD" if joint else "",
             )  # fmt: skip
             against = found.mean
             yield found

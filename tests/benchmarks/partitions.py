@@ -79,7 +79,7 @@ def along(axis: str, places: Sequence[float], settings: Settings) -> Iterator[Re
                 "tuned": "default", "settings": {k: v for k, v in options.items() if k == "parallel"},
             }  # fmt: skip
             beside = {
-                "Icor": icor, "largest party": most, "round trips": float(np.mean(trips)),
+                "Icor": icor, "largest party": most, "messages": float(np.mean(trips)),
                 "processor seconds": float(np.median(seconds)),
             }  # fmt: skip
             yield Result(**common, measure="relative error", values=errors, beside=beside)
@@ -88,7 +88,7 @@ def along(axis: str, places: Sequence[float], settings: Settings) -> Iterator[Re
 
 
 def one(whole: problems.Case, held: Mapping[str, Sequence[str]], seed: int, options: Mapping[str, Any]):
-    """Return (error, round trips, processor seconds of the rounds) of a run on a partition."""
+    """Return (error, messages, processor seconds of the rounds) of a run on a partition."""
     partition = vfl.FeaturePartition({party: list(names) for party, names in held.items()}, label=("party0", "y"))
     privacy = replace(whole.job.privacy, noise=vfl.SeededNoise(seed))
     job = replace(whole.job, partition=partition, privacy=privacy, solver=vfl.SkGD().changed(seed=seed, **options))
@@ -97,7 +97,7 @@ def one(whole: problems.Case, held: Mapping[str, Sequence[str]], seed: int, opti
     w = dict(zip(names, taken.result.w, strict=True))
     return (
         whole.error_of(np.array([w[name] for name in order])),
-        plan(job, whole.n).round_trips,
+        plan(job, whole.n).messages,
         taken.processor,
     )
 

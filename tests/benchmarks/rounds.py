@@ -168,7 +168,7 @@ def growth(ray, frame):
     driver, small = ray.remote(Trips).options(num_cpus=0).remote(), frame.slice(0, 500)
     long = replace(
         job(2, 2500),
-        solver=vfl.SkGD(block_size=1, passes=1300, sampling="cyclic", details=vfl.solvers.Details(sweep="block")),
+        solver=vfl.SkGD(block_size=1, passes=1300, sampling="cyclic", details=vfl.solvers.Details(message="block")),
     )
     sources = sources_of(long, small)
     actors = {name: ray.remote(PartyActor).options(num_cpus=1).remote(long, name) for name in sources}

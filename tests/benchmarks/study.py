@@ -12,7 +12,7 @@ Orders without replacement (shuffled, cyclic, full, CD) cap the whole record, so
 others clip every block by itself; `shuffled 1, own clip` does so too, to tell the order from the cap.
 
 - by passes: at any of PASSES, in whole visits, however many messages those are;
-- by round trips: one block a message (`sweep="block"`: no party sees margins), all arms at the same number of messages,
+- by messages: one block a message (`message="block"`: no party sees margins), all arms at the same number of messages,
   and one arm in whole visits at that number.
 
 DIR holds the real data; without it, two synthetic problems stand in. `--page` writes tables, plots and the rows that they
@@ -140,20 +140,20 @@ def arms(sizes: tuple[int | None, ...]) -> Iterator[Arm]:
 
 
 def arms_at(trips: int, sizes: tuple[int | None, ...], p: int) -> Iterator[Arm]:
-    """Yield the arms of the second question: options that make that number of round trips, or one less.
+    """Yield the arms of the second question: options that make that number of messages, or one less.
 
     One trip asks for M, and one for the records' norms where whole records are capped. SkGD has one a draw; GCD and SGD
     have two a round or step; GCD rebuilds the margins now and then.
     In whole visits a cyclic pass of two parties has two trips, however many of the p columns there are.
     """
-    draws = {"outer_rounds": 1, "inner_rounds": trips - 2, "sweep": "block", **RECORD}
+    draws = {"outer_rounds": 1, "inner_rounds": trips - 2, "message": "block", **RECORD}
     descends = draws | {"step_size": 1.0}
     for block in sizes:
         yield Arm(f"shuffled {size_of(block)}", vfl.SkGD, {**descends, "block_size": block or WHOLE}, CAPPED_AT_TRIPS)
-    importance = {"outer_rounds": 1, "inner_rounds": trips - 1, "sweep": "block", "step_size": 1.0}
+    importance = {"outer_rounds": 1, "inner_rounds": trips - 1, "message": "block", "step_size": 1.0}
     yield Arm("importance 1", vfl.SkGD, {**importance, "block_size": 1, "sampling": "importance"}, AT_TRIPS)
     yield Arm("full party", vfl.SkGD, {**descends, "block_size": WHOLE, "sampling": "full"}, CAPPED_AT_TRIPS)
-    visits = {"sampling": "cyclic", "block_size": 1, "sweep": "party", "inner_rounds": p * ((trips - 2) // 2)}
+    visits = {"sampling": "cyclic", "block_size": 1, "message": "party", "inner_rounds": p * ((trips - 2) // 2)}
     yield Arm("cyclic 1 in visits", vfl.SkGD, descends | visits, CAPPED_AT_TRIPS)
     yield Arm("CD", vfl.solvers.CD, draws, ({"record_clip": CAPS},))
     yield Arm("GCD", vfl.solvers.GCD, {"trips": trips}, ({"clip": CLIPS},))
@@ -249,7 +249,7 @@ def measure(bench: Bench, arm: Arm, epsilon: float, seeds: tuple[int, ...], trip
     planned = plan(bench.job(arm, epsilon, seeds[0], **chosen), bench.case.n)
     beside = {
         "start": bench.case.start / bench.case.best - 1.0, "epsilon spent": planned.epsilon,
-        "round trips": planned.round_trips, "releases": sum(count for _, count in planned.releases), "tried": tried,
+        "messages": planned.messages, "releases": sum(count for _, count in planned.releases), "tried": tried,
     }  # fmt: skip
     if isinstance(planned.solver, vfl.SkGD):
         beside["clipped at the optimum"] = bench.constants.clipped(planned.solver)
@@ -313,7 +313,7 @@ CORE = (
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
-    """Yield the study in the order of what matters: all arms at ε = 1, then few round trips, other ε, many round trips."""
+    """Yield the study in the order of what matters: all arms at ε = 1, then few messages, other ε, many messages."""
     found = list(benches(None if settings.quick else settings.data))
     seeds = settings.seeds(whole=4)
 

@@ -152,7 +152,7 @@ def tables(found: Found) -> dict[str, str]:
         "arms": table(["arm", *cases], [*arms, nothing]),
         "unnoised": table(["arm", *cases], free),
         "epsilon": table(["problem", "ε", *EPSILON_ARMS], by_epsilon),
-        "trips": table(["problem", "round trips", *TRIPS_ARMS], by_trips),
+        "trips": table(["problem", "messages", *TRIPS_ARMS], by_trips),
         "predictions": table(["problem", "max M / min M", *said], ratios),
         "why": table([head.replace("|", "\\|") for head in heads], why),
         "chosen": table(["arm", *cases], [[arm, *(_chosen(found.at(q, arm)) for q in cases)] for arm in found.arms()]),
@@ -223,7 +223,7 @@ def draw(folder: Path, found: Found) -> list[Path]:
     return [
         _panels(folder / "blocks.png", found, functools.partial(_blocks, found), "columns in a block"),
         _panels(folder / "epsilon.png", found, functools.partial(_epsilons, found), "ε"),
-        _panels(folder / "trips.png", found, functools.partial(_trips, found), "round trips, ε = 1"),
+        _panels(folder / "trips.png", found, functools.partial(_trips, found), "messages, ε = 1"),
         _scatter(folder / "predictions.png", predictions(found)),
     ]
 

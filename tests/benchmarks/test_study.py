@@ -62,7 +62,7 @@ def test_every_arm_spends_the_same_and_makes_the_messages_that_are_counted(bench
     carrier = Counting(bench.transport(job))
     list(Coordinator(carrier).stream(job))
     if arm.fixed.get("sampling") != "importance":  # its visits are planned for equal M
-        assert carrier.asked == planned.round_trips
+        assert carrier.asked == planned.messages
     if trips is not None:
         assert TRIPS - 1 <= carrier.asked <= TRIPS
 
@@ -71,7 +71,7 @@ def test_more_messages_are_the_same_for_all(bench):
     for trips in study.TRIPS:
         for arm in study.arms_at(trips, bench.sizes, 8):
             planned = plan(bench.job(arm, 1.0, 1, **arm.start), bench.case.n)
-            assert trips - 1 <= planned.round_trips <= trips, arm.name
+            assert trips - 1 <= planned.messages <= trips, arm.name
 
 
 def test_a_row_says_how_it_came_about(bench):
@@ -139,7 +139,7 @@ def rows():
 
 def row(case, arm, place):
     error = 0.1 / place["epsilon"]
-    beside = {"start": 3.0, "epsilon spent": place["epsilon"], "round trips": 17, "releases": 16, "tried": 9}
+    beside = {"start": 3.0, "epsilon spent": place["epsilon"], "messages": 17, "releases": 16, "tried": 9}
     return Result(
         part="study", case=case, arm=arm, measure="(F − F*)/F*", values=(error, 2 * error), seeds=(1, 2), tuned="oracle grid",
         at=place, settings={"clip": 2.0, "passes": 40}, beside=beside,

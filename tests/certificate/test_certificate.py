@@ -57,7 +57,7 @@ SEEDED = vfl.Privacy(epsilon=1.5, delta=1e-6, noise=vfl.SeededNoise(1))
 SOLVERS = {
     "single coordinates": {"block_size": 1},
     "blocks of two": {"block_size": 2},
-    "one block a message": {"sweep": "block", "block_size": 2},
+    "one block a message": {"message": "block", "block_size": 2},
     "importance": {"sampling": "importance"},
     "τ-nice": {"sampling": "nice", "tau": 2, "block_size": 1},
     "full": {"sampling": "full", "block_size": 2},

@@ -369,7 +369,7 @@ def test_a_run_that_exceeded_its_budget_and_was_cut_off_again(tmp_path: Path) ->
         return watch
 
     spec = job(
-        solver=vfl.SkGD(passes=4, details=vfl.solvers.Details(sweep="block"), clip="coordinate"),
+        solver=vfl.SkGD(passes=4, details=vfl.solvers.Details(message="block"), clip="coordinate"),
         evaluation=vfl.Evaluation(holdout=0.3),
     )
     with pytest.raises(_Stop):

@@ -358,14 +358,14 @@ class TestPlan:
         plan = json.loads(call("plan", "job.toml", "--json", "--set", "privacy=none").out)
         assert (plan["epsilon"], plan["delta"], plan["releases"]) == (None, None, [])
 
-    def test_round_trips_are_not_counted_twice(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_messages_are_not_counted_twice(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         planned, counted = make_plan(jobfile.read("job.toml")[0], N), []
-        count = type(planned.solver).round_trips
+        count = type(planned.solver).messages
         monkeypatch.setattr(
-            type(planned.solver), "round_trips", lambda self, problem: counted.append(1) or count(self, problem)
+            type(planned.solver), "messages", lambda self, problem: counted.append(1) or count(self, problem)
         )
-        assert "round trips" in str(planned)
-        assert planned.seconds > planned.round_trips * 1e-4 + sum(count for _, count in planned.releases) * 1e-4
+        assert "messages" in str(planned)
+        assert planned.seconds > planned.messages * 1e-4 + sum(count for _, count in planned.releases) * 1e-4
         assert planned.n_bytes > 0
         assert len(counted) == 1
 
@@ -614,7 +614,7 @@ class TestDoctor:
         assert "memory     the job needs" in planned
         found = json.loads(call("plan", "breast_cancer", "--json").out)
         assert set(found["nodes"]) == {"inprocess", "ray", "cluster", "federation"}
-        assert found["nodes"]["ray"]["parts"]["messages"] == 2.0 * found["round_trips"]
+        assert found["nodes"]["ray"]["parts"]["messages"] == 2.0 * found["messages"]
         assert found["placement"]
 
     def test_repeated_noise_is_detected(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ class TestPiped:
             train(progress)
         out, err = capfd.readouterr()
         rounds = [line for line in err.splitlines() if line.startswith("round ")]
-        total = make_plan(job(), N).round_trips
+        total = make_plan(job(), N).messages
         assert out == ""
         assert len(rounds) == LINES
         assert rounds[-1].startswith(f"round {total}/{total}  ε 1.000 of 1")
@@ -93,7 +93,7 @@ class TestPiped:
         with Progress() as progress:
             train(progress, passes=1)
         rounds = [line for line in capfd.readouterr().err.splitlines() if line.startswith("round ")]
-        assert len(rounds) == make_plan(job(passes=1), N).round_trips
+        assert len(rounds) == make_plan(job(passes=1), N).messages
 
     def test_without_privacy(self, capfd: pytest.CaptureFixture[str]) -> None:
         with Progress() as progress:
@@ -121,7 +121,7 @@ class TestPiped:
         with Progress(earlier=charged_before(tmp_path / "run", job())) as progress:
             resume(tmp_path / "run", data(), at="inprocess", watch=progress)
         last = capfd.readouterr().err.splitlines()[-1]
-        total = make_plan(job(), N).round_trips
+        total = make_plan(job(), N).messages
         assert re.fullmatch(
             rf"finished after \d+ of at most {total} rounds; releases that were charged and lost .*", last
         )
@@ -204,7 +204,7 @@ class TestTerminal:
         lines = [CONTROL.sub("", line) for line in re.split(r"[\r\n]+", drawn)]
         assert max(map(len, lines)) <= columns
         if columns >= 40:
-            total = make_plan(job(passes=5), N).round_trips
+            total = make_plan(job(passes=5), N).messages
             assert f"round {total}/{total}  ε 1.000 of 1" in lines[-2]
         assert sent.endswith("\x1b[?25h")  # the cursor is shown again
 

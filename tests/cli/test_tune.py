@@ -136,4 +136,4 @@ def test_a_tune_that_was_cut_off_is_resumed_by_the_same_command_as_a_run(here, m
     monkeypatch.chdir(here)
     said = ran("resume", "run")
     assert "was chosen" in said
-    assert "round trips" not in said  # all trials were finished
+    assert "messages" not in said  # all trials were finished

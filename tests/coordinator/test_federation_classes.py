@@ -33,7 +33,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     "solver",
     [
         vfl.SkGD(passes=3),
-        vfl.SkGD(passes=3, details=vfl.solvers.Details(sweep="block"), clip=1.0),
+        vfl.SkGD(passes=3, details=vfl.solvers.Details(message="block"), clip=1.0),
         vfl.solvers.GD(passes=3),
     ],
     ids=["SkGD", "block by block, a clip per coordinate", "GD"],

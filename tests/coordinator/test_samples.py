@@ -188,7 +188,7 @@ def test_releases_that_use_no_sample_are_not_charged_as_sampled() -> None:
         Tally(LabelMean(0.0, 1.0), event),  # type: ignore[arg-type]
         Moments({"bank": 1}, {"bank": one}, False, event),  # type: ignore[arg-type]
         visit,
-        replace(visit, sweep=False),
+        replace(visit, recomputes=False),
     ):
         charging = charger()
         charging.charge(Sample(0.5), 0)

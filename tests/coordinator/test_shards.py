@@ -323,7 +323,7 @@ def test_a_shard_checks_the_grid_for_all_records() -> None:
         Derivative(Logistic()),
         {"bank": (Step(Block(0, "bank", 0, 1, 0), np.zeros(1), np.ones(1), Clip(1.0, 1), np.add, None),)},
         {"bank": np.zeros(1)},
-        sweep=False,
+        recomputes=False,
     )
     for n_trained, refused in ((4, False), (2**50, True)):
         rows = Rows("bank", columns, n_trained=n_trained)

@@ -49,7 +49,7 @@ SAID = {
 LEADING = 9
 """Characters by which a printed number is looked up among the secrets."""
 SOLVERS = [
-    vfl.SkGD(passes=4, details=vfl.solvers.Details(sweep="block"), clip="coordinate"),
+    vfl.SkGD(passes=4, details=vfl.solvers.Details(message="block"), clip="coordinate"),
     vfl.solvers.GCD(),
     vfl.solvers.SCD(sampling="disjoint"),
     vfl.solvers.SGD(sampling="disjoint"),
@@ -157,7 +157,7 @@ def test_numbers_and_lines(solver: Any, caplog: pytest.LogCaptureFixture, capfd:
     made = [event for event in events if isinstance(event, Round)]
     assert meters.counted["vfl_rounds"] == len(made)
     assert meters.counted["vfl_retries"] == sum(isinstance(event, Lost) for event in events) == 1
-    assert meters.counted["vfl_visit_seconds"] == pytest.approx(sum(event.seconds for event in made))
+    assert meters.counted["vfl_message_seconds"] == pytest.approx(sum(event.seconds for event in made))
     assert meters.counted["vfl_bytes"] == 1000
     assert meters.gauged["vfl_epsilon_spent"] == pytest.approx(outcome.statement.spent, rel=1e-9)
     lines = [
@@ -178,7 +178,7 @@ def test_numbers_and_lines(solver: Any, caplog: pytest.LogCaptureFixture, capfd:
 def test_a_run_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rounds so far are reported although no event follows."""
     monkeypatch.setattr("coordinator.telemetry.EVERY_SECONDS", 0.3)
-    spec, complete = job(vfl.SkGD(passes=4, details=vfl.solvers.Details(sweep="block"))), threading.Event()
+    spec, complete = job(vfl.SkGD(passes=4, details=vfl.solvers.Details(message="block"))), threading.Event()
 
     class Waited(Meters):
         def set(self, name: str, value: float) -> None:
@@ -240,7 +240,7 @@ def test_metrics_and_logs_on_ray(local_ray: Any, tmp_path: Path) -> None:
     armed = {p: source(tmp_path, p, {c: columns[c] for c in PARTITION.wanted(p)}) for p in PARTITION.parties}
     Trap("bank", 5, "before", "is killed").set(tmp_path)
     spec, until = (
-        job(vfl.SkGD(passes=4000, block_size=1, details=vfl.solvers.Details(sweep="block"))),
+        job(vfl.SkGD(passes=4000, block_size=1, details=vfl.solvers.Details(message="block"))),
         time.monotonic() + 200,
     )
     found: Mapping[str, float] = {}
@@ -268,7 +268,7 @@ def complete(found: Mapping[str, float]) -> bool:
         found.keys() >= {"ray_vfl_retries_total", "ray_vfl_epsilon_spent"}
         and found.get("ray_vfl_rounds_total", 0) >= 100
         and found.get("ray_vfl_bytes_total", 0) >= 100 * 8 * N
-        and 0 < found.get("ray_vfl_party_seconds_total", 0) < found.get("ray_vfl_visit_seconds_total", 0)
+        and 0 < found.get("ray_vfl_party_seconds_total", 0) < found.get("ray_vfl_message_seconds_total", 0)
     )
 
 

@@ -36,12 +36,12 @@ PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b
 BOUNDS = {**dict.fromkeys(("a0", "a1", "a2", "b0", "b1"), (-1.0, 2.0)), "y": (0.0, 1.0)}
 
 SOLVERS = {
-    "sweep by party": {},
-    "record cap, visits of blocks of two": {"sweep": "visit", "block_size": 2, "reserve_passes": 1},
+    "message per party": {},
+    "record cap, visits of blocks of two": {"message": "consecutive", "block_size": 2, "reserve_passes": 1},
     "record cap, both parties at once": {"parallel": 2, "block_size": 2},
-    "sweep by visit, blocks of two": {"sweep": "visit", "block_size": 2, "sampling": "importance"},
-    "sweep by party, float32 margins": {"precision": "float32"},
-    "one block a message": {"sweep": "block", "block_size": 3},
+    "consecutive blocks of two": {"message": "consecutive", "block_size": 2, "sampling": "importance"},
+    "message per party, float32 margins": {"precision": "float32"},
+    "one block a message": {"message": "block", "block_size": 3},
     "τ-nice": {"sampling": "nice", "tau": 2, "block_size": 1},
     "full": {"sampling": "full", "block_size": 2},
     "joint steps": {"joint": True},
@@ -293,7 +293,7 @@ class TestFailures:
                 os.kill(int(file.read_text()), signal.SIGKILL)
                 killed.append(event)
 
-        long = job(sweep="block", passes=5000)
+        long = job(message="block", passes=5000)
         # A restart between two calls is found by the restarted process, which has no data.
         with pytest.raises(PartyLost, match=r"'telco' (died|was restarted)") as raised:
             vfl.train(

@@ -267,7 +267,7 @@ class TestCharged:
         assert parts == [[], held, held, [], ["training"], [], [], [], held]
         plan = make_plan(spec, N)
         assert sum(len(record.charges) for record in rounds) == sum(count for _, count in plan.releases)
-        assert plan.round_trips == len(rounds)
+        assert plan.messages == len(rounds)
 
     def test_a_distance_that_is_public_or_impossible_is_not_released(self) -> None:
         def released(spec: vfl.Job) -> int:
@@ -287,7 +287,7 @@ class TestCharged:
     def test_an_interrupted_run_goes_on(self, tmp_path: Path) -> None:
         spec = job()
         whole = train(spec, output=tmp_path / "whole")
-        rounds = make_plan(spec, N).round_trips
+        rounds = make_plan(spec, N).messages
         for left in (1, 3, 6):
 
             def stop(event: object, last: int = rounds - left) -> None:

@@ -66,7 +66,7 @@ def job() -> vfl.Job:
         partition=PARTITION,
         bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
         privacy=vfl.Privacy(epsilon=1.0, delta=DELTA),
-        solver=vfl.SkGD(passes=10, block_size=1, details=vfl.solvers.Details(sweep="block"), clip="coordinate"),
+        solver=vfl.SkGD(passes=10, block_size=1, details=vfl.solvers.Details(message="block"), clip="coordinate"),
         evaluation=vfl.Evaluation(holdout=0.25),
     )
 

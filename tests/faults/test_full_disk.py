@@ -64,7 +64,7 @@ def test_a_full_disk_ends_the_run_with_a_message(
         partition=vfl.FeaturePartition({"bank": FEATURES[:3], "telco": FEATURES[3:]}, label=("telco", "y")),
         bounds=dict.fromkeys(FEATURES, (-1.0, 1.0)),
         privacy=vfl.Privacy(epsilon=1.0, delta=1e-6) if private else None,
-        solver=vfl.SkGD(passes=100, block_size=1, details=vfl.solvers.Details(sweep="block")),
+        solver=vfl.SkGD(passes=100, block_size=1, details=vfl.solvers.Details(message="block")),
     )
     run, ledger = tmp_path / "run", None
     if private:
@@ -92,7 +92,7 @@ def test_the_command_line_says_how_to_continue(tmp_path: Path, call: Callable[..
         partition=vfl.FeaturePartition({"bank": FEATURES[:3], "telco": FEATURES[3:]}, label=("telco", "y")),
         bounds=dict.fromkeys(FEATURES, (-1.0, 1.0)),
         privacy=vfl.Privacy(epsilon=1.0, delta=1e-6),
-        solver=vfl.SkGD(passes=100, block_size=1, details=vfl.solvers.Details(sweep="block")),
+        solver=vfl.SkGD(passes=100, block_size=1, details=vfl.solvers.Details(message="block")),
     )
     columns = table()
     ledger = long_ledger(tmp_path)

@@ -44,7 +44,7 @@ delta = 1e-9
 kind = "SkGD"
 passes = 800
 block_size = 1
-details.sweep = "block"
+details.message = "block"
 [data]
 bank = "bank.csv"
 telco = "telco.csv"

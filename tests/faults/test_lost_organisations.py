@@ -55,7 +55,7 @@ def job(*, seeded: bool = True, passes: int = 8, **changes: Any) -> vfl.Job:
             "bounds": BOUNDS,
             "penalty": vfl.L2(1e-2),
             "privacy": vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3) if seeded else None),
-            "solver": vfl.SkGD(passes=passes, details=vfl.solvers.Details(sweep="block")),
+            "solver": vfl.SkGD(passes=passes, details=vfl.solvers.Details(message="block")),
         }
         | changes
     )

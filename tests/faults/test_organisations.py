@@ -95,7 +95,7 @@ def test_three_hosts_of_which_one_opens_a_port(hosts: Hosts) -> None:
         # The run outlasts the stranger's three commands and both kills: a round takes 20 ms, or without netem 2 to 9 ms.
         passes = 1000 if delayed else 2500
         walk.script(
-            "hub", job.replace("[privacy]", f"[solver]\npasses = {passes}\ndetails.sweep = 'block'\n\n[privacy]")
+            "hub", job.replace("[privacy]", f"[solver]\npasses = {passes}\ndetails.message = 'block'\n\n[privacy]")
         )
         course = Course(walk)
         course.start(RUN)

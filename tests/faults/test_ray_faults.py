@@ -44,7 +44,7 @@ def job(*, seeded: bool = True, passes: int = 60) -> vfl.Job:
         partition=PARTITION,
         bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
         privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, noise=vfl.SeededNoise(5) if seeded else None),
-        solver=vfl.SkGD(passes=passes, block_size=1, details=vfl.solvers.Details(sweep="block")),
+        solver=vfl.SkGD(passes=passes, block_size=1, details=vfl.solvers.Details(message="block")),
     )
 
 

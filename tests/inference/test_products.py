@@ -169,7 +169,7 @@ def test_both_matrices_are_charged_as_planned(loss):
     assert [r.events[0] for r in rounds if r.events and r.events[0] in ends] == ends
     assert planned.epsilon <= 1.0 + 1e-9
     assert result.certificate.epsilon <= 1.0 + 1e-9
-    assert len(rounds) <= planned.round_trips
+    assert len(rounds) <= planned.messages
     assert result.inference is not None
     assert all("for products of columns" in result.certificate.who_sees_what[who] for who in ("party", "coordinator"))
     without = plan(replace(spec, privacy=vfl.Privacy(epsilon=1.0)), N)

@@ -22,7 +22,7 @@ UNFIT = {
         "average of the last iterates",
     ),
     "CD": ({"solver": vfl.solvers.CD()}, "average of the last iterates"),
-    "parallel": ({"solver": vfl.SkGD(details=vfl.solvers.Details(parallel=2, sweep="visit"))}, "in turn"),
+    "parallel": ({"solver": vfl.SkGD(details=vfl.solvers.Details(parallel=2, message="consecutive"))}, "in turn"),
     "full": ({"solver": vfl.SkGD(sampling="full")}, "in turn"),
     "hinge": ({"loss": "smoothed_hinge"}, "logistic, squared or Huber loss"),
     "a log link from subsamples": (

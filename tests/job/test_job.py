@@ -243,10 +243,10 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         SpecificationError,
         ("step_size must be positive and finite, not 0.0",),
     ),
-    "an unknown sweep": (
-        lambda: vfl.SkGD(details=vfl.solvers.Details(sweep="all")),
+    "an unknown message": (
+        lambda: vfl.SkGD(details=vfl.solvers.Details(message="all")),
         SpecificationError,
-        ("sweep must be one of party, visit, block, not 'all'",),
+        ("message must be one of party, consecutive, block, not 'all'",),
     ),
     "sampling one letter off": (
         lambda: vfl.SkGD(sampling="shufled"),
@@ -949,7 +949,7 @@ solvers = st.builds(
     outer_rounds=counts,
     clip=st.none() | st.floats(1e-6, 1e6),
     step_size=st.floats(1e-3, 1e3),
-    sweep=st.sampled_from(["party", "visit", "block"]),
+    message=st.sampled_from(["party", "consecutive", "block"]),
     seed=st.integers(0, 2**63 - 1),
 ) | st.one_of(
     st.builds(vfl.SkGD().changed, sampling=st.just("nice"), tau=st.integers(1, 9), inner_rounds=counts),

@@ -221,7 +221,7 @@ class TestShapes:
         ("draw", "intercept", "loss", "private"),
         [
             (draw, bool((k + loss + private) % 2), ("squared", "logistic")[loss], bool(private))
-            for k, draw in enumerate([{}, {"parallel": 3}, {"sampling": "full"}, {"sweep": "block"}])
+            for k, draw in enumerate([{}, {"parallel": 3}, {"sampling": "full"}, {"message": "block"}])
             for loss in (0, 1)
             for private in (0, 1)
         ],
@@ -274,7 +274,7 @@ class TestShapes:
         spec = job(parties, private=private, solver=vfl.SkGD().changed(passes=2, **draw))
         plan = make_plan(spec, 40)
         if draw.get("parallel"):
-            assert plan.round_trips <= 8
+            assert plan.messages <= 8
         result = trained(spec, data)
         assert result.coef_.size == 200
 

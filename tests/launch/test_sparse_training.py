@@ -52,7 +52,7 @@ SOLVERS = {
     "single coordinates": (vfl.SkGD(passes=2), {}),
     "blocks": (vfl.SkGD(passes=2, block_size=5, details=vfl.solvers.Details(noise_geometry="isotropic")), {}),
     "one block a message": (
-        vfl.SkGD(passes=2, block_size=2, details=vfl.solvers.Details(sweep="block"), sampling="importance"),
+        vfl.SkGD(passes=2, block_size=2, details=vfl.solvers.Details(message="block"), sampling="importance"),
         {},
     ),
     "bounds instead of clipping": (vfl.SkGD(passes=1, clip="bounds"), {}),

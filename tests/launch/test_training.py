@@ -123,10 +123,10 @@ def test_without_an_intercept(loss: str, penalty: str) -> None:
     assert distance(result, peer(loss, penalty, intercept=False)) < TOLERANCE
 
 
-@pytest.mark.parametrize("sweep", ["party", "visit", "block"])
+@pytest.mark.parametrize("message", ["party", "consecutive", "block"])
 @pytest.mark.parametrize("block_size", [1, 3, 100], ids=["single", "three", "whole party"])
-def test_block_sizes_and_sweeps(block_size: int, sweep: str) -> None:
-    result = fit(job("logistic", "elastic_net", block_size=block_size, sweep=sweep, passes=70))
+def test_block_sizes_and_messages(block_size: int, message: str) -> None:
+    result = fit(job("logistic", "elastic_net", block_size=block_size, message=message, passes=70))
     assert distance(result, peer("logistic", "elastic_net")) < TOLERANCE
 
 
@@ -161,30 +161,30 @@ def test_outer_and_inner_rounds_divide_the_passes() -> None:
     assert distance(in_one, peer("squared", "l2")) > TOLERANCE  # far enough from the optimum to tell iterates apart
 
 
-def test_sweeps_are_the_same_sequential_algorithm() -> None:
-    """With one order of blocks, joining them into visits changes only the messages."""
-    in_visits = fit(job("logistic", "l1", sampling="cyclic", sweep="visit", passes=7))
-    one_by_one = fit(job("logistic", "l1", sampling="cyclic", sweep="block", passes=7))
-    np.testing.assert_allclose(in_visits.w, one_by_one.w, rtol=0, atol=1e-12)
+def test_messages_carry_the_same_sequential_algorithm() -> None:
+    """With one order of blocks, joining them into messages changes only the messages."""
+    consecutive = fit(job("logistic", "l1", sampling="cyclic", message="consecutive", passes=7))
+    one_by_one = fit(job("logistic", "l1", sampling="cyclic", message="block", passes=7))
+    np.testing.assert_allclose(consecutive.w, one_by_one.w, rtol=0, atol=1e-12)
 
 
 def test_grouping_by_party_makes_one_message_per_party_and_pass() -> None:
-    plan = make_plan(job("logistic", "l2", sweep="party", passes=4, outer_rounds=1), N)
-    visits = [q for q in queries(plan) if isinstance(q, Descend)]
-    assert all(len(q.steps) == 1 for q in visits)
-    # Two parties per pass. If a pass ends with the party that begins the next one, their visits are joined.
-    assert 5 <= len(visits) <= 8
-    assert sum(len(q.ordered()) for q in visits) == 4 * (len(COLUMNS) + 1)
+    plan = make_plan(job("logistic", "l2", message="party", passes=4, outer_rounds=1), N)
+    messages = [q for q in queries(plan) if isinstance(q, Descend)]
+    assert all(len(q.steps) == 1 for q in messages)
+    # Two parties per pass. If a pass ends with the party that begins the next one, their messages are joined.
+    assert 5 <= len(messages) <= 8
+    assert sum(len(q.ordered()) for q in messages) == 4 * (len(COLUMNS) + 1)
 
 
-def test_round_trips_equal_the_plan() -> None:
-    for options in ({}, {"sweep": "block"}, {"sampling": "nice", "tau": 2}, {"outer_rounds": 3, "inner_rounds": 5}):
+def test_messages_equal_the_plan() -> None:
+    for options in ({}, {"message": "block"}, {"sampling": "nice", "tau": 2}, {"outer_rounds": 3, "inner_rounds": 5}):
         passes = {} if "inner_rounds" in options else {"passes": 6}
         spec = job("squared", "l2", **{"passes": None, **passes, **options})
         seen: list[object] = []
         vfl.train(spec, table("squared"), at="inprocess", watch=seen.append)
         (planned,) = (event for event in seen if isinstance(event, Plan))
-        assert sum(isinstance(event, Round) for event in seen) == planned.round_trips
+        assert sum(isinstance(event, Round) for event in seen) == planned.messages
 
 
 def queries(plan: vfl.Plan) -> list[object]:

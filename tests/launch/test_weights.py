@@ -57,12 +57,12 @@ def fitted(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
     "solver",
     [
         vfl.SkGD(),
-        vfl.SkGD(details=vfl.solvers.Details(sweep="block"), block_size=2),
+        vfl.SkGD(details=vfl.solvers.Details(message="block"), block_size=2),
         vfl.solvers.CD(),
         vfl.solvers.GD(),
         vfl.SkGD(details=vfl.solvers.Details(parallel=2)),
     ],
-    ids=["SkGD", "sweep", "CD", "GD", "parallel"],
+    ids=["SkGD", "blocks", "CD", "GD", "parallel"],
 )
 def test_least_squares_equal_scikit_learns(solver: Any, table: dict[str, np.ndarray]) -> None:
     reference = LinearRegression().fit(columns(table), table["y"], sample_weight=table["s"])
@@ -121,7 +121,7 @@ def test_stochastic_solvers_reach_the_minimum(solver: Any, within: float, table:
     ids=lambda s: repr(s)[:24],
 )
 def test_every_part_gives_the_same_bits(loss: str, classes: Any, solver: Any, table: dict[str, np.ndarray]) -> None:
-    """Shards; visits of a sweep against single steps, in which the margins apply the weights."""
+    """Shards; messages of several steps against single steps, in which the margins apply the weights."""
     if loss == "multinomial" and getattr(solver, "clip", None) == "coordinate":
         solver = replace(solver, clip=1.0)
     labels = {"multinomial": np.digitize(table["y"], [-0.5, 0.5]), "logistic": table["y"] > 0}.get(loss, table["y"])

@@ -25,7 +25,7 @@ ASKED = {
     "backward": "weighting blocks centres scales clip event part fold capped knots subsample",
     "columns": "rows knots subsample",
     "counts": "weighting columns most event part knots subsample",
-    "descend": "weighting steps start sweep parts replayed capped knots subsample",
+    "descend": "weighting steps start recomputes parts replayed capped knots subsample",
     "forward": "coordinates into shifts side knots subsample",
     "gram": "weighting blocks centres scales clip event part fold capped held own knots subsample",
     "moments": "widths reach means event part uncentred knots subsample",

@@ -205,7 +205,7 @@ class SignDescent(Solver):
     def explain(self, problem: Any) -> Any:
         return ()
 
-    def round_trips(self, problem: Any) -> int:
+    def messages(self, problem: Any) -> int:
         return 2
 
 

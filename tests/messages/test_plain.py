@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 KEY = ReleaseKey(0)
 SOLVERS: dict[str, tuple[Any, str]] = {
     "SkGD": (vfl.SkGD(passes=2), "logistic"),
-    "SkGD by blocks": (vfl.SkGD(passes=2, details=vfl.solvers.Details(sweep="block", parallel=2)), "logistic"),
+    "SkGD by blocks": (vfl.SkGD(passes=2, details=vfl.solvers.Details(message="block", parallel=2)), "logistic"),
     "SkGD, record cap": (vfl.SkGD(passes=2, clip="record"), "logistic"),
     "SkGD, released moments and labels": (vfl.SkGD(passes=2, details=vfl.solvers.Details(label_share=0.1)), "squared"),
     "CD": (vfl.solvers.CD(passes=2), "squared"),

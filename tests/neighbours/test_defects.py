@@ -55,7 +55,7 @@ def test_a_clip_that_skips_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Rows, "sum", unclipped)
     assert blames(
-        found(vfl.SkGD(passes=2, clip=0.05, details=vfl.solvers.Details(sweep="block"), sampling="full")),
+        found(vfl.SkGD(passes=2, clip=0.05, details=vfl.solvers.Details(message="block"), sampling="full")),
         "path mu^2 is",
         "is charged",
     )

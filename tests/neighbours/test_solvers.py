@@ -30,15 +30,15 @@ TRIED: dict[str, Any] = {
         )
         for sampling in SAMPLINGS
     },
-    "SkGD-parallel": vfl.SkGD(passes=2, block_size=1, details=vfl.solvers.Details(parallel=2, sweep="visit")),
+    "SkGD-parallel": vfl.SkGD(passes=2, block_size=1, details=vfl.solvers.Details(parallel=2, message="consecutive")),
     "SkGD-blocks": vfl.SkGD(
-        passes=2, block_size=2, details=vfl.solvers.Details(sweep="block", noise_geometry="isotropic")
+        passes=2, block_size=2, details=vfl.solvers.Details(message="block", noise_geometry="isotropic")
     ),
     "SkGD-bounds": vfl.SkGD(passes=2, clip="bounds"),
     "SkGD-record": vfl.SkGD(passes=2, block_size=1, clip="record"),
     "SkGD-record-local": vfl.SkGD(passes=6, details=vfl.solvers.Details(local_passes=3), block_size=1, clip="record"),
     "SkGD-record-parallel": vfl.SkGD(
-        passes=2, block_size=1, clip="record", details=vfl.solvers.Details(parallel=2, sweep="visit")
+        passes=2, block_size=1, clip="record", details=vfl.solvers.Details(parallel=2, message="consecutive")
     ),
     "CD": vfl.solvers.CD(passes=2),
     "CD-record": vfl.solvers.CD(passes=2, clip="record"),

@@ -50,7 +50,7 @@ JOBS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "visits": (SKGD, "logistic", {}),
     "a pass under a record cap": (vfl.SkGD(passes=2, clip="record"), "logistic", {}),
     "single blocks": (
-        vfl.SkGD(passes=2, clip="record", details=vfl.solvers.Details(sweep="block")),
+        vfl.SkGD(passes=2, clip="record", details=vfl.solvers.Details(message="block")),
         "squared",
         {},
     ),

@@ -29,9 +29,9 @@ from vfl.planning.cost import (
     CLUSTER,
     FEDERATION,
     INPROCESS,
+    MESSAGE_CALLS,
     MESSAGE_WARMUP,
     RAY,
-    VISIT_CALLS,
     Machine,
     Sizes,
     advice,
@@ -91,7 +91,7 @@ COUNTED: tuple[dict[str, Any], ...] = (
     {"solver": vfl.SkGD().changed(**FOUR)},
     {"solver": vfl.SkGD().changed(**FOUR), "precision": "float32"},
     {"solver": vfl.SkGD().changed(**FOUR, details=vfl.solvers.Details(tol=0.0)), "private": False},
-    {"solver": vfl.SkGD().changed(**FOUR, details=vfl.solvers.Details(sweep="block"))},
+    {"solver": vfl.SkGD().changed(**FOUR, details=vfl.solvers.Details(message="block"))},
     {"solver": vfl.SkGD().changed(**FOUR, details=vfl.solvers.Details(parallel=2))},
     {"solver": vfl.SkGD(passes=10), "loss": "squared", "privacy": replace(SEEDED, epsilon=100.0)},
     {"solver": vfl.SkGD().changed(**FOUR), "loss": "multinomial", "classes": (0, 1)},
@@ -119,7 +119,7 @@ def test_bytes_are_within_a_tenth(options: dict[str, Any]) -> None:
 
 
 def test_float32_margins_take_half_the_bytes() -> None:
-    """Those of both ways of a visit. Labels, limits, norms and a rebuild of the margins stay float64."""
+    """Those of both ways of a message. Labels, limits, norms and a rebuild of the margins stay float64."""
     n, made = 400, []
     for kind in ("float64", "float32"):
         spec = job(precision=kind)
@@ -199,9 +199,9 @@ def test_other_options_are_refused(options: dict[str, Any], said: str) -> None:
         cost_of(sizes_of(plan(job(), 100)), Machine(), **options)
 
 
-def passing(visits: int) -> dict[str, int]:
-    """Return the sizes of a run with one message per visit, without the bytes, which no memory depends on."""
-    return {"visits": visits, "messages": visits, "received": 0, "sent": 0}
+def passing(exchanges: int) -> dict[str, int]:
+    """Return the sizes of a run with one message per exchange, without the bytes, which no memory depends on."""
+    return {"exchanges": exchanges, "messages": exchanges, "received": 0, "sent": 0}
 
 
 def test_a_job_that_outgrows_the_machine_is_told_a_placement() -> None:
@@ -280,7 +280,7 @@ def test_shards_of_one_machine_share_it() -> None:
     }
     assert two.memory == pytest.approx(one.memory + 6 * machine.worker_bytes)
     assert {name for name in one.parts if one.parts[name] != two.parts[name]} == {"warmup", "calls"}
-    assert two.parts["calls"] == 2 * (sizes.releases + VISIT_CALLS * sizes.messages) * machine.call_seconds
+    assert two.parts["calls"] == 2 * (sizes.releases + MESSAGE_CALLS * sizes.messages) * machine.call_seconds
     parallel = cost_of(sizes, machine, RAY, shards=2, threads=2).parts
     assert all(parallel[part] == one.parts[part] / 2 for part in ("kernels", "vectors", "margins"))
 
@@ -289,7 +289,7 @@ def test_organisations_need_a_machine_each_and_exchange_vectors_over_tls() -> No
     sizes, machine = sizes_of(plan(job(), 10**6)), Machine()
     cost = cost_of(sizes, machine, FEDERATION)
     assert cost.memory == max(node.memory for node in cost.nodes)
-    assert cost.parts["vectors"] == sizes.visits * 16e6 / machine.organisation_bytes_a_second
+    assert cost.parts["vectors"] == sizes.exchanges * 16e6 / machine.organisation_bytes_a_second
     assert cost.parts["messages"] == sizes.messages * machine.organisation_trip_seconds
 
 

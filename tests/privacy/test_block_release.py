@@ -129,8 +129,8 @@ class TestSensitivity:
         assert moved(one, other, clip.grid) <= allowed(clip.sensitivity, clip.grid)
 
     @settings(max_examples=150, deadline=None)
-    @given(case=neighbours(), weighting=st.sampled_from(WEIGHTINGS), delta=anything, sweep=st.booleans())
-    def test_every_step_of_a_visit(self, case: dict[str, Any], weighting: Any, delta: float, sweep: bool) -> None:
+    @given(case=neighbours(), weighting=st.sampled_from(WEIGHTINGS), delta=anything, recomputes=st.booleans())
+    def test_every_step_of_a_visit(self, case: dict[str, Any], weighting: Any, delta: float, recomputes: bool) -> None:
         """Each step is a separate release: given the earlier ones, it moves by its own sensitivity."""
         s = case["s"]
         cuts = [0, s] if s == 1 else [0, s // 2, s]
@@ -140,11 +140,11 @@ class TestSensitivity:
             clip = Clip(case["clip"].cap, stop - start)
             rule = Given(np.full(stop - start, delta))
             steps.append(Step(Block(k, "a", start, stop, 0), case["centre"][S], case["scale"][S], clip, rule, None))
-        query = Descend(weighting, {"a": tuple(steps)}, {"a": np.zeros(s)}, sweep=sweep)
+        query = Descend(weighting, {"a": tuple(steps)}, {"a": np.zeros(s)}, recomputes=recomputes)
         released = []
         for rows in case["rows"]:
             X, y, v = rows[:, :s], rows[:, s].copy(), rows[:, s + 1].copy()
-            records = Records(margins=v, labels=y) if sweep else Records(weights=v)
+            records = Records(margins=v, labels=y) if recomputes else Records(weights=v)
             with np.errstate(all="ignore"):
                 released.append(party_of(X).answer(query, records, KEY).released)
         for step, one, other in zip(steps, *released, strict=True):
@@ -240,8 +240,8 @@ def test_releases_of_one_query_have_noise_of_their_own() -> None:
     w = dict.fromkeys("ab", np.zeros(4))
     asked = [
         (0, Moments({"a": 4, "b": 4}, dict.fromkeys("ab", np.ones(4)), False, event)),
-        (1, Descend(WEIGHTINGS[0], steps, w, sweep=True)),
-        (2, Descend(WEIGHTINGS[0], steps, w, sweep=False)),
+        (1, Descend(WEIGHTINGS[0], steps, w, recomputes=True)),
+        (2, Descend(WEIGHTINGS[0], steps, w, recomputes=False)),
         (3, Backward(WEIGHTINGS[0], first, (zeros,) * 2, (ones,) * 2, clip, event)),
         *((4, Backward(WEIGHTINGS[0], (b,), (zeros,), (ones,), clip, event, part)) for part, b in enumerate(first)),
         (5, Backward(WEIGHTINGS[0], (first[0],), (zeros,), (ones,), clip, event)),
@@ -322,8 +322,8 @@ def job(*, private: bool = True, smoothness: Any = "private", **solver: Any) -> 
 
 
 SOLVERS = {
-    "sweep by party": {},
-    "one block a message": {"sweep": "block", "block_size": 2},
+    "message per party": {},
+    "one block a message": {"message": "block", "block_size": 2},
     "full": {"sampling": "full", "block_size": 1},
     "several outer rounds": {"outer_rounds": 2, "inner_rounds": 3, "passes": None},
 }

@@ -41,7 +41,7 @@ SOLVERS: dict[str, Any] = {
             **{k: st.just(v) for k, v in kept.items()},
             passes=st.just(2),
             block_size=st.sampled_from([1, 2]),
-            sweep=st.sampled_from(["party", "block"]),
+            message=st.sampled_from(["party", "block"]),
             clip=st.floats(1e-3, 1e3) | st.just("bounds"),
         )
     ),

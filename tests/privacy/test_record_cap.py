@@ -211,14 +211,14 @@ def cap_of(z: float, number: int = 0, scale: np.ndarray | None = None) -> Record
 
 
 def visit(
-    whole: RecordCap, blocks: list[int], *, sweep: bool = True, z: float | None = None, **changed: Any
+    whole: RecordCap, blocks: list[int], *, recomputes: bool = True, z: float | None = None, **changed: Any
 ) -> Descend:
     """Return a visit of single coordinates; z : of the noise that the steps carry, if not that of the charge."""
     clip, event = Clip(C, P), whole.paid.event
     event = event if z is None else replace(event, sigma=z * event.sensitivity)
     steps = tuple(Step(Block(j, "a", j, j + 1, 0), np.zeros(1), np.ones(1), clip, Still(), event) for j in blocks)
     return Descend(
-        Derivative(loss_of("squared")), {"a": steps}, {"a": np.zeros(P)}, sweep, capped=replace(whole, **changed)
+        Derivative(loss_of("squared")), {"a": steps}, {"a": np.zeros(P)}, recomputes, capped=replace(whole, **changed)
     )
 
 
@@ -238,11 +238,11 @@ def shown(n: int, limits: np.ndarray, residual: float = 1e6) -> Records:
     return Records(weights=np.full(n, residual), margins=np.full(n, residual), labels=np.zeros(n), limits=limits)
 
 
-@pytest.mark.parametrize("sweep", [True, False])
-def test_a_party_holds_records_to_its_own_norms_whatever_it_is_given(sweep: bool) -> None:
+@pytest.mark.parametrize("recomputes", [True, False])
+def test_a_party_holds_records_to_its_own_norms_whatever_it_is_given(recomputes: bool) -> None:
     """Limits and residuals of a coordinator that is wrong by any factor."""
     X = np.array([[3.0, 0.0, 4.0, 0.0]])
-    query = visit(cap_of(1e-9), [0, 1, 2, 3], sweep=sweep)
+    query = visit(cap_of(1e-9), [0, 1, 2, 3], recomputes=recomputes)
     u = np.concatenate(party_of(X, SeededNoise(0)).answer(query, shown(1, np.full(1, 1e9)), ReleaseKey(0)).released)
     assert np.linalg.norm(u) == pytest.approx(C, abs=1e-5)
 
@@ -522,11 +522,13 @@ def test_a_plan_counts_passes_and_reserve_passes() -> None:
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-@pytest.mark.parametrize("sweep", ["party", "visit", "block"])
-def test_a_run_charges_one_event_a_pass(sweep: str, parallel: int) -> None:
+@pytest.mark.parametrize("message", ["party", "consecutive", "block"])
+def test_a_run_charges_one_event_a_pass(message: str, parallel: int) -> None:
     solver = vfl.SkGD(
         clip="record",
-        details=vfl.solvers.Details(outer_rounds=2, inner_rounds=19, sweep=sweep, parallel=parallel, early_share=0.0),
+        details=vfl.solvers.Details(
+            outer_rounds=2, inner_rounds=19, message=message, parallel=parallel, early_share=0.0
+        ),
     )
     transport = Lossy(job(solver), times=0)
     events, outcome = drive(transport, WAIT)

@@ -395,7 +395,7 @@ def _told(folder: Path) -> Any:
 SOLVERS = {
     "skgd": job(),
     "record cap": job(solver=vfl.SkGD(passes=6, clip="record")),
-    "blocks": job(solver=vfl.SkGD(block_size=2, passes=3, details=vfl.solvers.Details(sweep="block"))),
+    "blocks": job(solver=vfl.SkGD(block_size=2, passes=3, details=vfl.solvers.Details(message="block"))),
     "parallel": job(solver=vfl.SkGD(details=vfl.solvers.Details(parallel=2), passes=3)),
     "importance": job(solver=vfl.SkGD(sampling="importance", passes=3)),
     "gcd": job(solver=vfl.solvers.GCD(rounds=4), penalty=vfl.L1(1e-3)),
@@ -533,7 +533,7 @@ class TestPlot:
         drawn = points(planned)
         own = next(point for point in drawn if point.epsilon == 2.0)
         assert own.releases == sum(count for _, count in planned.releases)
-        assert own.round_trips == planned.round_trips
+        assert own.messages == planned.messages
         main = planned.solver.releases(planned.problem)[-1][0]
         assert own.noise_multiplier == main.sigma / main.sensitivity  # type: ignore[attr-defined]
         assert own.sigma == main.sigma / planned.problem.n_records  # type: ignore[attr-defined]

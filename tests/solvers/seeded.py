@@ -105,7 +105,7 @@ def cases() -> dict[str, Callable[[], Vector]]:
         "coordinate clip, logistic": run(SkGD(clip="coordinate")),
         "coordinate clip, squared": run(SkGD(clip="coordinate"), "squared"),
         "record cap, blocks": run(
-            SkGD(clip="record", passes=6, block_size=2, details=vfl.solvers.Details(sweep="block", record_clip=0.5))
+            SkGD(clip="record", passes=6, block_size=2, details=vfl.solvers.Details(message="block", record_clip=0.5))
         ),
         "record cap, isotropic": run(
             SkGD(clip="record", passes=6, details=vfl.solvers.Details(noise_geometry="isotropic"))
@@ -121,8 +121,10 @@ def cases() -> dict[str, Callable[[], Vector]]:
         "parallel, rounds that cut passes": run(
             SkGD(details=vfl.solvers.Details(parallel=2, outer_rounds=3, inner_rounds=7, iterate="tail"))
         ),
-        "sweeps by visit": run(SkGD(details=vfl.solvers.Details(sweep="visit"), passes=6, block_size=2), "squared"),
-        "one block per message": run(SkGD(details=vfl.solvers.Details(sweep="block", iterate="average"), passes=6)),
+        "consecutive blocks": run(
+            SkGD(details=vfl.solvers.Details(message="consecutive"), passes=6, block_size=2), "squared"
+        ),
+        "one block per message": run(SkGD(details=vfl.solvers.Details(message="block", iterate="average"), passes=6)),
         "average": run(SkGD(passes=6, details=vfl.solvers.Details(outer_rounds=3, iterate="average"))),
         "last": run(SkGD(passes=6, details=vfl.solvers.Details(iterate="last")), "squared"),
         "isotropic": run(SkGD(passes=6, block_size=3, details=vfl.solvers.Details(noise_geometry="isotropic"))),

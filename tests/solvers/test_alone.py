@@ -57,7 +57,7 @@ def test_the_plan_charges_one_statistic_of_the_labels_with_the_whole_budget(kind
     planned = plan(spec(kind), N)
     ((event, count),) = planned.releases
     assert planned.solver.name == KINDS[kind][0].name
-    assert (count, event.dimension, planned.round_trips) == (1, 1, 1)
+    assert (count, event.dimension, planned.messages) == (1, 1, 1)
     assert event.sensitivity / event.sigma == pytest.approx(planned.problem.mu, rel=1e-6)
     assert planned.epsilon <= 0.1
     said = planned.explain()

@@ -102,7 +102,7 @@ def test_a_private_run_never_extrapolates(solver: Any) -> None:
     assert not accelerated(planned.solver, planned.problem)
     made, _ = drive(job(solver, epsilon=1.0))
     assert not any(record.kind == "Unnoised" for record in made)
-    assert len(made) == planned.round_trips
+    assert len(made) == planned.messages
 
 
 @pytest.mark.parametrize(

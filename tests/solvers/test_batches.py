@@ -231,7 +231,7 @@ def test_the_budget_is_used_and_not_exceeded(solver: Any) -> None:
         assert outcome.statement.epsilon <= 2.0
         charged = [event for record in made for event in record.events]
         assert sorted(map(repr, charged)) == sorted(repr(e) for e, count in plan.releases for _ in range(count))
-        assert len([record for record in made if record.parties]) == plan.round_trips
+        assert len([record for record in made if record.parties]) == plan.messages
 
 
 def test_sampling_needs_less_noise() -> None:

@@ -13,7 +13,7 @@ import vfl
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.planning import plan, problem_of
 from vfl.privacy.geometry import Clip
-from vfl.solvers.blocks.visits import Walk
+from vfl.solvers.blocks.messages import Walk
 from vfl.solvers.releases.curvature import Curvature
 
 N = 200

@@ -88,7 +88,7 @@ def test_a_strong_smoothness_leaves_a_line():
 
 @pytest.mark.parametrize(
     ("options", "knots"),
-    [({}, None), ({"sweep": "block"}, KNOTS), ({"parallel": 2}, KNOTS), ({"iterate": "last"}, None)],
+    [({}, None), ({"message": "block"}, KNOTS), ({"parallel": 2}, KNOTS), ({"iterate": "last"}, None)],
 )
 def test_a_shape_holds_under_noise(options, knots):
     found = []

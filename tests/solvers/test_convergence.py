@@ -18,7 +18,7 @@ from vfl.solvers.iterates.convergence import Convergence
 
 SOLVERS = [
     vfl.SkGD(),
-    vfl.SkGD(details=vfl.solvers.Details(sweep="block")),
+    vfl.SkGD(details=vfl.solvers.Details(message="block")),
     vfl.SkGD(block_size=3),
     vfl.SkGD(sampling="uniform", seed=3),
     vfl.SkGD(sampling="importance", details=vfl.solvers.Details(parallel=2)),
@@ -46,7 +46,7 @@ def test_it_stops_at_the_optimum_and_before_the_last_pass(solver: Any, loss: str
     spec = job(solver, loss)
     made, outcome = drive(spec)
     assert abs(outcome.w - optimum(loss)).max() < 1e-7
-    assert len(made) < 0.9 * plan(spec, 300).round_trips
+    assert len(made) < 0.9 * plan(spec, 300).messages
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_given_number_of_passes_is_made_unless_a_tolerance_is_given_too() -> N
     (every, _), (some, _) = (
         drive(job(vfl.SkGD(passes=200, details=vfl.solvers.Details(tol=tol)))) for tol in (None, 1e-6)
     )
-    assert len(every) == plan(job(vfl.SkGD(passes=200)), 300).round_trips
+    assert len(every) == plan(job(vfl.SkGD(passes=200)), 300).messages
     assert len(some) < len(every) / 2
 
 
@@ -119,7 +119,7 @@ def test_a_private_run_makes_all_its_rounds_on_data_that_need_none(solver: Any) 
         table = dict.fromkeys((*COLUMNS, "y"), np.zeros(300))
         train(spec, table, at="inprocess", watch=seen.append)
         counts.append(sum(isinstance(event, Round) for event in seen))
-        assert (counts[-1] == plan(spec, 300).round_trips) == (epsilon is not None)
+        assert (counts[-1] == plan(spec, 300).messages) == (epsilon is not None)
     assert counts[1] < counts[0]
 
 

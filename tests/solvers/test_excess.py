@@ -202,7 +202,7 @@ def test_a_run_buys_the_sums_once_and_between_passes_and_errs_less() -> None:
         parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, data).items()}
         *events, outcome = Coordinator(InProcessTransport(parties)).stream(spec)
         kinds = [event.kind for event in events if isinstance(event, Round)]
-        assert len(kinds) == plan(spec, data.num_rows).round_trips
+        assert len(kinds) == plan(spec, data.num_rows).messages
         assert kinds.count("Backward") == (2 if share is None else 0)
         if share is None:
             first = kinds.index("Backward")

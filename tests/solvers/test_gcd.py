@@ -150,7 +150,7 @@ class TestWithoutNoise:
                 break
             asked.append(query)
         assert [isinstance(q, Select) for q in asked] == [True, False] * 2
-        assert all(not q.sweep and len(q.ordered()) == 1 for q in asked if isinstance(q, Descend))
+        assert all(not q.recomputes and len(q.ordered()) == 1 for q in asked if isinstance(q, Descend))
 
 
 class TestSensitivity:
@@ -247,7 +247,7 @@ class TestBudget:
         plan = make_plan(spec, N)
         assert sorted(map(repr, charged)) == sorted(repr(e) for e, count in plan.releases for _ in range(count))
         assert result.certificate.epsilon <= 1.0
-        assert sum(isinstance(event, Round) for event in seen) == plan.round_trips
+        assert sum(isinstance(event, Round) for event in seen) == plan.messages
 
     def test_a_share_of_smoothness_that_leaves_nothing_is_refused(self) -> None:
         with pytest.raises(PrivacyError, match="smoothness_share"):

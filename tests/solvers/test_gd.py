@@ -39,7 +39,7 @@ def test_charges_equal_draws_and_fit_the_budget() -> None:
     assert [event for record in made for event in record.events] == [plan.releases[0][0]] * 7
     assert 1.999 < plan.epsilon <= 2.0
     assert outcome.statement.epsilon <= 2.0
-    assert len([record for record in made if record.parties]) == plan.round_trips
+    assert len([record for record in made if record.parties]) == plan.messages
 
 
 @pytest.mark.parametrize(

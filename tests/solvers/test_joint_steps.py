@@ -81,9 +81,9 @@ def test_the_rule_leaves_the_charge_and_takes_fewer_messages() -> None:
     spec = replace(LONG, privacy=vfl.Privacy(epsilon=45.0, delta=1e-5))
     ours, plain = plan(spec, 4_000), plan(replace(spec, solver=vfl.SkGD()), 4_000)
     assert ours.solver.joint
-    assert ours.round_trips < 0.5 * plain.round_trips
+    assert ours.messages < 0.5 * plain.messages
     assert ours.epsilon == pytest.approx(plain.epsilon, rel=1e-6)
-    assert not ours.solver.sweeps  # parties see residuals alone
+    assert not ours.solver.several_steps  # parties see residuals alone
     assert any("products of columns" in line for line in ours.solver.explain(problem_of(spec, 4_000)))
 
 
@@ -97,7 +97,7 @@ def test_the_plan_says_what_joint_steps_would_save_and_why_none_are_taken() -> N
         return " ".join(plan(spec, 4_000).explain().split())
 
     plain, few = replace(LONG, solver=vfl.SkGD()), vfl.Privacy(epsilon=0.3, delta=1e-5)
-    fewer, now = (plan(spec, 4_000).round_trips for spec in (LONG, plain))
+    fewer, now = (plan(spec, 4_000).messages for spec in (LONG, plain))
     assert f"joint = true would train in {fewer} messages in place of {now}, but" in said(plain)
     assert "products = true" in said(plain)
     assert "joint = true" not in said(LONG)
@@ -258,5 +258,5 @@ def test_noisy_runs_take_half_of_the_passes_at_the_same_charge() -> None:
         vfl.plan(spec, 1_500),
         vfl.plan(replace(spec, solver=vfl.SkGD(details=vfl.solvers.Details(iterate="last"))), 1_500),
     )
-    assert ours.round_trips < 0.8 * last.round_trips
+    assert ours.messages < 0.8 * last.messages
     assert ours.epsilon == pytest.approx(last.epsilon, rel=1e-6)

@@ -25,7 +25,7 @@ def job(epsilon: float = 1.0, *, loss: str = "squared", intercept: bool = True, 
 def test_a_default_run_of_two_parties_takes_few_messages_and_says_why_others_do_not(epsilon, loss):
     for n in (1_000, 8_000, 60_000):
         found = plan(job(epsilon, loss=loss), n)
-        long = found.round_trips > 92
+        long = found.messages > 92
         assert long <= ("rounds of messages, one per pass: above a signal-to-noise ratio" in found.explain())
         assert found.epsilon <= epsilon
 
@@ -42,7 +42,7 @@ def test_a_default_run_of_two_parties_takes_few_messages_and_says_why_others_do_
 def test_a_long_run_says_why(options, why):
     changed = {"intervals": options.pop("intervals")} if "intervals" in options else {}
     found = plan(replace(job(**options), **changed), 30_000)
-    assert found.round_trips > 92
+    assert found.messages > 92
     assert why in found.explain()
 
 
@@ -52,14 +52,14 @@ def test_passes_within_a_party_are_passes():
         plan(job(solver=vfl.SkGD(passes=12, details=vfl.solvers.Details(local_passes=k))), 20_000) for k in (1, 4)
     )
     assert one.solver.step_size == four.solver.step_size
-    assert one.round_trips - four.round_trips == 2 * (12 - 3) + (one.solver.outer_rounds - four.solver.outer_rounds)
+    assert one.messages - four.messages == 2 * (12 - 3) + (one.solver.outer_rounds - four.solver.outer_rounds)
     assert one.epsilon == pytest.approx(four.epsilon, rel=1e-9)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"sampling": "uniform"}, {"parallel": 2}, {"sweep": "block"}, {"sweep": "visit"}, {"iterate": "last"},
+        {"sampling": "uniform"}, {"parallel": 2}, {"message": "block"}, {"message": "consecutive"}, {"iterate": "last"},
         {"joint": True}, {"clip": 1.0}, {"clip": "coordinate"},
     ],
 )  # fmt: skip

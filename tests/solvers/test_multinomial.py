@@ -305,8 +305,8 @@ ANY = [1e9, -1e9, math.nan, math.inf, -math.inf]
 
 @pytest.mark.parametrize("n", [1, 13])
 @pytest.mark.parametrize("stored", ["dense", "sparse"])
-@pytest.mark.parametrize("sweep", [True, False])
-def test_a_party_holds_all_classes_to_its_own_norms_whatever_it_is_given(stored: str, n: int, sweep: bool) -> None:
+@pytest.mark.parametrize("recomputes", [True, False])
+def test_a_party_holds_all_classes_to_its_own_norms_whatever_it_is_given(stored: str, n: int, recomputes: bool) -> None:
     """NaN among limits, weights and margins switches no cap off, in single records and in lanes."""
     p, K, C = 4, 3, 5e-3
     X = np.asfortranarray([[3.0, 0.0, 4.0, 0.0]] * n)
@@ -323,7 +323,7 @@ def test_a_party_holds_all_classes_to_its_own_norms_whatever_it_is_given(stored:
     steps = tuple(
         Step(Block(j, "a", j * K, (j + 1) * K, 0), np.zeros(K), np.ones(K), clip, rule, None) for j in range(p)
     )
-    query = Descend(Derivative(LOSS), {"a": steps}, {"a": np.zeros(p * K)}, sweep, capped=cap)
+    query = Descend(Derivative(LOSS), {"a": steps}, {"a": np.zeros(p * K)}, recomputes, capped=cap)
     for margin, limit, share in product(ANY, ANY, [None, *ANY]):
         y = np.full(n, 2.0) if share is None else np.repeat([2.0, share], n)
         wild = Records(np.repeat([1e6, margin, 1.0], n), np.repeat([margin, 0.0, -9.0], n), y, np.full(n, limit))
@@ -350,9 +350,9 @@ def test_a_limit_that_is_no_limit_leaves_no_residual(limit: float) -> None:
         vfl.solvers.CD(),
         vfl.solvers.GD(),
         vfl.SkGD(block_size=2),
-        vfl.SkGD(details=vfl.solvers.Details(sweep="block", parallel=2)),
+        vfl.SkGD(details=vfl.solvers.Details(message="block", parallel=2)),
     ],
-    ids=lambda solver: f"{solver.name}-{getattr(solver, 'block_size', None)}-{getattr(solver, 'sweep', None)}",
+    ids=lambda solver: f"{solver.name}-{getattr(solver, 'block_size', None)}-{getattr(solver, 'message', None)}",
 )
 def test_without_noise_the_fit_is_scikit_learns(solver: Any) -> None:
     coef, intercept = by_class(fitted(job_of(solver=solver)))
@@ -417,7 +417,7 @@ def test_the_intercept_starts_at_the_shares_of_the_classes() -> None:
     "solver",
     [
         vfl.SkGD(passes=3, step_size=1e-9, details=vfl.solvers.Details(label_share=0.5)),
-        vfl.SkGD(passes=3, step_size=1e-9, details=vfl.solvers.Details(sweep="block", label_share=0.5)),
+        vfl.SkGD(passes=3, step_size=1e-9, details=vfl.solvers.Details(message="block", label_share=0.5)),
         vfl.solvers.GD(passes=1, step_size=1e-9, label_share=0.5),
     ],
     ids=["SkGD", "SkGD by block", "GD"],

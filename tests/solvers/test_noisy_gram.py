@@ -165,7 +165,7 @@ class TestTheCharge:
         assert planned.epsilon == pytest.approx(1.0)
         assert [record.events for record in rounds if record.events] == [(event,)]
         assert sum(u.size for record in rounds for u in record.released) == event.dimension == 15 + 5
-        assert len(rounds) == planned.round_trips
+        assert len(rounds) == planned.messages
 
     def test_an_unpaid_piece_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         true = noisy_gram.Piece
@@ -259,7 +259,7 @@ def test_all_products_of_two_parties_take_two_messages() -> None:
         found.append(schedule.send(tuple(np.zeros(size) for size in found[-1].sizes())))
     assert [type(query).__name__ for query in found] == ["RecordNorms", "Columns", "Gram"]
     assert set(found[1].shares()) == {"bank"}  # the last party's columns stay there
-    assert planned.round_trips == 3
+    assert planned.messages == 3
 
 
 def test_many_records_of_wide_parties_travel_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def test_many_records_of_wide_parties_travel_in_parts(monkeypatch: pytest.Monkey
     whole = vfl.train(spec, table(), at="inprocess")
     monkeypatch.setattr(gram, "MOST_HELD_BYTES", 8 * N)
     planned = plan(spec, N)
-    assert planned.round_trips == 4  # twice a column and its products; norms bound nothing without privacy
+    assert planned.messages == 4  # twice a column and its products; norms bound nothing without privacy
     np.testing.assert_array_equal(vfl.train(spec, table(), at="inprocess").w, whole.w)
 
 

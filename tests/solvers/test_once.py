@@ -35,13 +35,13 @@ def test_a_row_is_planned_charged_and_made_in_its_phase(phase: Phase, monkeypatc
     spec = setting.job(vfl.SkGD(passes=6), epsilon=2.0)
     n = len(setting.table("logistic")["y"])
     before = plan(spec, n)
-    trips, epsilon = before.round_trips, before.epsilon
+    trips, epsilon = before.messages, before.epsilon
     for module in (shares, vfl.solvers.skgd):
         monkeypatch.setattr(module, "table", lambda *given: (*rows(*given), row))
     after = plan(spec, n)
     assert after.epsilon == pytest.approx(epsilon, rel=1e-6)
     assert after.epsilon <= 2.0
-    assert after.round_trips == trips + 1
+    assert after.messages == trips + 1
     assert row.said in after.solver.explain(after.problem)
     result = vfl.train(spec, setting.table("logistic"), at="inprocess", watch=seen.append)
     assert dict(result.certificate.events) == {event: count for event, count in after.releases if count}

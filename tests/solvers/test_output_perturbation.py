@@ -190,7 +190,7 @@ class TestSealed:
         assert [record.kind for record in rounds if record.events] == ["Publish"]
         assert rounds[-1].kind == "Publish"
         assert result.certificate.releases == 1
-        assert len(rounds) - 1 == plan(job(privacy=private()), N).round_trips
+        assert len(rounds) - 1 == plan(job(privacy=private()), N).messages
 
     def test_messages_do_not_depend_on_data(self) -> None:
         counts = []

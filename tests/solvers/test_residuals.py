@@ -121,7 +121,7 @@ def run(
     *events, outcome = Coordinator(InProcessTransport(parties)).stream(spec)
     made = plan(spec, table.num_rows)
     kinds = [event.kind for event in events if isinstance(event, Round)]
-    assert len(kinds) == made.round_trips
+    assert len(kinds) == made.messages
     assert outcome.statement.releases == sum(count for _, count in made.releases)
     assert outcome.statement.epsilon <= 3.0
     assert ("histogram of residuals" in " ".join(made.solver.explain(made.problem))) == (share is None)

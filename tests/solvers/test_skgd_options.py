@@ -32,7 +32,7 @@ from vfl.privacy.noise import SeededNoise
 from vfl.privacy.spending import mu_squared
 from vfl.queries import Descend, Forward, Moments
 from vfl.queries.samplers import grouped_by_owner, in_parallel, sampler_of
-from vfl.solvers.blocks import visits
+from vfl.solvers.blocks import messages
 from vfl.solvers.releases.curvature import Curvature
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def order(spec: vfl.Job, known_M: np.ndarray, blocks: tuple[Block, ...]) -> Iter
     while True:
         while len(stream) < solver.inner_rounds:
             draws = sampler_of(solver.sampling, solver.tau).draws(blocks, known_M, rng)
-            stream += grouped_by_owner(draws, blocks) if (solver.sweep, solver.parallel) == ("party", 1) else draws
+            stream += grouped_by_owner(draws, blocks) if (solver.message, solver.parallel) == ("party", 1) else draws
         own, stream = stream[: solver.inner_rounds], stream[solver.inner_rounds :]
         if solver.parallel > 1:
             passes = [own[k : k + len(blocks)] for k in range(0, len(own), len(blocks))]
@@ -217,11 +217,11 @@ def transcription(spec: vfl.Job) -> np.ndarray:
 
 @EACH_DRAW
 @pytest.mark.parametrize("iterate", ["last", "average", "tail"])
-@pytest.mark.parametrize("sweep", ["party", "block"])
-def test_iterates_and_averages_equal_the_transcriptions(sweep: str, iterate: str, draw: dict) -> None:
+@pytest.mark.parametrize("message", ["party", "block"])
+def test_iterates_and_averages_equal_the_transcriptions(message: str, iterate: str, draw: dict) -> None:
     """An odd number of draws, far from the optimum, with outer rounds that divide passes."""
     options = {"outer_rounds": 3, "inner_rounds": 5, "block_size": 2, "step_size": 0.7, "seed": 4}
-    spec = job(iterate=iterate, sweep=sweep, **options, **draw)
+    spec = job(iterate=iterate, message=message, **options, **draw)
     reached = fit(spec).w
     np.testing.assert_allclose(reached, transcription(spec), rtol=0, atol=1e-11)
     assert abs(reached - optimum("squared")).max() > 1e-3
@@ -306,7 +306,7 @@ def walk(kind: str, loss: str, *, intercept: bool = True, **options: object) -> 
         scaling="none",
         penalty=vfl.L2(1e-6),
         intercept=intercept,
-        solver=vfl.SkGD().changed(sweep="block", **options),
+        solver=vfl.SkGD().changed(message="block", **options),
     )
     problem = problem_of(spec, N)
     A = nasty(kind)
@@ -350,7 +350,7 @@ def test_a_variance_that_cancels_does_not_make_a_step_too_long(rounding: float) 
         loss="squared",
         privacy=None,
         scaling="none",
-        solver=vfl.SkGD(details=vfl.solvers.Details(sweep="block"), passes=5, block_size=1),
+        solver=vfl.SkGD(details=vfl.solvers.Details(message="block"), passes=5, block_size=1),
     )
     problem = problem_of(spec, N)
     values = Walk(np.insert(A, INTERCEPT, 1.0, axis=1), rng.normal(size=N), problem)(spec.solver.resolve(problem))
@@ -410,7 +410,7 @@ PRIVATE = [
         {"noise_geometry": "isotropic"},
         {"clip": "bounds"},
         {"clip": "bounds", "noise_geometry": "isotropic"},
-        {"clip": 0.3, "sweep": "block", "iterate": "average", "block_size": 1},
+        {"clip": 0.3, "message": "block", "iterate": "average", "block_size": 1},
     )
 ]
 EACH_PRIVATE = pytest.mark.parametrize("options", PRIVATE, ids=lambda o: "-".join(str(v) for v in o.values()))
@@ -531,7 +531,7 @@ def test_isotropic_noise_is_the_same_in_every_coordinate_of_the_gradient() -> No
 @pytest.mark.parametrize("iterate", ["last", "average", "tail"])
 def test_a_budget_that_ends_early_leaves_the_average_so_far(iterate: str) -> None:
     """The book refuses after 4 of the 8 draws of the second outer round, the last half of the run."""
-    plan = make_plan(job(iterate=iterate, sweep="block", block_size=1, outer_rounds=2, inner_rounds=8), N)
+    plan = make_plan(job(iterate=iterate, message="block", block_size=1, outer_rounds=2, inner_rounds=8), N)
     schedule, rng, answer = plan.solver.schedule(plan.problem), np.random.default_rng(0), None
     θ, own, rebuilt = np.zeros(7), [], False
     while True:
@@ -578,9 +578,11 @@ def test_rounds_of_several_parties(together: int) -> None:
 
 
 def test_parallel_makes_fewer_and_wider_messages() -> None:
-    one, three = (make_plan(job(parallel=m, passes=6, outer_rounds=1, sweep="block", block_size=1), N) for m in (1, 3))
-    assert one.round_trips == 1 + 6 * 7
-    assert three.round_trips == 1 + 6 * 3
+    one, three = (
+        make_plan(job(parallel=m, passes=6, outer_rounds=1, message="block", block_size=1), N) for m in (1, 3)
+    )
+    assert one.messages == 1 + 6 * 7
+    assert three.messages == 1 + 6 * 3
 
 
 @pytest.mark.parametrize("sampling", ["shuffled", "cyclic", "uniform", "importance"])
@@ -591,7 +593,7 @@ def test_parallel_changes_only_which_blocks_move_together(together: int, samplin
     made = []
     for m in (1, together):
         seen: list[object] = []
-        spec = job("logistic", privacy=privacy, passes=6, block_size=1, sweep="block", sampling=sampling, parallel=m)
+        spec = job("logistic", privacy=privacy, passes=6, block_size=1, message="block", sampling=sampling, parallel=m)
         fit(spec, watch=seen.append)
         (plan,) = (event for event in seen if isinstance(event, vfl.Plan))
         owners = Counter(q for e in seen if isinstance(e, Round) and e.kind == "Descend" for q in e.parties)
@@ -606,10 +608,10 @@ def test_a_step_is_divided_by_the_number_of_blocks_that_move_with_it(sampling: s
     solver = make_plan(job(sampling=sampling, parallel=3, passes=5, block_size=1), N).solver
     problem = problem_of(job(), N)
     known = Curvature(np.zeros(7), np.array([9.0, 1, 4, 1, 1, 1, 2]))
-    walk = visits.Walk(solver, problem, known)
+    walk = messages.Walk(solver, problem, known)
     alone, widths = walk.steps(), Counter()
     for number, (drawn,) in itertools.chain.from_iterable(walk.outer()):
-        draw = [step for own in walk.visit(number, (drawn,)).values() for step in own]
+        draw = [step for own in walk.message(number, (drawn,)).values() for step in own]
         widths[len(draw)] += 1
         for step in draw:
             np.testing.assert_allclose(step.rule.steps * len(draw), alone[step.block.index].rule.steps, rtol=1e-15)
@@ -619,18 +621,18 @@ def test_a_step_is_divided_by_the_number_of_blocks_that_move_with_it(sampling: s
 
 @pytest.mark.parametrize("smoothness", ["bounds", "data", dict.fromkeys(COLUMNS, 1.0)], ids=str)
 @EACH_DRAW
-def test_round_trips_are_counted_right(draw: dict, smoothness: object) -> None:
+def test_messages_are_counted_right(draw: dict, smoothness: object) -> None:
     """Importance sampling draws by M. With unequal M the number of joined rounds is not known in advance."""
     privacy = vfl.Privacy(epsilon=1.0, delta=1e-6, noise=SeededNoise(0), smoothness=smoothness)
-    spec = job("logistic", privacy=privacy, outer_rounds=3, inner_rounds=4, sweep="block", **draw)
+    spec = job("logistic", privacy=privacy, outer_rounds=3, inner_rounds=4, message="block", **draw)
     seen = []
     fit(spec, watch=seen.append)
     (plan,) = (event for event in seen if isinstance(event, vfl.Plan))
     made = sum(type(event).__name__ == "Round" for event in seen)
     if draw == {"sampling": "importance", "parallel": 3} and smoothness == "data":
-        assert plan.round_trips / 2 < made < plan.round_trips * 2
+        assert plan.messages / 2 < made < plan.messages * 2
     else:
-        assert made == plan.round_trips
+        assert made == plan.messages
 
 
 # ---- penalties that are not smooth, under every draw ----

@@ -112,7 +112,7 @@ def test_messages_and_charges_are_as_planned(solver: Any) -> None:
     assert charged[0] == planned.releases[0][0]
     assert len(charged) == sum(count for _, count in planned.releases)
     messages = [record for record in made if record.parties or record.kind == "Tally"]
-    assert len(messages) == planned.round_trips
+    assert len(messages) == planned.messages
     assert outcome.statement.epsilon <= 1.0
 
 

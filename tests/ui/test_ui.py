@@ -324,7 +324,7 @@ def test_a_run_is_followed_while_it_trains(tmp_path: Path) -> None:
         spent = [now["epsilon"] for now in seen if now["epsilon"] is not None]
         assert sorted(spent) == spent
         assert 0.0 < spent[0] < seen[0]["cap"] <= 2.0
-        assert {now["of"] for now in seen} == {vfl.plan(job(), N).round_trips}
+        assert {now["of"] for now in seen} == {vfl.plan(job(), N).messages}
         assert json.loads(page(server, "live/now").text)["state"] == "finished"
 
 

@@ -25,14 +25,14 @@ def main() -> None:
     job, _ = vfl.Job.from_toml(examples.job_file("breast_cancer"))
     table = examples.table("breast_cancer")
     truth = table["target"].to_numpy()
-    print("accuracy on the records trained on:\nparties  round trips    mean  lowest  highest")
+    print("accuracy on the records trained on:\nparties  messages    mean  lowest  highest")
     for parties in PARTIES:
         scores, trips = [], 0
         for deal in range(DEALS):
             partition = vfl.FeaturePartition.random(job.partition.features, parties, label="target", seed=deal)
             privacy = vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(deal))
             dealt = dataclasses.replace(job, partition=partition, privacy=privacy, evaluation=None)
-            trips = vfl.plan(dealt, table.num_rows).round_trips
+            trips = vfl.plan(dealt, table.num_rows).messages
             result = vfl.train(dealt, table)
             scores.append(float((result.predict(table) == truth).mean()))
         print(

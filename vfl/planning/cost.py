@@ -113,13 +113,13 @@ PREDICTOR_VECTORS = 6
 STORE_VECTORS = 4
 """Number of n-vectors in the object store of a machine: labels, limits, margins and a reply."""
 FIRST_READING = 2.0
-"""Time to compute a column's norms and bounds at its first visit, in units of one coordinate update."""
+"""Time to compute a column's norms and bounds in its first step, in units of one coordinate update."""
 USABLE = 0.8
 """Share of a machine's memory that a run may use. Ray kills processes beyond 0.95, and other programs need some memory."""
 MESSAGE_WARMUP = 3.0
 """Time of the first messages to a process, which load the message classes, in units of `Machine.warmup_seconds`."""
-VISIT_CALLS = 4
-"""Number of calls to each shard per visit, besides one call per step: begin, end, margins before and margins after."""
+MESSAGE_CALLS = 4
+"""Number of calls to each shard per message, besides one call per step: begin, end, margins before and margins after."""
 INPROCESS, RAY, CLUSTER, FEDERATION = "inprocess", "ray", "cluster", "federation"
 TRANSPORTS = (INPROCESS, RAY, CLUSTER, FEDERATION)
 APART = (CLUSTER, FEDERATION)
@@ -132,17 +132,17 @@ class Sizes:
 
     n_records : n. widths : {party: number of its columns}.
     updates, releases : number of coordinate updates and of releases in the whole run.
-    visits : number of visits. A visit sends one vector to a party and one back. With K margins per record, it counts K times.
+    exchanges : number of messages that send one vector to a party and one back. With K margins per record, it counts K times.
     messages : number of messages whose answer the coordinator awaits.
     received, sent : bytes of the vectors that all parties together receive and send.
-    itemsize : bytes per stored value. entry : bytes per margin in a visit.
+    itemsize : bytes per stored value. entry : bytes per margin in a message.
     """
 
     n_records: int
     widths: Mapping[str, int]
     updates: int
     releases: int
-    visits: float
+    exchanges: float
     messages: int
     received: int
     sent: int
@@ -206,10 +206,10 @@ def cost_of(
         warmup    processes · MESSAGE_WARMUP · warmup_seconds, once; in one process warmup_seconds
         first     FIRST_READING · columns · n/S · update_seconds / threads: norms and bounds, once
         kernels   updates · n/S · update_seconds / threads
-        vectors   visits · 16 n/S bytes (8 with precision = "float32"): margins to the party, X_S Δ back
-        margins   visits · 24 n/S bytes of memory traffic to add X_S Δ
+        vectors   exchanges · 16 n/S bytes (8 with precision = "float32"): margins to the party, X_S Δ back
+        margins   exchanges · 24 n/S bytes of memory traffic to add X_S Δ
         messages  messages · trip_seconds
-        calls     (releases + VISIT_CALLS · messages) · S · call_seconds, or · trip_seconds between machines, with shards
+        calls     (releases + MESSAGE_CALLS · messages) · S · call_seconds, or · trip_seconds between machines, with shards
         releases  releases · release_seconds
     On one machine the shards share the machine's threads. Then replace n/S by n, and divide the times of vectors and margins
     by the smaller of S and threads.
@@ -240,13 +240,13 @@ def cost_of(
     together = shards if transport == RAY else 1
     started = workers + 1 if together == 1 else (parties + 1) * (together + 1)
     each = together / min(together, threads)
-    calls = sizes.releases + VISIT_CALLS * sizes.messages if shards > 1 else 0
+    calls = sizes.releases + MESSAGE_CALLS * sizes.messages if shards > 1 else 0
     parts = {
         "warmup": (started * MESSAGE_WARMUP if apart else 1.0) * machine.warmup_seconds,
         "first": FIRST_READING * total * n * together * machine.update_seconds / threads,
         "kernels": sizes.updates * n * together * machine.update_seconds / threads,
-        "vectors": sizes.visits * 2.0 * moved * each / rate if apart else 0.0,
-        "margins": sizes.visits * 3.0 * vector * each / machine.copy_bytes_a_second,
+        "vectors": sizes.exchanges * 2.0 * moved * each / rate if apart else 0.0,
+        "margins": sizes.exchanges * 3.0 * vector * each / machine.copy_bytes_a_second,
         "messages": sizes.messages * trip if apart else 0.0,
         "calls": calls * (machine.link_trip_seconds if transport == CLUSTER else shards * machine.call_seconds),
         "releases": sizes.releases * machine.release_seconds,

@@ -377,9 +377,9 @@ class Plan:
         return flags_of(self.job)
 
     @cached_property
-    def round_trips(self) -> int:
+    def messages(self) -> int:
         """Number of messages whose answers the coordinator awaits. Counting may iterate over all steps of the solver."""
-        fits = self.n_fits * self.solver.round_trips(self.problem)
+        fits = self.n_fits * self.solver.messages(self.problem)
         return self.n_before + fits + sum(evaluation.queries for evaluation in self.evaluations)
 
     @property
@@ -398,7 +398,7 @@ class Plan:
             return self.sharing.n_bytes - self.sharing.n_bytes // 2, self.sharing.n_bytes // 2
         n, moved = self.problem.n_records * self.n_fits, self.vectors
         held_out = sum(own.side is Side.HELD_OUT for own in self.evaluations) * len(self.problem.layout.whole())
-        saved = n * moved.swept * (8 - np.dtype(self.job.targets.kind).itemsize) * self.job.n_outputs
+        saved = n * moved.in_steps * (8 - np.dtype(self.job.targets.kind).itemsize) * self.job.n_outputs
         received = self.job.n_outputs * moved.out + moved.limits + moved.labels * (1 + self.job.targets.weights)
         margins = n * moved.back + (self.n_records - n) * held_out
         return 8 * n * received - saved, 8 * (self.job.n_outputs * margins + n * moved.norms) - saved
@@ -537,10 +537,10 @@ def sizes_of(plan: Plan) -> Sizes:
         widths=widths,
         updates=int(updates),
         releases=int(releases),
-        visits=pairs if plan.sharing is None else plan.round_trips,
+        exchanges=pairs if plan.sharing is None else plan.messages,
         itemsize=itemsize,
         entry=int(np.dtype(plan.job.targets.kind).itemsize),
-        messages=plan.round_trips,
+        messages=plan.messages,
         received=received,
         sent=sent,
     )
@@ -551,7 +551,7 @@ def transfers(plan: Plan) -> dict[str, Transfer]:
 
     The bounds on alignment assume that no party holds ids beyond the n aligned ones.
     """
-    rounds = plan.round_trips + JOINING
+    rounds = plan.messages + JOINING
     labels = 8 * plan.n_records * plan.n_fits * (1 + plan.job.targets.weights)
     trusted = plan.n_bytes + labels + rounds * _message(plan, len(plan.job.partition.parties))
     found = {"training": Transfer(rounds, trusted) if plan.sharing is None else _secure_transfers(plan)}
@@ -572,9 +572,7 @@ def _secure_transfers(plan: Plan) -> Transfer:
     one opening.
     """
     parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
-    openings = (
-        plan.round_trips if models else 1 + plan.round_trips - plan.n_fits * plan.solver.round_trips(plan.problem)
-    )
+    openings = plan.messages if models else 1 + plan.messages - plan.n_fits * plan.solver.messages(plan.problem)
     requests = (models + openings) * (2 + 2 * parties + parties * parties)
     rounds = JOINING + 4 * models + 4 * openings
     return Transfer(rounds, 2 * plan.n_bytes + _message(plan, requests + JOINING * parties))
@@ -771,7 +769,7 @@ def broken_by(collude: int) -> str:
 
 def _cost(plan: Plan) -> tuple[str, str]:
     most = "at most " * (plan.sharing is not None)
-    traffic = f"{plan.round_trips:,} round trips, {most}{plan.n_bytes / 1e6:.3g} MB between participants"
+    traffic = f"{plan.messages:,} messages, {most}{plan.n_bytes / 1e6:.3g} MB between participants"
     if plan.sharing is not None:
         return "cost", f"{traffic}; the time is not predicted, since {UNPREDICTED}"
     taken = f"about {plan.seconds:.2g} s of rounds on an idle machine"

@@ -39,7 +39,7 @@ class Backward(Sum, Weighted):
     centres, scales : one (s,) vector per block, as in `Step`.
     clip : cap on each party's share of a record's contribution. If several parties are addressed, the weighting must bound a
         record's contribution to all of them, and `event` has the sensitivity of all sums together.
-    capped : as in `Descend`; in a query with noise, it names the charge. The executor turns steps of a visit into `Backward`
+    capped : as in `Descend`; in a query with noise, it names the charge. The executor turns steps of a message into `Backward`
         queries.
     fold : disjoint public batch of the query; `LinearPredictors` sets the weights of all other records to 0. Or the query's
         part of a larger release (`Gram`).

@@ -1,4 +1,4 @@
-"""Query `Descend`: visits of a party, which releases blocks and updates its coordinates step by step."""
+"""Query `Descend`: a message to a party, which releases blocks and updates its coordinates step by step."""
 
 from __future__ import annotations
 
@@ -69,20 +69,20 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Descend(Weighted):
-    """Visits: each addressed party takes its steps in order. A step releases one block and updates its coordinates.
+    """Messages in which each addressed party takes its steps in order. A step releases one block and updates its coordinates.
 
-    start : {party: (p_k,) coordinates of w before the visit}.
+    start : {party: (p_k,) coordinates of w before the message}.
     parts : {party: number of its first step}, the position of this step among the events.
     replayed : earlier releases of these steps, to repeat their updates without a new release.
-    sweep : True if the party receives margins and labels and recomputes r after every step; else it receives r, and all steps
-        of the query use the same r.
+    recomputes : True if the party receives margins and labels and recomputes r after every step; else it receives r, and
+        all steps of the query use the same r.
     capped : record cap of the pass to which the steps belong. The pass is charged once, for all of its steps. None to clip and
         charge every step separately.
     """
 
     steps: Mapping[str, tuple[Step, ...]]
     start: Mapping[str, RawVector]
-    sweep: bool = True
+    recomputes: bool = True
     parts: Mapping[str, int] = field(default_factory=dict)
     replayed: tuple[RawVector, ...] | None = None
     capped: RecordCap | None = None
@@ -95,11 +95,11 @@ class Descend(Weighted):
 
     @property
     def need(self) -> Need:
-        """Return margins and labels for a sweep, else weights."""
-        return Need.MARGINS if self.sweep else Need.WEIGHTS
+        """Return margins and labels if the party recomputes r, else weights."""
+        return Need.MARGINS if self.recomputes else Need.WEIGHTS
 
     def shares(self) -> Mapping[str, Query]:
-        """Return each party's visit. Its steps keep their positions among the events."""
+        """Return each party's message. Its steps keep their positions among the events."""
         shares: dict[str, Query] = {}
         part = 0
         for name, steps in self.steps.items():
@@ -118,16 +118,16 @@ class Descend(Weighted):
         return tuple(step.block.size for step in self.ordered())
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the visit with its releases filled in, so that nothing is released again."""
+        """Return the message with its releases filled in, so that nothing is released again."""
         return replace(self, replayed=released)
 
     @property
     def by_pass(self) -> bool:
-        """Return True under a record cap with noise. A replayed visit counts, too, since its pass was charged."""
+        """Return True under a record cap with noise. A replayed message counts, too, since its pass was charged."""
         return self.capped is not None and None not in self.events()
 
     def terms(self) -> tuple[Step, ...]:
-        """Return the steps; () for a replayed visit, which releases nothing."""
+        """Return the steps; () for a replayed message, which releases nothing."""
         return () if self.replayed is not None else self.ordered()
 
     def first_part(self, party: str) -> int:
@@ -144,7 +144,7 @@ class Descend(Weighted):
         own: dict[str, Any] = {"knots": self.knots, "subsample": self.subsample}
         ordered = self.ordered()
         moves = self._moves(ordered, (released[k] for k in range(len(ordered))))
-        at_once = max(1, len(ordered)) if together and not self.sweep else 1
+        at_once = max(1, len(ordered)) if together and not self.recomputes else 1
         for part in range(0, len(ordered), at_once):
             steps = ordered[part : part + at_once]
             blocks, centres, scales = zip(*((step.block, step.centre, step.scale) for step in steps), strict=True)
@@ -154,7 +154,7 @@ class Descend(Weighted):
             for step, delta in islice(moves, len(steps)):
                 party = step.block.party
                 pending.append(Forward({party: (step.block, delta)}, shifts={party: step.shift(delta)}, **own))
-            if self.sweep:
+            if self.recomputes:
                 ask(pending.pop())
         for forward in pending:
             ask(forward)
@@ -174,11 +174,11 @@ class Descend(Weighted):
         return tuple(step for steps in self.steps.values() for step in steps)
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return one event per step. A replayed visit releases nothing."""
+        """Return one event per step. A replayed message releases nothing."""
         return () if self.replayed is not None else tuple(step.event for step in self.ordered())
 
     def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
-        """Return {} for a replayed visit, which changes the public model only."""
+        """Return {} for a replayed message, which changes the public model only."""
         if self.replayed is None:
             raise self._needs_margins()
         return {}
@@ -209,7 +209,7 @@ class Descend(Weighted):
         return tuple(delta for _, delta in self._moves(self.steps[party], released))
 
     def updates(self) -> Iterator[Update]:
-        """Yield the updates of a replayed visit one by one, with the order and the rounding of single steps."""
+        """Yield the updates of a replayed message one by one, with the order and the rounding of single steps."""
         for step, delta in () if self.replayed is None else self._moves(self.ordered(), self.replayed):
             party = step.block.party
             yield Update(False, {party: (step.block, delta)}, {party: step.shift(delta)})
@@ -217,12 +217,12 @@ class Descend(Weighted):
     def answer(self, at: AtParty, records: Any, key: ReleaseKey) -> Reply:
         """Take the steps: release u, compute Δ = rule(w_S, u), add X_S Δ to the margins.
 
-        In a sweep, one pass over the records adds X_S Δ and computes the gradient of the next step. Otherwise all steps use the
-        same weights r.
+        If the party recomputes r, one pass over the records adds X_S Δ and computes the gradient of the next step. Otherwise
+        all steps use the same weights r.
         """
         if self.replayed is not None:
             return Reply(self.replayed, at.vector(self, records, self.deltas(at.name, self.replayed)))
-        if not self.sweep:
+        if not self.recomputes:
             made = released_by(self, self.priced(at.name), at, records, key)
             return Reply(made, at.vector(self, records, self.deltas(at.name, made)))
         released: list[Vector] = []
@@ -238,13 +238,13 @@ class Descend(Weighted):
         return Reply(tuple(released), at.leave(delta, shift) if released else at.vector(self, records))
 
     def exact(self, rows: Rows, records: Records) -> list[Sums]:
-        """Return the sums of all steps at the weights r, without a sweep."""
+        """Return the sums of all steps at the weights r, which stay the same."""
         r = records.given("weights")
         return [rows.sum(s.block, s.centre, s.scale, s.clip, r, self.capped) for s in self.steps[rows.party]]
 
     def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
-        """Return Σ X_S Δ, the change of the margins; of a sweep, in the type of the given margins."""
-        entered = self.entered(rows, records) if self.sweep else None
+        """Return Σ X_S Δ, the change of the margins; if the party recomputes r, in the type of the given margins."""
+        entered = self.entered(rows, records) if self.recomputes else None
         v = rows.zeros() if entered is None else np.array(entered, np.float64)
         for step, delta in zip(self.steps[rows.party], deltas, strict=True):
             rows.kernels.forward(rows.block(step.block), delta, v, step.shift(delta), threads=rows.threads)
@@ -253,12 +253,12 @@ class Descend(Weighted):
         v -= entered
         return v.astype(records.given("margins").dtype, copy=False)
 
-    def visit(self, rows: Rows, records: Records) -> Sweeping:
-        """Return the state of a sweep on some rows, before its first step."""
-        return Sweeping(self, rows, records)
+    def begin(self, rows: Rows, records: Records) -> DescendSteps:
+        """Return the state of the steps on some rows, before its first step."""
+        return DescendSteps(self, rows, records)
 
     def entered(self, rows: Rows, records: Records) -> Vector:
-        """Return the margins before a sweep.
+        """Return the margins before the first step.
 
         For squared loss under a record cap and without record weights, return residuals: then no step reads the labels.
         """
@@ -269,8 +269,8 @@ class Descend(Weighted):
         return margins - y if weights is None else margins
 
 
-class Sweeping:
-    """A sweep in progress on some rows. The block whose update X_S Δ has not yet been added to the margins is pending."""
+class DescendSteps:
+    """Steps in progress on some rows. The block whose update X_S Δ has not yet been added to the margins is pending."""
 
     def __init__(self, query: Descend, rows: Rows, records: Records) -> None:
         self._query, self._rows = query, rows
@@ -328,7 +328,7 @@ class Sweeping:
     def leave(self, delta: Vector, shift: Any, room: Room) -> Vector:
         """Add X_S Δ + shift of the last step, and return the change of the margins, (n,), for `LinearPredictors` only.
 
-        The change has the type of the margins with which the visit began.
+        The change has the type of the margins that came with the message.
 
         room : function that returns memory, (size,), for a change in float64. If it returns None, the change is computed in
             place.

@@ -36,14 +36,14 @@ class Vectors(NamedTuple):
     """Numbers of vectors with one entry per record that are sent in a run. A vector counts once per party.
 
     out : number of vectors of margins or residuals sent to parties. back : number of vectors of margins returned by parties.
-    swept : part of `out`, and of `back`, in messages for which a party takes several steps; the job may send these as float32.
+    in_steps : part of `out`, and of `back`, in messages for which a party takes several steps; the job may send float32.
     labels, limits : numbers of vectors of labels, and of residual limits, that parties receive and keep. norms : number of
         vectors of record norms returned by parties.
     """
 
     out: int
     back: int
-    swept: int = 0
+    in_steps: int = 0
     labels: int = 0
     limits: int = 0
     norms: int = 0
@@ -100,7 +100,7 @@ class Solver(Protocol):
         return False
 
     @property
-    def sweeps(self) -> bool:
+    def several_steps(self) -> bool:
         """True if a party takes several steps per message, for which the party gets margins instead of residuals."""
         return False
 
@@ -152,7 +152,7 @@ class Solver(Protocol):
         """
         return ""
 
-    def round_trips(self, problem: Problem) -> int:
+    def messages(self, problem: Problem) -> int:
         """Return the number of messages that the coordinator waits for in a run, for a resolved solver."""
         ...
 
@@ -162,7 +162,7 @@ class Solver(Protocol):
         By default messages alternate: all parties receive one vector, then all parties answer with one vector.
         """
         parties = len(problem.layout.whole())
-        pairs = parties * (self.round_trips(problem) // 2)
+        pairs = parties * (self.messages(problem) // 2)
         return Vectors(pairs, pairs, norms=parties * self.asks_norms(problem))
 
     def last_pass(self, problem: Problem) -> int | None:

@@ -5,7 +5,7 @@
 | `Sum` | exact sums over records, released with noise | Moments, Ranges, Counts, Backward, Gram, Tally |
 | `PerRecord` | a number per record, for `LinearPredictors` alone, never released | Forward, RecordNorms, Columns, Groups |
 | `Draw` | something that the coordinator draws or releases itself | Sample |
-| a visit | several steps at one party, each a release and an update | Descend |
+| a message | several steps at one party, each a release and an update | Descend |
 | a selection | the best of noisy scores | Select |
 
 A module defines one query: its fields, its exact statistic, its sensitivity with the proof, what an owner refuses, and the size
@@ -115,8 +115,8 @@ class Rows(Protocol):
         ...
 
 
-class Visiting(Protocol):
-    """A visit in progress on some rows: steps one after another, each a sum and an update."""
+class StepsInProgress(Protocol):
+    """Steps in progress on some rows, one after another, each a sum and an update."""
 
     def step(self, number: int, delta: Vector, shift: Any) -> Sums:
         """Apply the update of the previous step to the margins, and return the sum of this step."""
@@ -159,7 +159,7 @@ class AtParty(Protocol):
         ...
 
     def enter(self, query: Query, records: Any) -> Sums:
-        """Begin a visit on all rows, and return the sum of its first step."""
+        """Begin the steps of a message on all rows, and return the sum of its first step."""
         ...
 
     def step(self, number: int, delta: Vector, shift: Any) -> Sums:
@@ -167,7 +167,7 @@ class AtParty(Protocol):
         ...
 
     def leave(self, delta: Vector, shift: Any) -> Any:
-        """End the visit, and return the change of the margins."""
+        """End the steps, and return the change of the margins."""
         ...
 
 
@@ -424,12 +424,12 @@ class Query:
     def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
         """Return the per-record vector of the answer for some rows. Only `LinearPredictors` may receive it.
 
-        deltas : Δ of each step of a visit, once its releases are known.
+        deltas : Δ of each step of a message, once its releases are known.
         """
         raise self._unanswered(rows.party)
 
-    def visit(self, rows: Rows, records: Records) -> Visiting:
-        """Return the state of a visit on some rows, before its first step."""
+    def begin(self, rows: Rows, records: Records) -> StepsInProgress:
+        """Return the state of a message's steps on some rows, before its first step."""
         raise self._unanswered(rows.party)
 
     def answer(self, at: AtParty, records: Any, key: ReleaseKey) -> Reply:

@@ -226,7 +226,7 @@ class GCD(Solver):
                 owner, S = step.block.party, step.block.coordinates
                 # The step uses the residuals of the selection, so the party needs neither margins nor labels.
                 start = {owner: w[whole[owner].coordinates].copy()}
-                (u,) = yield Descend(weighting, {owner: (step,)}, start, sweep=False)
+                (u,) = yield Descend(weighting, {owner: (step,)}, start, recomputes=False)
             except BudgetExceeded:  # charges for lost attempts used up the planned budget: end with the current w
                 break
             Δ = step.rule(w[S], u)
@@ -245,7 +245,7 @@ class GCD(Solver):
         selection, step = BoundedRange(Adjacency.REPLACE_ONE, ε), self._clip.event(z)
         return (*(((moments, 1),) if moments else ()), (selection, rounds), (step, rounds))
 
-    def round_trips(self, problem: Problem) -> int:
+    def messages(self, problem: Problem) -> int:
         """Return the number of messages that a run waits for: two per round, rebuilds of Xw, and one if moments are needed."""
         begun = asks_moments(problem) + 2 * counts.is_exact(problem)
         return begun + 2 * (self.rounds or 0) + self._rebuilds(problem)

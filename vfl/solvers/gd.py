@@ -80,9 +80,9 @@ class GD(joint.JointSolver):
         whole = [(None, None)] * passes
         return self._descended(problem, whole, size, [1.0] * passes, passes, problem.n_records, self.tol)
 
-    def round_trips(self, problem: Problem) -> int:
+    def messages(self, problem: Problem) -> int:
         """Return the number of messages: two per pass, and those before the first pass."""
-        return self._round_trips(problem, self.passes or 1)
+        return self._messages(problem, self.passes or 1)
 
     def last_pass(self, problem: Problem) -> int | None:
         """Return the number of passes of a run that never meets the stopping rule; None without a tolerance."""

@@ -128,7 +128,7 @@ class JointSolver(Solver):
         """Return True if a clip is finite: the coordinator caps each residual by the norm of the record."""
         return self._clip(problem).finite
 
-    def _round_trips(self, problem: Problem, steps: int) -> int:
+    def _messages(self, problem: Problem, steps: int) -> int:
         """Return the number of messages: those of `_begun`, and two per step, without the update of Xw after the last step."""
         share = self.label_share or 0.0
         first = bool(share) or is_exact(problem)

@@ -280,7 +280,7 @@ class NoisyGram(Solver):
         w = least_squares(problem, G / n, b / n)
         return w + problem.intercept * c if problem.centred else w
 
-    def round_trips(self, problem: Problem) -> int:
+    def messages(self, problem: Problem) -> int:
         """Return the number of messages: one for the norms, one per piece, and one more per piece that sends columns."""
         if self.constant:
             return 1

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.privacy.events import Gaussian
 from vfl.secure.cost import Models
+from vfl.solvers.blocks.messages import Walk
 from vfl.solvers.blocks.shares import Budget
-from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.gd import GD
 from vfl.solvers.joint import unscaled
 from vfl.solvers.noisy_gram import NoisyGram, Row
@@ -198,8 +198,8 @@ def _models(walk: Walk) -> Models:
     opened = {party: passes * drawn + min(more, drawn) for party, drawn in own.items()}
     largest = sorted((block.size for block in blocks), reverse=True)
     sums = passes * sum(largest) + sum(largest[:more])
-    if walk.solver.parallel > 1:  # draws of one visit share one model
-        count = walk.visits()[0]
+    if walk.solver.parallel > 1:  # draws of one message share one model
+        count = walk.messages()[0]
     return Models(count, opened, walk.n_releases, sums)
 
 

@@ -165,7 +165,7 @@ class OutputPerturbation(Solver):
         wanted = 32.0 * L * Λ**2 / (λ * self._tau(problem) ** 2)
         return 1 + math.ceil(math.sqrt(_condition(problem)) * math.log(max(wanted, math.e)))
 
-    def round_trips(self, problem: Problem) -> int:
+    def messages(self, problem: Problem) -> int:
         """Return the number of messages: two per step, and one to verify the subgradient. The release takes no message."""
         return 1 if self.constant else 2 * self.steps(problem) + 1
 

@@ -275,7 +275,7 @@ class SCD(BatchSolver):
                 yield joint.forward(problem, delta, "add")
         return mean.final(w)
 
-    def round_trips(self, problem: Problem) -> int:
+    def messages(self, problem: Problem) -> int:
         """Return the number of messages: two per step, and one for the norms. Drawing a sample takes no message."""
         asked = (
             2 * bool(self.label_share)

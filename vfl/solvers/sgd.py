@@ -75,9 +75,9 @@ class SGD(BatchSolver):
         size = self.step_size or 1.0
         return self._descended(problem, drawn.draws(), size, slower, drawn.steps, drawn.divisor)
 
-    def round_trips(self, problem: Problem) -> int:
+    def messages(self, problem: Problem) -> int:
         """Return the number of messages: two per step, and those before the first step. Drawing a sample takes no message."""
-        return self._round_trips(problem, self._batches(problem).steps)
+        return self._messages(problem, self._batches(problem).steps)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return one sentence for every option."""

@@ -18,10 +18,10 @@ from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.queries import Descend
 from vfl.queries.protocol import Derivative, Solver, Vectors, require_clip, require_groups
 from vfl.queries.samplers import sampler_of
+from vfl.solvers.blocks.messages import Walk
 from vfl.solvers.blocks.options import BOUNDS, COORDINATE, RECORD, BlockOptions, Details
 from vfl.solvers.blocks.presence import Presence
 from vfl.solvers.blocks.shares import Budget, table
-from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, accelerated
 from vfl.solvers.iterates.convergence import describe, tolerance
 from vfl.solvers.iterates.quadratic import JointSteps
@@ -65,7 +65,7 @@ def require_options(solver: BlockOptions) -> None:
         )
     if solver.turns > 1 and not (_moves_locally(solver) and solver.clip in (None, RECORD)):
         raise SpecificationError(
-            f"{solver.name}: local_passes={solver.local_passes} needs clip='record', sweep='party', sampling 'shuffled' or "
+            f"{solver.name}: local_passes={solver.local_passes} needs clip='record', message='party', sampling 'shuffled' or "
             "'cyclic', iterate='tail' and no parallel or joint steps: leave local_passes out, or those options"
         )
     _require_record_options(solver)
@@ -76,7 +76,7 @@ def require_options(solver: BlockOptions) -> None:
 def _require_record_options(solver: BlockOptions) -> None:
     if solver.clip == RECORD and solver.sampling not in ONCE_A_PASS:
         raise SpecificationError(
-            f"{solver.name}: clip='record' needs a sampling that visits every block once per pass: "
+            f"{solver.name}: clip='record' needs a sampling that updates every block once per pass: "
             f"{', '.join(ONCE_A_PASS)}, not {solver.sampling!r}. Change sampling, or leave clip out"
         )
     asked = [f"details.{name}" for name in OF_RECORD if getattr(solver, name) is not None]
@@ -165,7 +165,7 @@ def _local_passes(solver: BlockOptions, problem: Problem) -> int:
 def _moves_locally(solver: BlockOptions) -> bool:
     """Return True if a party may make several passes over its columns per message, and their mean is the result."""
     return (
-        solver.sweep == "party"
+        solver.message == "party"
         and solver.sampling in ("shuffled", "cyclic")
         and solver.sequential
         and (solver.iterate in (None, "tail") and not solver.joint)
@@ -384,9 +384,10 @@ class SkGD(BlockOptions):
                 for number, drawn in draws:
                     yield from budget.between(number, run, θ)
                     yield from trail.before(number, θ)
-                    if not (visit := present.of(walk.visit(number, drawn))):
+                    if not (message := present.of(walk.message(number, drawn))):
                         continue
-                    query = Descend(weighting, visit, present.parts(θ, visit), sweep=self.sweeps, capped=walk.cap())
+                    begun, recomputes = present.parts(θ, message), self.several_steps
+                    query = Descend(weighting, message, begun, recomputes=recomputes, capped=walk.cap())
                     moving = sum(query.sizes()) // problem.layout.width
                     released = (yield from present.put(query, θ)) or ()  # nothing if a party was lost
                     steps = tuple(zip(query.ordered(), released, strict=bool(released)))
@@ -395,7 +396,7 @@ class SkGD(BlockOptions):
                         S = step.block.coordinates
                         Δ = step.moved(θ[step.block.offset :], u) if moves is None else moves[S]
                         θ[S] += Δ
-                        trail.moved(θ, Δ, step, u, walk.columns(step.block) if self.sweeps else moving)
+                        trail.moved(θ, Δ, step, u, walk.columns(step.block) if self.several_steps else moving)
                     if (yield from trail.ends(θ)):
                         return known.uncentred(θ, problem.intercept)
                 w = trail.outer(θ)
@@ -411,37 +412,37 @@ class SkGD(BlockOptions):
         """Return the charges of releases outside the passes, and of passes (if charged separately, of every drawn block)."""
         return Budget(self, problem).releases()
 
-    def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages that a run waits for: visits, rebuilds of Xw, record norms, other releases.
+    def messages(self, problem: Problem) -> int:
+        """Return the number of messages that a run waits for: steps, rebuilds of Xw, record norms, other releases.
 
-        Importance sampling depends on M, which is not known yet, so visits are counted as if all M were equal. For a run
+        Importance sampling depends on M, which is not known yet, so messages are counted as if all M were equal. For a run
         without privacy the number is an upper bound. For long runs the number is extrapolated from the first COUNTED draws.
         """
         before = self.asks_norms(problem) + self._begins(problem) + sum(row.messages for row in table(self, problem))
         before += MESSAGES * self._extrapolations(problem)
-        return before + (self.outer_rounds or 1) - 1 + self.visits(problem)[0]
+        return before + (self.outer_rounds or 1) - 1 + self._pass_messages(problem)[0]
 
     def vectors(self, problem: Problem) -> Vectors:
         """Return the number of vectors that a run sends.
 
-        There are two vectors for each visit to a party, one per party for each rebuild or extrapolation of Xw, the vectors of
+        There are two vectors for each message to a party, one per party for each rebuild or extrapolation of Xw, the vectors of
         releases outside the passes, and vectors that parties keep to cap records or to take several steps per message.
         """
         parties, once = len(problem.layout.whole()), table(self, problem)
-        visited, swept = self.visits(problem)[1], parties * self.sweeps
+        asked, several = self._pass_messages(problem)[1], parties * self.several_steps
         rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + sum(row.back for row in once)
         return Vectors(
-            out=visited + parties * sum(row.out for row in once),
-            back=visited + parties * (rebuilds + self._extrapolations(problem)),
-            swept=visited * self.sweeps,
-            labels=swept,
-            limits=swept * self.by_pass,
+            out=asked + parties * sum(row.out for row in once),
+            back=asked + parties * (rebuilds + self._extrapolations(problem)),
+            in_steps=asked * self.several_steps,
+            labels=several,
+            limits=several * self.by_pass,
             norms=parties * self.asks_norms(problem),
         )
 
-    def visits(self, problem: Problem) -> tuple[int, int]:
-        """Return the number of visits, and the number of parties in all visits together."""
-        return Walk(self, problem, Curvature.flat(problem)).visits()
+    def _pass_messages(self, problem: Problem) -> tuple[int, int]:
+        """Return the number of messages of the passes, and the number of parties in all of them together."""
+        return Walk(self, problem, Curvature.flat(problem)).messages()
 
     def _extrapolations(self, problem: Problem) -> int:
         if not accelerated(self, problem):
@@ -490,7 +491,7 @@ class SkGD(BlockOptions):
             return ""
         if not other.joint:
             return ""
-        fewer, now = other.round_trips(problem), resolved.round_trips(problem)
+        fewer, now = other.messages(problem), resolved.messages(problem)
         return (
             f"joint = true would train in {fewer:,} messages in place of {now:,}, but shows columns to other participants "
             "before noise: policies must say products = true"
@@ -525,7 +526,7 @@ class SkGD(BlockOptions):
 class CD(SkGD):
     """DP coordinate descent. A pass is one release, μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP.
 
-    This holds under a record cap C, the default if a pass visits every coordinate once: Δ = `Clip(C, p).sensitivity`. With
+    This holds under a record cap C, the default if a pass updates every coordinate once: Δ = `Clip(C, p).sensitivity`. With
     clip="coordinate" or a number κ, each coordinate update is one release instead, and the run is √(p·passes)·Δ/σ-GDP. Such a
     release is Σ_i clip_κ(r_i x_ij/√M_j), with M_j the smoothness constant of coordinate j, rounded to the grid g:
     Δ = 2(κ(1 + 2⁻⁵⁰) + g/2), `Clip(κ, 1).sensitivity`, in units of √M_j. This is the paper's rule C_j = C√(M_j/ΣM) with

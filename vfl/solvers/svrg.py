@@ -155,7 +155,7 @@ class SVRG(BatchSolver):
                 yield joint.forward(problem, w - before, "add")
         return mean.final(w)
 
-    def round_trips(self, problem: Problem) -> int:
+    def messages(self, problem: Problem) -> int:
         """Return the number of messages: two per step, two per pass for the snapshot, and those before the first pass."""
         drawn = self._batches(problem)
         asked = self.asks_norms(problem) + joint.asks_mean_square(problem)

@@ -36,14 +36,14 @@ class Point:
 
     noise_multiplier : σ/Δ of the most frequent release.
     sigma : σ/n, the noise in a coordinate of the mean gradient. For solvers that add noise to the model, σ of that noise.
-    releases, round_trips, seconds : cost.
+    releases, messages, seconds : cost.
     """
 
     epsilon: float
     noise_multiplier: float
     sigma: float
     releases: int
-    round_trips: int
+    messages: int
     seconds: float
 
 
@@ -65,7 +65,7 @@ def points(plan: Plan) -> list[Point]:
         noise, deviation = _noise(other)
         count = sum(count for _, count in other.releases)
         seconds = other.seconds if other.sharing is None else math.nan  # not predicted
-        found.append(Point(epsilon, noise, deviation, count, other.round_trips, seconds))
+        found.append(Point(epsilon, noise, deviation, count, other.messages, seconds))
     return found
 
 
@@ -123,7 +123,7 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
     def cells(point: Point) -> tuple[str, ...]:
         seconds = "–" if math.isnan(point.seconds) else f"{point.seconds:.2g}"
         noise = (f"{point.epsilon:.3g}", f"{point.noise_multiplier:.4g}", f"{point.sigma:.3g}")
-        return (*noise, f"{point.releases:,}", f"{point.round_trips:,}", seconds)
+        return (*noise, f"{point.releases:,}", f"{point.messages:,}", seconds)
 
     own = plan.job.privacy.epsilon if plan.job.privacy is not None else None
     rows = [tuple(element("b", cell) if p.epsilon == own else cell for cell in cells(p)) for p in drawn]
@@ -148,7 +148,7 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
             "Numbers",
             element("p", "Open options of the job are resolved at every ε, so the cost changes with it."),
             table(
-                ("ε", "σ/Δ", "σ" if plan.solver.sealed else "σ/n", "releases", "round trips", "s"),
+                ("ε", "σ/Δ", "σ" if plan.solver.sealed else "σ/n", "releases", "messages", "s"),
                 rows,
                 numbers=tuple(range(6)),
             ),

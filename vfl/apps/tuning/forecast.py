@@ -98,7 +98,7 @@ class TunePlan:
             ("cost", f"all {m} are trained: about {sum(plan.seconds for plan in self.plans):.2g} s of rounds"),
         ]
         for number, (job, plan) in enumerate(zip(tuning.jobs, self.plans, strict=True), 1):
-            lines.append((f"{number} of {m}", f"{difference(tuning.jobs[0], job)}: {plan.round_trips} round trips"))
+            lines.append((f"{number} of {m}", f"{difference(tuning.jobs[0], job)}: {plan.messages} messages"))
         lines += [("flag", flag) for flag in tuning.flags]
         return (*lines, ("forecast", self.forecast))
 

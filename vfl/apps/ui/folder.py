@@ -183,8 +183,8 @@ class WatchedRun:
         if plan is None:
             return begun
         if plan.problem.delta is None:
-            return replace(begun, of=plan.round_trips, why="no privacy")
-        planned = replace(begun, of=plan.round_trips, cap=plan.epsilon)
+            return replace(begun, of=plan.messages, why="no privacy")
+        planned = replace(begun, of=plan.messages, cap=plan.epsilon)
         ledger = ledger_of(self.folder, self._start.get("ledger"), known)
         if ledger is None:
             return replace(planned, why="its ledger is not in this folder: name it with --ledger")

@@ -408,14 +408,14 @@ def _moments(result: Model) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _iterates(result: Model, told: History | None) -> Mapping[str, Vector]:
-    """Return {coordinate: (t,) values in the second half of the run}; {} for a run without noise or with too few visits."""
+    """Return {coordinate: (t,) values in the second half of the run}; {} for a run without noise or with too few iterates."""
     found: dict[str, Vector] = {}
     if told is None or not told.noise:
         return found
     owners = result.owners
-    for party, visits in told.iterates.items():
+    for party, iterates in told.iterates.items():
         own = [name for name in result.coordinates if owners[name] == party]
-        late = np.array(visits[len(visits) // 2 :])
+        late = np.array(iterates[len(iterates) // 2 :])
         if len(late) >= FEWEST and late.shape[1] == len(own):
             found |= dict(zip(own, late.T, strict=True))
     return found

@@ -46,7 +46,7 @@ class History:
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
         features. Given only for solvers whose queries carry the rule of the update.
     findings : results of evaluations (releases after training), by name.
-    iterates : {party: the party's coordinates of w before each visit to it}, for solvers that visit parties.
+    iterates : {party: the party's coordinates of w before each message to it}, for solvers that update one party at a time.
     repeated : number of rounds that were repeated because a process or a party was lost between charge and log.
     left : {round: party that was left out from this round on}.
     seen : {column of a curve whose knots the run chose: stretches in which the column's histogram shows records}.
@@ -99,7 +99,7 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
             told.noise |= _noise(query)
         if isinstance(query, Descend):
             for party, steps in query.steps.items():
-                if any(step.block.start == 0 for step in steps):  # one iterate per pass, however many visits it has
+                if any(step.block.start == 0 for step in steps):  # one iterate per pass, however many messages it has
                     told.iterates.setdefault(party, []).append(query.start[party])
     return told
 

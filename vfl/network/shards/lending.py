@@ -1,4 +1,4 @@
-"""Vectors in memory that processes of one machine share, so that visits on Ray need not use the object store.
+"""Vectors in memory that processes of one machine share, so that messages on Ray need not use the object store.
 
 Guarantee. The memory has no name in any folder and disappears with the processes that map it, so a killed run leaves nothing on
 disk or in /dev/shm. Only processes of the same user, in the same namespace of processes, can open it. Borrowers map it

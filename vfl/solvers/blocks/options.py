@@ -27,7 +27,7 @@ BOUNDS = "bounds"
 COORDINATE = "coordinate"
 RECORD = "record"
 CLIPS = (RECORD, COORDINATE, BOUNDS)
-SWEEPS = ("party", "visit", "block")
+MESSAGES = ("party", "consecutive", "block")
 ITERATES = ("last", "average", "tail")
 GEOMETRIES = ("scaled", "isotropic")
 
@@ -66,7 +66,7 @@ class Details:
         number of steps is given. With privacy `tol` must be None: the number of steps must not depend on data.
     iterate : result of an outer round: the 'last' θ of the round, or the 'average' of all θ in the round (as in the paper).
         With 'tail' the run ends with the average over its last half.
-    sweep : 'party' sends one message per party and pass, and orders a pass by party. 'visit' sends one message for
+    message : 'party' sends one message per party and pass, and orders a pass by party. 'consecutive' sends one message for
         consecutive blocks of one party, in the order drawn. 'block' sends one block per message, and parties see only
         residuals.
     record_clip : record cap C, divided by √p, in units of √M_j, for clip='record'.
@@ -93,7 +93,7 @@ class Details:
     momentum: float | None = option(number(lambda β: 0.0 <= β <= 1.0, "must lie between 0 and ½"), None)
     tol: float | None = option(TOLERANCE, None)
     iterate: str | None = option(one_of(ITERATES), None)
-    sweep: str = option(one_of(SWEEPS), "party")
+    message: str = option(one_of(MESSAGES), "party")
     record_clip: float | None = option(number(lambda clip: 1e-90 <= clip <= 1e90, "must be positive and finite"), None)
     early_share: float | None = option(SHARE, None)
     residual_share: float | None = option(SHARE, None)
@@ -150,9 +150,9 @@ class BlockOptions(Solver):
         return self.local_passes or 1
 
     @property
-    def sweeps(self) -> bool:
+    def several_steps(self) -> bool:
         """True if a party takes several steps per message, each from the margins after the step before."""
-        return self.sweep != "block" and self.sampling not in ("nice", "full") and self.parallel == 1
+        return self.message != "block" and self.sampling not in ("nice", "full") and self.parallel == 1
 
     @property
     def adaptive(self) -> bool:

@@ -36,13 +36,13 @@ class Presence:
         self._rows: Mapping[str, Scaled] | None = None
         self.mask = np.ones(problem.layout.n_coordinates)
 
-    def of(self, visit: Mapping[str, Addressed]) -> dict[str, Addressed]:
-        """Return those entries of `visit`, by party, whose parties are still present."""
-        return {party: own for party, own in visit.items() if self.mask[self._whole[party].coordinates].all()}
+    def of(self, message: Mapping[str, Addressed]) -> dict[str, Addressed]:
+        """Return those entries of `message`, by party, whose parties are still present."""
+        return {party: own for party, own in message.items() if self.mask[self._whole[party].coordinates].all()}
 
-    def parts(self, w: Vector, visit: Mapping[str, object]) -> dict[str, Vector]:
-        """Return {party: a copy of its coordinates of w} for the parties in `visit`."""
-        return {party: w[self._whole[party].coordinates].copy() for party in visit}
+    def parts(self, w: Vector, message: Mapping[str, object]) -> dict[str, Vector]:
+        """Return {party: a copy of its coordinates of w} for the parties in `message`."""
+        return {party: w[self._whole[party].coordinates].copy() for party in message}
 
     def put(self, query: Query, w: Vector) -> Exchange[Released | None]:
         """Send a query. Return the releases, or None if a party was lost during the query.

@@ -12,7 +12,7 @@ from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.queries.protocol import require_bearable
-from vfl.solvers.blocks.visits import Walk
+from vfl.solvers.blocks.messages import Walk
 from vfl.solvers.releases import correlations, excess, products, residuals, smoothness, start
 from vfl.solvers.releases.curvature import Curvature
 from vfl.solvers.releases.once import Phase

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vfl.base.types import Vector
     from vfl.queries import Step
 
-SWEEPS = 20_000
+PASSES = 20_000
 ENOUGH = 1e-14
 
 
@@ -21,7 +21,7 @@ def least_squares(problem: Problem, G: Vector, b: Vector) -> Vector:
     """Return argmin_w ½wᵀGw − bᵀw + ψ(w), (p,). The result is a deterministic function of the arguments.
 
     The iteration starts at the ridge solution with ψ's modulus of convexity. For L2, and without a penalty, this solution is
-    the minimiser. Then the iteration sweeps over coordinates, or over the partition's blocks if ψ couples coordinates, with
+    the minimiser. Then the iteration passes over coordinates, or over the partition's blocks if ψ couples coordinates, with
     steps 1/λ_max(G_SS).
 
     G : (p, p), symmetric and positive semidefinite.
@@ -35,7 +35,7 @@ def least_squares(problem: Problem, G: Vector, b: Vector) -> Vector:
     steps = [1.0 / max(float(np.linalg.eigvalsh(G[S, S])[-1]), 1e-300) for S in parts]
     penalised, penalty = problem.penalised, problem.penalty
     gradient = G @ w - b
-    for sweep in range(SWEEPS):
+    for number in range(PASSES):
         moved = 0.0
         for S, step in zip(parts, steps, strict=True):
             own = w[S]
@@ -47,7 +47,7 @@ def least_squares(problem: Problem, G: Vector, b: Vector) -> Vector:
                 moved = max(moved, float(abs(change).max()))
         if moved <= ENOUGH * (1.0 + float(abs(w).max())):
             break
-        if sweep % 50 == 49:
+        if number % 50 == 49:
             gradient = G @ w - b
     return w
 

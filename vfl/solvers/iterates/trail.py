@@ -97,7 +97,7 @@ class Trail:
         self._still = False
 
     def before(self, number: int, θ: Vector) -> Exchange[None]:
-        """Begin pass `number` at θ, on the first visit of the pass. Extrapolate θ and Xθ in place unless that raises F."""
+        """Begin pass `number` at θ, on the first message of the pass. Extrapolate θ and Xθ in place unless that raises F."""
         if (yield from self._acceleration.before(number, θ)):
             self._restart()
 

@@ -46,7 +46,7 @@ class Release(Solver):
         events = [event for query in self.queries(problem) for event in query.events()]
         return tuple((event, 1) for event in events if event is not None)
 
-    def round_trips(self, problem: Problem) -> int:
+    def messages(self, problem: Problem) -> int:
         """Return the number of messages: one per query."""
         return len(self.queries(problem))
 

@@ -29,7 +29,7 @@ class Curvature:
 
     @classmethod
     def flat(cls, problem: Problem) -> Curvature:
-        """Return a curvature with M = 1 and no centres. It serves counts of visits and releases, which do not depend on M."""
+        """Return a curvature with M = 1 and no centres. It serves counts of messages and releases, which do not depend on M."""
         p = problem.layout.n_coordinates
         return cls(np.zeros(p), np.ones(p))
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from vfl.base.types import Vector
     from vfl.privacy.events import Gaussian
     from vfl.queries.protocol import Exchange
+    from vfl.solvers.blocks.messages import Walk
     from vfl.solvers.blocks.presence import Presence
-    from vfl.solvers.blocks.visits import Walk
     from vfl.solvers.releases.curvature import Curvature
 
 

@@ -126,18 +126,18 @@ class Progress:
         self._earlier = earlier or {}
         self._steps = Steps()
         self._aligning = False
-        self._made = self._round_trips = 0
+        self._made = self._messages = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._steps.end()
-        if kind is None and self._made < self._round_trips:
+        if kind is None and self._made < self._messages:
             why = (
                 "; releases that were charged and lost when it was cut off are not made again" if self._earlier else ""
             )
-            click.echo(f"finished after {self._made} of at most {self._round_trips} rounds{why}", err=True)
+            click.echo(f"finished after {self._made} of at most {self._messages} rounds{why}", err=True)
 
     def __call__(self, event: AlignmentProgress | Aligned | Plan | Reserved | Round | Lost) -> None:
         """Show one event: of the alignment if there is one, then the plan, then each round."""
@@ -172,13 +172,13 @@ class Progress:
         self._accountant.compose_all(self._earlier.items())
         self._steps.end()
         click.echo(str(plan), err=True)
-        self._round_trips = plan.round_trips
-        self._steps.begin(self._round_trips)
+        self._messages = plan.messages
+        self._steps.begin(self._messages)
 
     def _advance(self, record: Round) -> None:
         self._compose(record)
         done = self._made = record.number + 1
-        self._steps.advance(done, lambda: f"round {done}/{self._round_trips}  {self._spent()}")
+        self._steps.advance(done, lambda: f"round {done}/{self._messages}  {self._spent()}")
 
     def _compose(self, record: Round | Lost) -> None:
         events = [event for _, event in record.charges]

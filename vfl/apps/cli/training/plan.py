@@ -192,7 +192,7 @@ def _to_dict(
             | ({"part": event.part} if isinstance(event, OnPart) else {})
             for event, count in planned.releases
         ],
-        "round_trips": planned.round_trips,
+        "messages": planned.messages,
         "bytes": planned.n_bytes,
         "seconds": planned.seconds if planned.sharing is None else None,
         "nodes": {transport: dataclasses.asdict(cost) for transport, cost in _costs(planned, environment).items()}

@@ -82,7 +82,7 @@ def telling(*, quiet: bool) -> Callable[[object], None]:
 
     def tell(event: object) -> None:
         if isinstance(event, Begun) and not quiet:
-            click.echo(f"candidate {event.number} of {event.of}: {event.plan.round_trips} round trips", err=True)
+            click.echo(f"candidate {event.number} of {event.of}: {event.plan.messages} messages", err=True)
 
     return tell
 

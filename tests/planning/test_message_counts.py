@@ -38,4 +38,4 @@ def test_a_run_makes_the_planned_rounds(name: str) -> None:
     seen: list[object] = []
     vfl.train(vfl.Job(partition=partition, **given), table, at="inprocess", watch=seen.append)
     (plan,) = (event for event in seen if isinstance(event, Plan))
-    assert sum(isinstance(event, Round) for event in seen) == plan.round_trips
+    assert sum(isinstance(event, Round) for event in seen) == plan.messages

@@ -1,6 +1,6 @@
-"""Order of blocks, the step of each block, and the messages (visits) that carry the steps to parties.
+"""Order of blocks, the step of each block, and the messages that carry the steps to parties.
 
-A draw is a set of blocks that move at the same time. A visit is one message to one party, with steps from several draws.
+A draw is a set of blocks that move at the same time. A message to a party can carry steps of several draws.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from vfl.solvers.blocks.options import BlockOptions
     from vfl.solvers.releases.curvature import Curvature
 
-    Visit = dict[str, tuple[Step, ...]]
+    Message = dict[str, tuple[Step, ...]]
     Draws = tuple[int, tuple[Draw, ...]]
 
 COUNTED = 1 << 17
@@ -45,7 +45,7 @@ COUNTED = 1 << 17
 
 @dataclass(eq=False)
 class Walk:
-    """Sequence of block updates of a resolved SkGD: draws → visits → steps. Given the released M, the sequence is public.
+    """Sequence of block updates of a resolved SkGD: draws → messages → steps. Given the released M, the sequence is public.
 
     factor : factor on the record cap, computed from released values. The factor changes only between passes.
     multipliers : ((z, number of passes), ...), the noise multipliers of the block releases, in order. The last z applies until
@@ -190,13 +190,13 @@ class Walk:
         return ProxStep(gain, steps, problem.penalty)
 
     def outer(self) -> Iterator[Iterator[Draws]]:
-        """Yield, for each outer round, an iterator over (pass, draws of one visit). Exhaust each one before the next."""
+        """Yield, for each outer round, an iterator over (pass, draws of one message). Exhaust each one before the next."""
         indices = self._indices()
         for _ in range(self.solver.outer_rounds or 1):
-            yield self._visits(self._draws(indices))
+            yield self._messages(self._draws(indices))
 
-    def visit(self, number: int, draws: Iterable[Draw]) -> Visit:
-        """Return the steps of a visit, by party. number : number of the pass."""
+    def message(self, number: int, draws: Iterable[Draw]) -> Message:
+        """Return the steps of a message, by party. number : number of the pass."""
         z, made = self._multiplier(number), Counter[int]()
         steps: list[Step] = []
         for draw in draws:
@@ -204,17 +204,17 @@ class Walk:
             made[draw[0]] += 1
         return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
 
-    def visits(self) -> tuple[int, int]:
-        """Return the number of visits, and the number of parties in all visits together."""
+    def messages(self) -> tuple[int, int]:
+        """Return the number of messages, and the number of parties in all messages together."""
         solver, owners = self.solver, [block.party for block in self.blocks]
         rounds = solver.outer_rounds or 1
         counted = min(rounds, -(-COUNTED // (solver.inner_rounds or 1)))
-        visits = visited = 0
+        messages = asked = 0
         for draws in islice(self.outer(), counted):
             for _, drawn in draws:
-                visits += 1
-                visited += 1 if solver.sweeps else len({owners[b] for draw in drawn for b in draw})
-        return round(visits * rounds / counted), round(visited * rounds / counted)
+                messages += 1
+                asked += 1 if solver.several_steps else len({owners[b] for draw in drawn for b in draw})
+        return round(messages * rounds / counted), round(asked * rounds / counted)
 
     def _together(self, z: float | None, draw: Draw, length: float) -> tuple[Step, ...]:
         """Return the steps of the blocks in one draw. These blocks move at the same time, so each step is shorter."""
@@ -230,12 +230,12 @@ class Walk:
                 known[b, moving] = replace(known[b, 0], rule=self.rule(blocks[b], moving))
         return tuple(known[b, moving] for b in draw)
 
-    def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
-        """Return the visits for some draws: one per draw, or one per run of draws from one party if visits have many steps.
+    def _messages(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
+        """Return the messages for some draws: one per draw, or one per run of draws from one party if messages have many steps.
 
-        A visit ends with its pass if the run may stop there, or if a pass is charged as one release.
+        A message ends with its pass if the run may stop there, or if a pass is charged as one release.
         """
-        if not self.solver.sweeps:
+        if not self.solver.several_steps:
             yield from ((number, (draw,)) for number, draw in draws)
             return
         owners = [block.party for block in self.blocks]
@@ -262,7 +262,7 @@ class Walk:
             if number % kept == 0:
                 turns = [self.sampler.draws(self.blocks, self.known.smoothness, rng) for _ in range(self.solver.turns)]
                 draws = list(itertools.chain.from_iterable(turns))
-                if self.solver.parallel == 1 and self.solver.sweep == "party":
+                if self.solver.parallel == 1 and self.solver.message == "party":
                     draws = grouped_by_owner(draws, self.blocks)
             yield from ((number, draw) for draw in draws)
 
