@@ -1063,7 +1063,7 @@ def test_a_job_is_unchanged_by_writing_and_reading(spec: vfl.Job) -> None:
     [
         ({}, "float32"),
         ({"solver": vfl.solvers.GD()}, "float64"),
-        ({"solver": vfl.SkGD(details=vfl.solvers.Details(sweep="block"))}, "float64"),
+        ({"solver": vfl.SkGD(details=vfl.solvers.Details(message="block"))}, "float64"),
         ({"trust": "secure", "privacy": vfl.Privacy(epsilon=1.0)}, "float64"),
     ],
 )

@@ -24,7 +24,7 @@ def job(**options):
         (vfl.Job, JOB | {"shares": {}}, "'shares'; it is now details"),
         (vfl.Job, JOB | {"penality": PENALTY}, "did you mean 'penalty'"),
         (vfl.Job, {"partition": PARTITION}, "Job needs privacy"),
-        (vfl.SkGD, {"sweep": "block"}, "'sweep'; it is an option of Details;"),
+        (vfl.SkGD, {"message": "block"}, "'message'; it is an option of Details;"),
         (vfl.SkGD, {"pases": 2}, "did you mean 'passes'"),
         (vfl.solvers.CD, {"tau": 2}, "CD has no option 'tau'; it is an option of Details;"),
         (vfl.Privacy, {"epsilon": 1.0, "inference": 0.1}, "'inference'; it is now intervals"),

@@ -596,7 +596,7 @@ class Job:
     @property
     def targets(self) -> Targets:
         """Per-record vectors that the job has besides the labels (offsets, weights), and the form of its margins."""
-        own, exact = self.partition, self.secure is not None or not self.solver.sweeps
+        own, exact = self.partition, self.secure is not None or not self.solver.several_steps
         kind = PRECISIONS[0] if exact else self.precision
         return Targets(own.exposure is not None, own.weight is not None, self.n_outputs, kind)
 
