@@ -60,8 +60,8 @@ class Outcome:
 
 
 SKIP = (
-    "trust='secure' plans noise of all parties and cannot continue without one: set [faults] on_party_lost to 'wait' or "
-    "'abort'"
+    "trust='secure' counts on noise from every party and cannot continue after a party is lost: set [faults] on_party_lost "
+    "to 'wait' or 'abort'"
 )
 
 
@@ -139,7 +139,7 @@ def _closed(ledgers: PartyLedgers, recovery: Recovery, left: tuple[str, ...]) ->
             losses += 1
             if not recovery.restored(
                 lost, losses
-            ):  # the model has all of its releases; only its party ledger stays open
+            ):  # the run has made all releases, so ignore the loss; only the lost party's ledger stays open
                 return ledgers.close(without=[*left, lost.party])
 
 

@@ -71,7 +71,7 @@ class Executor:
         self._round = 0
         self.lost_any = False
         self._left: set[str] = set()
-        # Changes of the state by answered queries since the last reset, and how many of them the state has; None if it is lost.
+        # Changes of the state by answered queries since the last reset, and the number applied; None if the state is lost.
         self._changes: list[tuple[Query, ReleaseKey]] = []
         self._applied: int | None = 0
 

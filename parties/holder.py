@@ -117,7 +117,7 @@ class Holder:
             self._begin(session, request)
             return Done(), []
         if self._streams is None:
-            raise self._refusal("received a message before the keys of its session", FederationError)
+            raise self._refusal("received a message before the session's keys: start the run again", FederationError)
         roles = self.sharing.roles
         self._require_members(request)
         senders_of, receivers_of = (
@@ -429,7 +429,7 @@ class Holder:
         if (cap := query.capped) is not None:
             if cap.paid is None:
                 raise self._refusal("was asked for a block of a pass that was not charged")
-            # The coordinator chooses the rows in `cap`, so they do not tell how many coordinates the charge must cover.
+            # The charge must cover all p coordinates of the problem: the rows in `cap` are the coordinator's own choice.
             if cap.cap != setup.cap or query.clip.dimension < self._plan.problem.layout.n_coordinates:
                 raise self._refusal("was asked to change the cap within a set-up")
             cap.require_covered([(query.clip, event)])

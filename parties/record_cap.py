@@ -85,10 +85,10 @@ class OwnCap:
             if any(term.event is not None for term in terms):
                 raise self._refusal("was asked for a block of a pass that was not charged")
             return
-        # Not block.coordinates, whose offset the sender chooses.
+        # Count positions in the block: the sender chooses the offset in block.coordinates, and could hide a repetition.
         columns, times = counted(column for term in terms for column in range(term.block.start, term.block.stop))
         cap.require_covered(((term.clip, term.event) for term in terms), times)
-        if any(type(term.clip) is not Clip for term in terms):  # a pass moves by up to 2C; other clips claim less
+        if any(type(term.clip) is not Clip for term in terms):  # Δ of a pass is 2C; other clips would claim a smaller Δ
             raise self._refusal("was asked for a block of a pass under a clip different from 'norm'")
         admit(self._cover, self._party, cap.paid, _shape(cap, self._party), columns, query.subsample)
 

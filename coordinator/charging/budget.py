@@ -275,5 +275,5 @@ class PartyLedgers:
         )
 
     def _name(self, party: str) -> str:
-        # One party may keep a party ledger for several data sets of a ledger.
+        # The account is part of the name, since a party may keep one party ledger per data set of a ledger.
         return f"party ledger of {party} for {self._account}"

@@ -80,7 +80,7 @@ class Charger:
     def begin(self) -> None:
         """Start a run or a subsample. A charge covers only releases on one subsample."""
         self._passes, self._batches, self._samples = Cover(), Cover(), Cover()
-        self._number = 0  # of the next charge of a pass
+        self._number = 0  # number of the next charge of a pass
         self._paid: Paid | None = None
         self._sample: tuple[Query, ReleaseKey] | None = None
         self._again = self._redraw = False
@@ -101,7 +101,7 @@ class Charger:
         sample = self._sample_for(query, key)
         try:
             return self._charged(query, key, sample)
-        except BaseException:  # a query that is refused pays for none that follows
+        except BaseException:  # no charge was made, so later queries must not rely on it
             self._passes.void()
             self._batches.void()
             raise
@@ -124,7 +124,7 @@ class Charger:
 
     def lost(self) -> None:
         """Record that the answer to the last query was lost. Its releases may have been made."""
-        passes, self._batches, samples, number, paid, sample = self._before  # the same batch is expected again
+        passes, self._batches, samples, number, paid, sample = self._before  # the next query repeats this batch
         self._again, self._redraw = self._renews, self.noise.private
         if self.noise.private:
             self._passes.void()
@@ -137,7 +137,7 @@ class Charger:
         self.replayed(query, number)
         self._passes.void()
         if query.draws is not None:
-            self._samples.void()  # it was not drawn
+            self._samples.void()  # the query's sample was not drawn
         self._first += 1
 
     def replayed(self, query: Query, number: int) -> ReleaseKey:

@@ -159,9 +159,8 @@ class Link:
                 raise FederationError(f"party {self.party!r} is still working on the last call")
             plain = to_plain(messages[0]) if len(messages) == 1 else tuple(map(to_plain, messages))
             sent = self._sent(vectors or {})
-            following = frames(
-                self._calls + 1, plain, sent
-            )  # raises for a message that cannot be sent; nothing has changed yet
+            # First build the frames: if the message cannot be sent, this raises before any state changes.
+            following = frames(self._calls + 1, plain, sent)
             self._calls += 1
             self._held |= {name: given.digest for name, given in sent.items() if isinstance(given, Constant)}
             size = sum(memoryview(given).nbytes for given in sent.values() if not isinstance(given, Constant))

@@ -287,7 +287,7 @@ class TrainingWork(Work):
             largest = encrypted_size(8 * (party.n_trained + CHECK_ROWS) * max(columns, 2 * MOST_TERMS))
             return Limits(body, dict.fromkeys(requests.ciphertext_names(MOST_PARCELS), largest))
         limits = {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS}
-        if self._task.job.shows_columns:  # t (one weight per record), the label, and columns of another party
+        if self._task.job.shows_columns:  # weights hold t (one per record), the label, and another party's columns
             limits["weights"] *= 2 + held_at_once(party.n_trained)
         return Limits(body, limits)
 

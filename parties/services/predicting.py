@@ -167,7 +167,7 @@ class PredictionService(Service):
         if "margins" not in vectors or not self._counts:
             raise FederationError(f"party {self.part.party!r} was sent unexpected linear predictors")
         given = vectors["margins"]
-        if isinstance(given, list):  # references, by shard
+        if isinstance(given, list):  # one reference per shard
             self._parts[sender] = Each(given)
             return
         shape = self.part.job.shape_of_margins(sum(self._counts))

@@ -151,7 +151,7 @@ def header(spec: Csv, stream: Callable[[], Any] | None = None) -> tuple[list[str
     """
     with pa.input_stream(spec.path) if stream is None else stream() as raw:
         text = io.TextIOWrapper(raw, encoding=spec.encoding, errors="replace", newline="")
-        lines = chain([text.readline().removeprefix("\ufeff")], text)  # before a quote, the mark would make it a letter
+        lines = chain([text.readline().removeprefix("\ufeff")], text)  # a mark before a quote would hide the quote
         return next(((row, k) for k, row in enumerate(csv.reader(lines, **dialect(spec))) if row), ([], 0))
 
 
@@ -343,7 +343,7 @@ class CsvSource:
                 skip_rows=self._blank_before if len(self.names) == 1 and part is None else 0,
                 column_names=None if part is None else list(self.names),
             ),
-            # A search for line breaks inside fields takes a second parse, and only quoted fields can contain line breaks.
+            # Only quoted fields can contain line breaks, so parse a second time only in files with quotes.
             "parse_options": pa.csv.ParseOptions(
                 delimiter=spec.delimiter,
                 quote_char=spec.quote or False,

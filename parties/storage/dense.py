@@ -219,7 +219,7 @@ def read_columns(
     options: Any = {"label": label, "factors": factors, "groups": groups}
     reading = ColumnReaders(source.origin, n, columns, schema, scaling, dtype, **options)
     count = 0
-    # If the party needs no column, read any column, to count the records.
+    # A party that needs no column still has to count its records, so read its first column.
     for batch in source.batches(reading.wanted or source.names[:1]):
         rows = slice(count, count + batch.num_rows)
         reading.add(batch, array[rows], rows)

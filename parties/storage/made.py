@@ -133,7 +133,7 @@ def _categories(declared: Categorical | Ordinal | Hashed, source: str, origin: O
 
 
 def _hash(declared: Hashed, cell: object) -> int:
-    return MISSING if cell is None or cell != cell else declared.code(text_of(cell))  # != itself: NaN
+    return MISSING if cell is None or cell != cell else declared.code(text_of(cell))  # only NaN differs from itself
 
 
 def _dates(declared: DateParts, source: str, origin: Origin) -> Reader:

@@ -106,7 +106,7 @@ class FeaturePartition:
         return self.label[0]
 
     def receiver(self, parties: Collection[str]) -> str:
-        """Return the party, among these, that adds up the parts of scores: the label party, else the first one."""
+        """Return which of the given parties adds up the parts of scores: the label party, else the first in order."""
         return next(party for party in (self.label_party, *self.parties) if party in parties)
 
     @property

@@ -211,7 +211,7 @@ class GroupLasso(_Strong):
         u = v.copy()
         if self.strength == 0.0 or not moving.any():
             return u
-        with np.errstate(over="ignore"):  # an infinite sum is above 1 too
+        with np.errstate(over="ignore"):  # a sum that overflows to infinity is above 1, as it should be
             if float(((a / t) ** 2).sum()) <= 1.0:
                 u[moving] = 0.0
                 return u

@@ -325,7 +325,7 @@ class _Sides:
         (source,) = declared.sources(own) if isinstance(declared, Feature) else (own,)
         side = Side(name, column, source, declared)
         if isinstance(declared, Numeric) and declared.missing is not None and declared.fill is None:
-            return replace(side, declared=replace(declared, fill=side.middles[0]))  # where the distance is 0
+            return replace(side, declared=replace(declared, fill=side.middles[0]))  # at the middle, a distance is 0
         return side
 
 

@@ -192,7 +192,7 @@ class Store:
             )
 
     def _keep_journal(self, connection: sqlite3.Connection) -> None:
-        # Leaving a write-ahead log needs exclusive access and does not wait for it, so try again until the deadline.
+        # SQLite leaves write-ahead logging only with exclusive access, and fails at once without: retry until the deadline.
         deadline = time.monotonic() + self.timeout
         while True:
             try:

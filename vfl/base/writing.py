@@ -93,7 +93,7 @@ def second_name(path: Path) -> str:
     try:
         mounts = _linux_mounts() if sys.platform.startswith("linux") else []
     except OSError:
-        return ""  # `network_file_system` reports it
+        return ""  # `network_file_system` reports an unreadable list of mounts
     if any(mount_point == str(resolved) for mount_point, _ in mounts):
         return "it is a mount point itself; mount its folder instead of the file"
     return ""

@@ -246,7 +246,7 @@ class Blinder:
                 f"the set of {owner!r} holds a point of small order, which no id has; party {self.party!r} "
                 f"refuses it: {owner!r} or the connection to it is faulty"
             ) from None
-        self._done.pop(key, None)  # the caller keeps the result from here on
+        self._done.pop(key, None)  # free the memory: from here on the caller keeps the result
         return products
 
     def _scratch(self, n: int) -> Points:
@@ -262,7 +262,7 @@ class Blinder:
             n = min(path.stat().st_size // SIZE, points.n)
             if n:
                 products[:n] = np.memmap(path, np.uint8, "r", shape=(n, SIZE))
-        # After a power failure a file may end in zeros.
+        # After a power failure a file may end in zeros, so compute a sample of its points again and compare.
         sample = sorted({n - 1, *(secrets.randbelow(n) for _ in range(32))} if n else [])
         found = products[sample].tobytes()
         if b"".join(self._multiplier.map([b"".join(points.piece(k, k + 1) for k in sample)])) != found:
@@ -394,7 +394,7 @@ def _sorting(points: Points) -> Integers:
     words = np.ascontiguousarray(points).view(">u8").astype(np.uint64)
     order = np.argsort(words[:, 0], kind="stable")
     first, rest = words[order, 0], words[order, 1:]
-    # Different points share their first 64 bits with probability n²/2⁶⁴, or in an attack. Only then sort by all four words.
+    # Different points agree in 64 bits with probability below n²/2⁶⁴, or in an attack. If any do, sort by all four words.
     if ((first[1:] == first[:-1]) & (rest[1:] != rest[:-1]).any(axis=1)).any():
         order = np.lexsort(words.T[::-1])
     return order.astype(np.int64, copy=False)

@@ -43,7 +43,7 @@ def table(name: str) -> pa.Table:
         from pyarrow import parquet
 
         return parquet.ParquetFile(FOLDER / "adult.parquet").read()  # read_table imports pandas
-    from sklearn import datasets  # its import takes longer than a run on adult
+    from sklearn import datasets  # imported here, since importing scikit-learn takes longer than a run on 'adult'
 
     loaders = {"breast_cancer": datasets.load_breast_cancer, "diabetes": datasets.load_diabetes}
     if name not in loaders:

@@ -143,7 +143,7 @@ class Job:
         self._drop()
         self._name()
         loss = loss_of(self.loss)
-        if loss == type(loss)():  # equal jobs have one form
+        if loss == type(loss)():  # a loss with default options is stored by name, so that equal jobs have one digest
             object.__setattr__(self, "loss", loss.name)
         object.__setattr__(self, "schema", self._declared())
         self._check_sparse()

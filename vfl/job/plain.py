@@ -48,6 +48,6 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):
-        whole = int(value)  # doubles would write different large integers alike
+        whole = int(value)  # keep large integers, since different ones could round to the same double
         return float(whole) if whole.bit_length() < 1024 and int(float(whole)) == whole else whole
     return float(value) if isinstance(value, numbers.Real) else value

@@ -259,7 +259,7 @@ def _add_clipped(columns: Matrix, by: Geometry, r: Any, i: int, like: Any, produ
     products : (WIDTH·s,) buffer for t.
     """
     s = columns.shape[0]
-    if s == 1:  # needs no norm
+    if s == 1:  # a single column needs no norm
         _add_singles(columns, 0, s, by, r, i, like, sums)
     else:
         h2 = like

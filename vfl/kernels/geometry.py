@@ -93,6 +93,6 @@ def _capped_norms(r: Vector, limits: Vector, kernel: str) -> Vector:
             farthest = squares + 2.0 * least + 2.0 - 2.0 * low  # ‖p‖² + 1 − 2 min p, ‖p‖² = ‖r‖² + 2 r_y + 1
             squares = np.maximum(squares, farthest)
         f = np.minimum(limits / (np.sqrt(squares) * (1.0 + 2.0**-40)), 1.0)
-        f = np.where(squares >= TINY, f, 0.0)  # below, squares may have underflowed
+        f = np.where(squares >= TINY, f, 0.0)  # smaller sums of squares may have underflowed
         sound = np.isfinite(R).all(axis=0) & np.isfinite(f)
         return np.ravel(np.where(sound, R * f, 0.0))

@@ -117,7 +117,7 @@ def capped_rows(
     """
     if not 0 <= limit <= 2**42 or math.isqrt(limit) > np.iinfo(out.dtype).max or out.shape != X.shape:
         raise SpecificationError(
-            f"rows of norm² {limit} do not fit in {out.dtype}: lower the limit, or take a wider type"
+            f"rows of squared norm {limit} overflow {out.dtype}: lower `limit`, or pass an `out` of a wider integer type"
         )
     return int(loops.capped(X, np.asarray(centre, np.float64), np.asarray(scale, np.float64), limit, out))
 

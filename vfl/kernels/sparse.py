@@ -163,7 +163,7 @@ def plain_gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Ge
 
 def first_moments(X: SparseBlock, reach: Vector, grid: float, *, threads: int = 1) -> Integers:
     """Return Σ_i rint(clamp(x_ij/B_j, ±1)/(2g)), (s,) int64; see vfl.kernels.dense.first_moments."""
-    del threads  # called only once per run
+    del threads  # one thread suffices, since a run calls this once
     (reach,) = check_vectors(X.size, reach)
     return loops.first_moments(X.data, X.starts, reach, inverse_grid(1.0, grid, X.n_records))
 

@@ -70,7 +70,7 @@ def align(
             watch(event)
     path = _memory(job, sources, place.federation if isinstance(place, Organisations) else None)
     if path is not None:
-        with contextlib.suppress(OSError, OutputError):  # the alignment succeeds without
+        with contextlib.suppress(OSError, OutputError):  # the alignment is complete without this file
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(path, json.dumps({"format": FORMAT, "n_records": aligned.n_records}))
     return aligned

@@ -83,7 +83,7 @@ def prepare(
     named = data if isinstance(data, dict) else {UNNAMED: data}
     for name in named:
         if not isinstance(name, str):
-            raise SpecificationError(f"a source is named by text, not by {name!r}")
+            raise SpecificationError(f"the name of a source must be a string, not {name!r}")
     sources = {name: _absolute(source) for name, source in named.items()}
     return JoinArguments(read, found, sources, path, cores_each(cores, 1), folder, shards)
 

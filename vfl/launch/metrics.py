@@ -76,7 +76,7 @@ class Server(ThreadingMixIn, WSGIServer):
     def _close(requests: list[Any]) -> None:
         for request in requests:
             with contextlib.suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)  # which ends the connection's thread
+                request.shutdown(socket.SHUT_RDWR)  # closing the socket ends the connection's thread
 
 
 class NoMetrics:

@@ -67,8 +67,8 @@ class Cover:
     ) -> Answer:
         """Record units to be released, unless the answer is a refusal.
 
-        charge : name of the charge; None if there is one at a time. after : unit that must have been used before; None for any
-            order.
+        charge : name of the charge; None if only one charge is open at a time. after : unit that must already have been used;
+            None for any order.
         """
         new, unused = frozenset(units), frozenset[Any]()
         known, used = self._charges.get(charge, (frame, unused))

@@ -67,7 +67,7 @@ class Gram(Backward):
     def piece(self) -> tuple[object, object]:
         """Return (number, columns and kind of clip; clip, weights, centres and scales) of a party's part."""
         fold, clip, weighting = self.fold, self.clip, self.weighting
-        if self.of_label:  # the first part alone has the label
+        if self.of_label:  # only the first part contains the label, so compare the weightings of parts without it
             weighting = replace(weighting, of_label=False)  # type: ignore[type-var]
         extent = fold.number, fold.of, self.part, self.blocks, self.held, self.own, type(clip), clip.dimension
         return extent, (clip, weighting, self.centres[0].tobytes(), self.scales[0].tobytes())

@@ -277,7 +277,7 @@ def _described(cls: type, given: Mapping[str, Parameter]) -> tuple[tuple[str, Pa
             f"{cls.__qualname__} is not a dataclass, so its parameters are unknown: make it a frozen one"
         )
     described = []
-    for field in sorted(dataclasses.fields(cls), key=lambda field: field.kw_only is True):  # a base's options come last
+    for field in sorted(dataclasses.fields(cls), key=lambda field: field.kw_only is True):  # keyword-only fields last
         if not field.init:
             continue
         annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))

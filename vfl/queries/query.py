@@ -453,7 +453,7 @@ class Query:
         """Raise FederationError for a party's reply that does not answer its share of this query."""
         if tuple(map(len, reply.released)) != self.sizes() or reply.selected is not None:
             raise FederationError(f"party {party!r} sent releases of different lengths from those requested")
-        # Sums that a job releases without noise may overflow.
+        # A sum without noise can overflow on honest data, so only sums with noise must be finite.
         if None not in self.events() and not all(np.isfinite(vector).all() for vector in reply.released):
             raise FederationError(f"party {party!r} sent a release with noise that is not a finite number")
 

@@ -214,7 +214,7 @@ class GCD(Solver):
             yield joint.forward(problem, w, "reset")
         weighting = Derivative(problem.loss)
         root = np.sqrt(known.smoothness)
-        # A score is at least the length of its step, so the best score bounds the steps of all coordinates.
+        # The score of a coordinate is at least the length of its step, so the best score bounds all steps.
         reach = root * (1.0 + _bends(problem, known))
         for k in range(self.rounds or 0):
             if k and k % (defaults.REBUILD_EVERY * w.size) == 0:

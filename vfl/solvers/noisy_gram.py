@@ -201,9 +201,8 @@ class NoisyGram(Solver):
     party's columns, as weights, to the parties after it. Participants therefore see other parties' columns *before* noise.
     Under trust='secure' nobody sees them.
 
-    clip : C. None takes a third of the longest row that the declared bounds allow, up to half at large μn/p. inf clips nothing.
-    label_scale : t, weight of the label in a row. With None, the largest label has the length of the longest row of features,
-        both by declared bounds.
+    clip : C. None takes a third of the largest row norm that the declared bounds allow, and up to half at large μn/p. inf clips
+        nothing. label_scale : t, weight of the label in a row. None scales the largest declared label to that row norm.
     constant : True releases the constant model alone (`vfl.solvers.releases.alone`), False never does. None releases that model
         alone if μn/p is low (`outweighed`), unless `clip` or `label_scale` is given, and never under trust='secure'.
     """

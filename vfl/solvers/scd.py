@@ -62,8 +62,8 @@ class DualStep(Weighting):
         held = kept if self.grid is None else {**kept, "norms": np.maximum(kept["norms"], 1.0)}
         ζ = self.loss.dual_step(margins, labels, α, q)
         if self.loss.log_odds and math.isfinite(self.cap):
-            # The cap alone would cut the longer steps of the rarer label, and so move the intercept. This factor hardly depends
-            # on the label, since α is small if caps are tight (vfl.kernels.geometry.capped).
+            # The cap alone would clip mainly the longer steps of the rarer label, and so bias the intercept. This factor hardly
+            # depends on the label, since α is small if caps are tight (vfl.kernels.geometry.capped).
             residual = abs(self.loss.derivative(margins, labels))
             longest = (np.maximum(residual, 1.0 - residual) + abs(α)) / (1.0 + q * self.loss.curvature)
             ζ = ζ * np.minimum(1.0, record_limits(held["norms"], self.cap) / longest)
@@ -246,14 +246,13 @@ class SCD(BatchSolver):
         dual = self._dual_clip() if event is not None and self.release == "both" else None
         per_unit = 1.0 / (problem.penalty.convexity * problem.n_records)
         if not problem.private:
-            yield from joint.mean_square(self.name, problem)  # overflowing norms would make all steps 0
+            yield from joint.mean_square(self.name, problem)  # refuse overflowing norms: they would make all steps 0
         w = np.zeros(problem.layout.n_coordinates)
         loss = problem.loss
         if self.label_share or counts.is_exact(problem):
             first, loss, _ = yield from self._start(problem).found(charges)
-            w = (
-                first if self.label_share else w
-            )  # without a dual variable for it, no exact run starts elsewhere than at 0
+            # An exact run starts at 0, since no dual variable matches another starting model.
+            w = first if self.label_share else w
         weighting = DualStep(loss, clip.cap, self._coupling(problem), dual.grid if dual else None)
         yield joint.record_norms(problem)
         if self.label_share:

@@ -253,7 +253,7 @@ def _share(name: str, solver: BlockOptions, problem: Problem, passes: int) -> fl
     }[name]
     fits = fits and problem.private and record_defaults.early_passes(passes) > 0
     if given is None:
-        # The noise of a last iterate is not averaged, so the rule would underestimate it.
+        # The rule assumes an average of iterates, so it would underestimate the noise of a last iterate.
         chosen_here = fits and solver.decided.record_clip is None and solver.iterate == "tail"
         return float(getattr(record_defaults, name)(problem)) if chosen_here else 0.0
     if given and not fits:
@@ -363,7 +363,7 @@ class SkGD(BlockOptions):
         budget, run = Budget(self, problem), Run(problem, Curvature.flat(problem), problem.label_centre, problem.loss)
         try:
             yield from budget.made(Phase.START, run)
-        except BudgetExceeded:  # as below: without moments or a start, no step is right
+        except BudgetExceeded:  # stop as below: without moments or a start, the step sizes are unknown
             return problem.begin
         known, weighting = run.known, Derivative(run.loss)
         run.walk, run.present = walk, present = budget.walk(known), Presence(problem, known)
@@ -389,7 +389,7 @@ class SkGD(BlockOptions):
                     begun, recomputes = present.parts(θ, message), self.several_steps
                     query = Descend(weighting, message, begun, recomputes=recomputes, capped=walk.cap())
                     moving = sum(query.sizes()) // problem.layout.width
-                    released = (yield from present.put(query, θ)) or ()  # nothing if a party was lost
+                    released = (yield from present.put(query, θ)) or ()  # empty if a party was lost
                     steps = tuple(zip(query.ordered(), released, strict=bool(released)))
                     moves = None if joint is None else joint.moves(steps, θ, present.mask)
                     for step, u in steps:

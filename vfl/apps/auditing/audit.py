@@ -77,7 +77,7 @@ class Attack:
 
     @property
     def passed(self) -> bool:
-        """True if neither the guesses nor a check refute the claim."""
+        """True if neither the guesses nor any check refutes the claim."""
         return self.consistent and all(check.passed for check in self.checks)
 
 

@@ -129,7 +129,7 @@ class Claim:
 
     @cached_property
     def mu(self) -> float:
-        """√Σ (Δ/σ)² over all releases; a selection adds (ε/2)² instead. A Gaussian claim is μ-GDP."""
+        """√Σ (Δ/σ)² over all releases; a selection adds (ε/2)² instead. If every release is Gaussian, the run is μ-GDP."""
         return math.sqrt(sum(count * allowed(event) ** 2 for event, count in self.events))
 
     @cached_property
@@ -198,7 +198,7 @@ def needed(most: float, truth: float, runs: int, level: float) -> float:
     """Return the probability that `runs` runs prove an accuracy above `most`, if the true accuracy is `truth`."""
     from scipy.stats import binom
 
-    # The bound exceeds `most` exactly if a guesser of accuracy `most` has so many right guesses with probability below `level`.
+    # The bound exceeds `most` if and only if a guesser of accuracy `most` has probability below `level` of so many hits.
     least = int(binom.isf(level, runs, most)) + 1
     return float(binom.sf(least - 1, runs, truth))
 

@@ -130,7 +130,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         fitted = [clone(self.estimator).set_params(**params) for params in grid]
         prepared, n_records = [fitted[0].prepared(X, y, **given)], len(y)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # of declarations that all candidates share
+            warnings.simplefilter("ignore", PrivacyWarning)  # the first candidate warned of all declarations
             prepared += [each.prepared(X, y, **given) for each in fitted[1:]]
         jobs = [dataclasses.replace(each.job, evaluation=Evaluation(holdout=self.holdout)) for each in prepared]
         try:

@@ -278,7 +278,7 @@ class VerticalModel(BaseEstimator, ABC):  # type: ignore[misc]
                 raise SpecificationError(f"{solver.name} has no rule for stopping: leave tol out, or use SkGD")
             changes["tol"] = float(self.tol)
         elif self.epsilon is None and "tol" in options and solver.tol is None:
-            changes["tol"] = STILL  # without a tolerance a solver would make all of its given passes, and never tell
+            changes["tol"] = STILL  # so that the solver can stop early and report convergence
         if self.random_state is not None and "seed" in options:
             changes["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         chosen: Solver = solver.changed(**changes)
@@ -319,7 +319,7 @@ class VerticalModel(BaseEstimator, ABC):  # type: ignore[misc]
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, accept_sparse=SPARSE, reset=False)
         job = self.result_.job
-        if is_sparse(X) and not job.partition.sparse:  # its columns were shifted in training
+        if is_sparse(X) and not job.partition.sparse:  # training shifted the columns, which a sparse matrix cannot hold
             X = X.toarray()
         names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         return self.result_.decision_function(columns.sources_of(job.partition, names, X))

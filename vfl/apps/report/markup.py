@@ -68,7 +68,7 @@ def style() -> Markup:
 
 
 def page(title: str, *body: Child, policy: str | None = POLICY, more: Child = None) -> str:
-    """Return a whole HTML file. policy : content security policy; None if an HTTP header has it. more : end of the head."""
+    """Return a whole HTML file. policy : content security policy; None if HTTP headers set it. more : last part of <head>."""
     head = element(
         "head",
         element("meta", charset="utf-8"),

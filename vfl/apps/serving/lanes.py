@@ -87,6 +87,6 @@ class Lane(ABC, Generic[Q, A]):
             for _, answer in batch:
                 if not answer.done():
                     answer.set_exception(error)
-                    answer.exception()  # a request that has been refused already does not read its answer
+                    answer.exception()  # read the exception here, since asyncio warns if a refused request never reads it
             if not isinstance(error, Exception):
                 raise

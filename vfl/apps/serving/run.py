@@ -189,7 +189,7 @@ class Service:
     def reload(self, watch: Callable[[dict[str, Any]], None]) -> None:
         """Read the service file again, for new callers and models, the data, and the certificate and key of HTTPS.
 
-        New addresses, and other files of data or of the certificate, need a restart.
+        A changed address, or a different data or certificate file, takes effect only after a restart.
         """
         try:
             file = read_service(self.file.path)

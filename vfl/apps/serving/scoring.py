@@ -291,7 +291,7 @@ class LocalParty(PartyLane):
         return answer
 
     async def answer(self, questions: Sequence[Question]) -> list[Reply]:
-        """Look the records up. A question without ids is only counted for its caller."""
+        """Look up records by id. A request without ids looks up nothing: this party only counts its records for the caller."""
         return self._logged(questions, await asyncio.to_thread(self._scored, questions))
 
     def _scored(self, questions: Sequence[Question]) -> list[Reply]:
@@ -430,7 +430,7 @@ class RemoteParty(PartyLane):
                 there.set_result(None)
 
         def arriving() -> None:
-            with contextlib.suppress(RuntimeError):  # the service has ended
+            with contextlib.suppress(RuntimeError):  # raised if the event loop is closed, so nobody waits
                 loop.call_soon_threadsafe(arrived)
 
         call.then(arriving)

@@ -275,7 +275,7 @@ class TuningBudget:
             account: Any = FitBudget(self._tuning.epsilon, delta)
         else:
             if self._tuning.jobs[0].dataset is None:
-                # A ledger adds up μ². By that measure a selection costs more than by its exact privacy curve.
+                # A ledger adds up μ², by which a selection costs more than by its exact privacy curve: set the cap by μ².
                 cost = ledger_epsilon_of(Accounting.GDP, plan_cost(events, Accounting.GDP), delta)
                 ledger.set_cap(self.account, epsilon=cost * (1.0 + 1e-9), delta=delta)
             account = DatasetBudget(ledger, self.account)
@@ -325,7 +325,7 @@ class _Tune:
         tuning, job = self._tuning, self._tuning.trials[0]
         try:
             left = [number for number in range(len(tuning.jobs)) if not self._sealed.has(number)]
-            remaining = [tuning.trials[number] for number in left]  # here, so that an error comes before the charge
+            remaining = [tuning.trials[number] for number in left]  # may raise, so look them up before the charge
             sources = asked_sources(job, self._settings, *remaining) if left else {}
             self._sealed.open()
             with contextlib.ExitStack() as stack:

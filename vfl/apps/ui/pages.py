@@ -119,7 +119,7 @@ def state_of(base: str, name: str, folder: Path, progress: Progress) -> tuple[Ch
 def _measures(folder: Path) -> str:
     try:
         kinds = read_json(folder / FINDINGS, SHOWN, follow=False)
-        held = (kinds.get("held out") or kinds.get("score") or {}).get("measures", {})  # a tuning run releases a score
+        held = (kinds.get("held out") or kinds.get("score") or {}).get("measures", {})  # a tuning run has a score
         found = Findings.from_dict({"measures": held, "n_records": 0, "note": ""}).named
         return ", ".join(
             f"{name} {'too noisy to tell' if e.too_noisy else f'{e.value:.3g}'} {e.spread}".rstrip()

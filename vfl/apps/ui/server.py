@@ -269,7 +269,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "vfl", ""
     timeout = 10.0
 
-    def do_GET(self) -> None:  # the names of http.server
+    def do_GET(self) -> None:  # http.server requires these method names
         """Answer the request, or refuse it with one sentence."""
         self._answer(with_body=True)
 

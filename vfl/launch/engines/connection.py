@@ -205,7 +205,7 @@ def refill(ray: Any, processes: int) -> None:
 
         (node,) = ray.nodes()
         with init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}") as channel:
-            asked = node_manager_pb2.PrestartWorkersRequest(num_workers=processes)  # of the first language, Python
+            asked = node_manager_pb2.PrestartWorkersRequest(num_workers=processes)  # language 0, the default, is Python
             node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(asked, timeout=REFILL_SECONDS)
 
 

@@ -122,7 +122,7 @@ def _store_of(_: Any) -> str:
 def _answer(ray: Any, ref: Any) -> str:
     try:
         said: str = ray.get(ref, timeout=0)
-    except ray.exceptions.RayError:  # lost or late: the run itself reports it
+    except ray.exceptions.RayError:  # the run itself reports a lost or late actor
         return UNCERTAIN
     return said
 
@@ -339,7 +339,7 @@ def run(
         for event in answer_of("coordinator", coordinator.begin.remote(job, budget, log), patience):
             yield replace(event, flags=flags) if isinstance(event, Reserved) else event
         rounds = coordinator.rounds.options(num_returns="streaming")
-        with contextlib.suppress(TypeError, ValueError):  # private to Ray, so a version may lack it
+        with contextlib.suppress(TypeError, ValueError):  # a private option of Ray, which some versions may lack
             rounds = coordinator.rounds.options(
                 num_returns="streaming", _generator_backpressure_num_objects=ROUNDS_AHEAD
             )

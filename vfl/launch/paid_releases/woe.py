@@ -74,7 +74,7 @@ def woe(
     asked = asked_columns(job, columns, binned, release="woe", what=what, remedy=DECLARE)
     whole = job.on_all_records()
     others = {column: Dropped() for column in whole.partition.features if column not in asked}
-    weight = whole.partition.weight  # it scales no count: every record counts once
+    weight = whole.partition.weight  # not read, since every record counts once in a histogram
     unread = {*others, weight}
     draft = replace(
         whole,
@@ -89,7 +89,7 @@ def woe(
     squares: dict[str, int] = {}
     for column in asked:
         declared, party = job.schema[column], job.partition.owner(column)
-        twice = bool(indicators(column, declared.missing)) and declared.fill is not None  # a missing cell is filled too
+        twice = bool(indicators(column, declared.missing)) and declared.fill is not None  # a missing cell counts twice
         squares[party] = squares.get(party, 0) + 1 + twice
     solver = LabelledCounts(squares)
     outcome = paid_release(draft, data, solver, privacy, at=at, ledger=ledger)

@@ -234,7 +234,7 @@ def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start,
     start = replace(start, ledger=ledger_of(start.ledger, folder))
     if start.job != job.digest:
         raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
-    # Each process logs the ledger's head after it reserves the plan or resumes the run. The last head tells the newest copy.
+    # Each process logs the ledger's head after it reserves the plan or resumes the run. The newest ledger has the last head.
     reserved = next((entry["reserved"] for entry in reversed(entries) if "reserved" in entry), None)
     made = _rounds(entries)
     if [entry["round"] for entry in made] != list(range(len(made))):

@@ -173,10 +173,10 @@ def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | No
     require_job(job)
     data, at, ledger, kept = of_environment(job, data, at, ledger)
     place, data, arrangement = located(job.partition.parties, data, at)
-    require_fit(place, job)  # before any data are read
+    require_fit(place, job)  # here, so that an error comes before any data are read
     budget = new_budget(job, ledger)
     if not (isinstance(place, Ray) and place.address) and job.privacy is not None:
-        budget.find()  # before processes start and records are aligned
+        budget.find()  # here, so that a missing ledger is reported before processes start and records are aligned
         if job.dataset is not None and (least := cheapest(job)) is not None:
             budget.require_room(job, least)
     return Settings(budget=budget, place=place, data=data, arrangement=arrangement, kept=kept)

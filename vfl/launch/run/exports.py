@@ -140,7 +140,7 @@ _DATE = (  # ISO 8601 with hyphens, of years from 1 to 9999
 )
 _TIME = "[T ]([01][0-9]|2[0-3])(:[0-5][0-9](:[0-5][0-9]([.,][0-9]+)?)?)?"
 _ZONE = "(Z|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9](:?[0-5][0-9])?)?)?"
-_OTHER = f"({_DATE}([^T ].+|[T ]([0-9]{{3}}|.*[+-]).*)|[0-9]{{4}}(-?W[0-9]|[0-9]{{4}}).*)"  # read by Python too
+_OTHER = f"({_DATE}([^T ].+|[T ]([0-9]{{3}}|.*[+-]).*)|[0-9]{{4}}(-?W[0-9]|[0-9]{{4}}).*)"  # also read by Python
 
 
 def query_of(result: Model, table: str = "records", party: str | None = None) -> str:
@@ -280,7 +280,7 @@ _SAID = {
     "date": "date and time as written, without its time zone, in seconds since 1970-01-01; NaN if missing",
     "number": "number; 1 and 0 for true and false; NaN if missing",
 }
-"""Documentation of an input of the graph, by its form."""
+"""{form of a column's cells: documentation string of the graph input for this column}."""
 _OF_ONNXRUNTIME = "com.microsoft"
 
 

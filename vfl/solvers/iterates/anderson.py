@@ -86,7 +86,7 @@ class Acceleration:
         This matters for collinear columns, where moves are small even far from the limit.
         """
         if self._jumped and len(self._iterates) < ENOUGH:
-            return True  # a few more passes show if the last extrapolation reached the limit
+            return True  # a few more passes show whether the last extrapolation reached the optimum
         self._jumped = yield from self._moved(θ, least=FAR)
         self._iterates = []  # a converged run may stop within a pass, so its iterates are not one pass apart
         return self._jumped

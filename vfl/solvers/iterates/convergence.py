@@ -101,7 +101,7 @@ class Convergence:
             return False
         if math.isfinite(self._least) and self._farthest <= self._least:
             return True
-        self.restart()  # the model shrank, so relative to it earlier moves are no longer small
+        self.restart()  # the model shrank, so earlier moves are no longer small relative to its norm
         return False
 
     def restart(self) -> None:

@@ -123,7 +123,7 @@ class LabelledCounts(Release):
         for query in self.queries(problem):
             (counts,) = yield query
             found += _placed(problem, query, counts)
-        return found[::-1].ravel()  # positives have negative residuals
+        return found[::-1].ravel()  # swapped, since positives have negative residuals
 
     def noise(self, problem: Problem) -> Vector:
         """Return the standard deviation of the noise in a count of positives (or of negatives), for each coordinate, (p,)."""

@@ -57,7 +57,7 @@ With means of 0.003 to 10, 4,000 and 40,000 records and ε of 0.3 to 4, a factor
 and 2 a quarter at 0.01. Without short steps, models of rare counts (mean 0.003) predicted up to 2,000 times the mean.
 """
 REACH_EXACTLY = 3.0
-"""`near` of runs without privacy: they allow means of up to 20 times the mean label."""
+"""Value of `near` for runs without privacy; it allows predicted means of up to 20 times the mean label."""
 FITS = 200
 """Number of candidates for the mean of the fitted distribution."""
 SHAPES = (1.0, 5.0)
@@ -224,8 +224,8 @@ def near_the_mean(
     loss = problem.loss.near(start + farthest, start + nearest)
     if not isinstance(problem.smoothness, str):
         return replace(known, unit=unit), start, loss
-    # A column that is 1 only for the largest exposures has 1/share times the curvature at the mean. Steps that are too long by
-    # a factor of 2 still descend.
+    # The curvature of a column that is 1 only for the largest exposures is 1/share times that at the mean. Steps that are too
+    # long by a factor of 2 still descend.
     flatter = problem.loss.curvature / (math.exp((2.0 - p) * min(level, problem.loss.highest)) * steeper)
     if p == 1.0:  # short steps for rare counts: their noise is large in units of the curvature
         flatter /= time(ρ) / time(ρ / max(1.0, residual / math.exp(level) / RARE))

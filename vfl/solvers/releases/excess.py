@@ -113,7 +113,7 @@ def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
     """
     p, sums, rebuilds = problem.layout.n_coordinates, len(FACTORS) - 1, 2 - joined
     said = (
-        f"sums of the clipping bias for {100 * share:.2g} % of the budget left: C is widened if they exceed the noise."
+        f"sums of the clipping bias for {100 * share:.2g} % of the budget left: sums above their noise raise the cap C."
     )
     return OneTime(
         Phase.BETWEEN,
@@ -178,7 +178,7 @@ def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) ->
 
 def _squares_from_below(d: Vector, deviation: float) -> float:
     """Return a lower estimate of the squared norm of d, if each entry of d has noise of standard deviation `deviation`."""
-    from scipy.special import chdtri  # every process of a run imports this module, and one calls this
+    from scipy.special import chdtri  # imported here, since only the coordinator needs it
 
     p = d.size
     threshold = (math.sqrt(2.0 * math.log(p)) + SURE) * deviation

@@ -221,7 +221,7 @@ def support_of(counts: Vector, edges: Vector, sigma: float) -> tuple[int, int]:
     slack = np.minimum(SLACK * sigma * np.sqrt(cells * (m - cells) / m), BLUR * total) + 1e-9 * abs(total)
     fits = (running[last] - running[first] >= total - slack) | (cells == m)
     widths = edges[last] - edges[first]
-    best = np.argmin(np.where(fits & (widths > 0.0), widths, math.inf))  # cells may have width 0
+    best = np.argmin(np.where(fits & (widths > 0.0), widths, math.inf))  # skip ranges of width 0
     width = widths[best]
     return (int(first[best]), int(last[best])) if WIDE * width <= edges[-1] - edges[0] else (0, m)
 
@@ -255,7 +255,7 @@ def few_values(counts: Vector, edges: Vector, sigma: float, most: int) -> tuple[
         return ()
     running = np.cumsum(counts[heavy]) / counts[heavy].sum()
     spread = np.unique(np.searchsorted(running, np.arange(1, most - 1) / (most - 1)))
-    largest = np.argsort(-counts[heavy])  # they take the places of quantiles that fall on one value, or on an end
+    largest = np.argsort(-counts[heavy])  # fill up with the most frequent values where quantiles coincide
     chosen = heavy[np.sort(list(dict.fromkeys([0, k - 1, *spread, *largest]))[:most])]
     found = tuple(np.unique(edges[chosen] / 2 + edges[chosen + 1] / 2).tolist())
     return found if len(found) > 1 else ()

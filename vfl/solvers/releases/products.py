@@ -257,7 +257,7 @@ def row(problem: Problem, share: float) -> OneTime:
         f"{p * (p + 1)} products of columns at the final model for {100 * share:.2g} % of the privacy budget: they give "
         f"standard errors. {SHOWN}"
     )
-    counted["messages"] += 2  # the model's margins, and norms of damped rows
+    counted["messages"] += 2  # one for the model's margins, one for norms of damped rows
     counted["back"] += 2
     return OneTime(Phase.END, share, lambda mu: events_of(problem, mu), release, said, **counted)
 
@@ -360,8 +360,8 @@ class Observed:
         elif isinstance(query, Gram) and isinstance(query.weighting, Products):
             kind = query.weighting.of_curvature
             if query.weighting.damped != kind:
-                return  # products of columns for joint steps, before the first pass
-            if not self.products[kind]:  # the first piece covers all columns
+                return  # these products serve joint steps before the first pass
+            if not self.products[kind]:  # take centres and scales of all columns from the first piece
                 self.centre, self.scales[kind] = np.concatenate(query.centres), np.concatenate(query.scales)
             self.products[kind].append((query, released))
             self.noises[kind] = (0.0 if query.event is None else query.event.sigma, query.weighting.bound)

@@ -57,7 +57,7 @@ def _require_signal(solver: BlockOptions, problem: Problem) -> None:
         return
     short = max(settled / ρ, LEAST / P)
     enough = n * short
-    if abs(delta * n**2 - 1.0) < 0.01:  # the default δ = 1/n², with which ε allows a smaller μ for more records
+    if abs(delta * n**2 - 1.0) < 0.01:  # at the default δ = 1/n², the same ε allows a smaller μ for more records
         for _ in range(10):
             enough = n * short * total / mu_of(problem.epsilon or 0.0, enough**-2.0)
     fewest = int(min(p * ρ / settled, p * (P / LEAST) ** (2.0 / 3.0)))

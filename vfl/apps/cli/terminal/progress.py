@@ -81,7 +81,7 @@ class Steps:
 
         line : function that returns the caption; called only when the caption is shown.
         """
-        if self._first is None:  # the time so far includes compilation, or belongs to an earlier process
+        if self._first is None:  # start the clock here, since earlier time includes compilation or an earlier process
             self._first, self._started = done, time.monotonic()
         self._done, self._line = done, line
         if self._bar is not None:

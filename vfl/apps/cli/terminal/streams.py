@@ -67,7 +67,7 @@ class _Drawing:
 
     def write(self, text: str) -> int:
         if isinstance(self._stream, Shown):
-            # Odd parts are matches.
+            # `split` returns the control codes that matched at odd positions. They pass unescaped.
             parts = (part if k % 2 else shown(part) for k, part in enumerate(_DRAWN.split(text)))
             self._stream.write_control("".join(parts))
         else:

@@ -96,10 +96,10 @@ def command(
         from vfl.apps.drafting.released_bounds import release_bounds, require_ledger
         from vfl.launch.run.warnings import PrivacyWarning
 
-        require_ledger(ledger, dataset)  # before files are read
+        require_ledger(ledger, dataset)  # here, so that a missing ledger is reported before files are read
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PrivacyWarning)
-            # The release makes one private run per party; its lines state the sum.
+            # Each party's release warns of its own ε. `paid_release.lines` states the total, so hide these warnings.
             warnings.filterwarnings("ignore", "private run ", PrivacyWarning)
             paid_release = release_bounds(
                 draft(sources, **given), sources, epsilon=epsilon, ledger=ledger, dataset=dataset

@@ -58,11 +58,11 @@ def command(
     from vfl.launch.train import starting_from
 
     if track is not None:
-        check_tracker(track)  # before a folder is made
+        check_tracker(track)  # here, so that a failure leaves no run folder
     spec, environment = read_job(job, assignments)
-    spec = starting_from(spec, warm_start)  # before a folder is made
+    spec = starting_from(spec, warm_start)  # here, so that a failure leaves no run folder
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
-        where = replace(where, otherwise="inprocess")  # the start of actors would take longer than the run
+        where = replace(where, otherwise="inprocess")  # an example takes less time than starting actors
     site, data = placed(where, spec, environment)
     warnings = () if where.federation is not None else row_order_warnings(spec, environment.data)
     with contextlib.ExitStack() as stack:
