@@ -238,7 +238,7 @@ class Coordinator:
             return self._transport, self._of_margins(plan, plan.division)
         if not isinstance(self._transport, MessageTransport):
             raise SpecificationError(
-                "trust='secure' does not run over this transport: use an engine that carries its requests"
+                "trust='secure' does not run over this transport: use a site that carries its requests"
             )
         # Imported here, so that the coordinator starts faster in other runs.
         from coordinator.secure import SecureTransport

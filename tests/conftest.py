@@ -182,7 +182,7 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send the messages of in-process jobs in their plain form, as between processes, with copies of arrays."""
-    from vfl.launch.engines.inprocess import InProcessTransport
+    from vfl.launch.sites.inprocess import InProcessTransport
     from vfl.network.kinds import from_plain, from_plain_call, to_plain, to_plain_call
 
     passed = InProcessTransport._post

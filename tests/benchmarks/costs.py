@@ -41,7 +41,7 @@ from parties.joined import serve
 from parties.loading import load
 from tests.benchmarks.shards import descendants
 from tests.coordinator.organisations import federation
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
 from vfl.network.federation.file import identity_for, read_federation

@@ -26,7 +26,7 @@ from coordinator.coordinator import Coordinator
 from parties.loading import load
 from tests.benchmarks.problems import adult
 from vfl.errors import VflError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan, problem_of
 

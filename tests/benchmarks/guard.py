@@ -74,7 +74,7 @@ def shares_over_sum() -> dict[str, float]:
 
 def visit_over_trip() -> dict[str, float]:
     """Return a visit on Ray, without the party's computation, over a bare round trip of the same vectors."""
-    from vfl.launch.engines.connection import connected
+    from vfl.launch.sites.connection import connected
 
     with connected(5, None) as ray:
         return {"visit on Ray / bare round trip": min(rounds.visits(ray, rounds.table(None), 6))}

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 import vfl
-from vfl.launch.engines.connection import connected
+from vfl.launch.sites.connection import connected
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
 

@@ -27,7 +27,7 @@ from tests.benchmarks.command import alone
 from tests.benchmarks.results import Result, Settings, Task
 from tests.benchmarks.shards import ALL, memory
 from tests.benchmarks.timing import follow
-from vfl.launch.engines.connection import connected
+from vfl.launch.sites.connection import connected
 from vfl.launch.train import stream
 
 if TYPE_CHECKING:

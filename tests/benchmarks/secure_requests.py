@@ -37,7 +37,7 @@ from parties.dealing import DealerService
 from parties.loading import load
 from tests.coordinator.organisations import federation
 from vfl.job.site import Faults
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning.run_plan import TYPICAL_MARGIN
 from vfl.secure.requests import Commitment, Contribution, Request
@@ -187,7 +187,7 @@ def transport_on(
         own = Measured(job, sources)
         yield own, lambda: [own.meter.stated()]
         return
-    from vfl.launch.engines.connection import connected
+    from vfl.launch.sites.connection import connected
 
     with connected(4, None) as ray:
         options = {"num_cpus": 0.5}

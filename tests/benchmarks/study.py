@@ -41,7 +41,7 @@ from tests.benchmarks.study_theory import Constants
 from tests.benchmarks.utility import unit
 from tests.parties.alone import party_over
 from vfl.job.flags import unnoised
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan
 from vfl.solvers.skgd import ONCE_A_PASS

@@ -19,7 +19,7 @@ import vfl
 from vfl.apps.cli import vfl as command
 from vfl.errors import JobFileError, PlacementError
 from vfl.job import file as jobfile
-from vfl.launch.engines import submission
+from vfl.launch.sites import submission
 
 
 @dataclass
@@ -216,7 +216,7 @@ def test_the_address_of_a_job_server_is_refused_as_a_cluster_address(
 
 
 def test_no_server() -> None:
-    code = "from vfl.launch.engines.submission import JobServer; JobServer('http://127.0.0.1:1')"
+    code = "from vfl.launch.sites.submission import JobServer; JobServer('http://127.0.0.1:1')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert PlacementError.__name__ in done.stderr
     assert "http://127.0.0.1:1" in done.stderr or "vfl[cluster]" in done.stderr

@@ -261,7 +261,7 @@ class TestExitCodes:
         def lose(*args: Any, **options: Any) -> None:
             raise PartyLost("party 'telco' died")
 
-        monkeypatch.setattr("vfl.launch.engines.inprocess.run", lose)
+        monkeypatch.setattr("vfl.launch.sites.inprocess.run", lose)
         said = call("run", "job.toml", "--at", "inprocess")
         told = "nothing was charged and no run is kept: when the party is back, run or submit it again"
         assert (said.code, said.err.splitlines()[-2:]) == (5, ["error: party 'telco' died", told])
@@ -271,7 +271,7 @@ class TestExitCodes:
         def interrupt(*args: Any, **options: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("vfl.launch.engines.inprocess.run", interrupt)
+        monkeypatch.setattr("vfl.launch.sites.inprocess.run", interrupt)
         told = "interrupted; the run keeps its releases; continue with: vfl resume out\n"
         for words in (("run", "job.toml", "--at", "inprocess", "--output", "out"), ("resume", "out")):
             said = call(*words)
@@ -290,8 +290,8 @@ class TestExitCodes:
             asked.append(getattr(place, "address", None))
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("vfl.launch.engines.ray.run", interrupt)
-        monkeypatch.setattr("vfl.launch.engines.inprocess.run", interrupt)
+        monkeypatch.setattr("vfl.launch.sites.ray.run", interrupt)
+        monkeypatch.setattr("vfl.launch.sites.inprocess.run", interrupt)
         for words in (("run", "job.toml", "--at", "10.0.0.1:6379", "--output", "out"), ("resume", "out")):
             assert call(*words).code == 130
         assert call("resume", "out", "--at", "10.0.0.2:6379").code == 130

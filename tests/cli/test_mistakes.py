@@ -302,7 +302,7 @@ def test_a_missing_file_is_reported_before_ray_starts(
     (folder / "bank.csv").write_text("income,age,default\n", encoding="utf-8")
     (folder / "telco.csv").write_text("calls\n", encoding="utf-8")
     (folder / "job.toml").write_text(PARTS.replace("bank.csv", "bnk.csv"), encoding="utf-8")
-    monkeypatch.setattr("vfl.launch.engines.connection.import_ray", lambda: pytest.fail("Ray was imported"))
+    monkeypatch.setattr("vfl.launch.sites.connection.import_ray", lambda: pytest.fail("Ray was imported"))
     answer = call(command, "job.toml")
     assert answer.code == 3
     assert "bnk.csv': no such file or folder (did you mean 'bank.csv'?)" in answer.err

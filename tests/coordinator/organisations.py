@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from parties.joined import serve
 from tests.ports import free_address
 from vfl.job.site import Faults
-from vfl.launch.engines.place import Organisations
+from vfl.launch.sites.open_site import Organisations
 from vfl.network.federation.file import write_federation
 from vfl.network.federation.identity import new_identity
 

@@ -12,7 +12,7 @@ from coordinator.transport import NOTHING, PendingCall
 from parties.dealing import DealerService
 from parties.loading import load
 from vfl.job.site import Faults
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.secure.requests import Commitment, Contribution, Request, receivers, senders
 from vfl.secure.roles import DEALER

@@ -14,7 +14,7 @@ from parties.loading import load
 from tests.solvers import setting
 from vfl.errors import PartyLost
 from vfl.job.site import Faults
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.network.messages import Greeting
 

@@ -49,7 +49,7 @@ from vfl.base.losses import Logistic
 from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, FederationError, PartyLost, PrivacyError
 from vfl.job.site import Faults
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.network.messages import Notice, Phase
 from vfl.planning import Plan

@@ -24,7 +24,7 @@ from tests.coordinator.shares import table as of_shares
 from tests.neighbours import setting
 from tests.parties.test_claims import lies
 from vfl.errors import VflError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.network.kinds import from_plain, to_plain
 from vfl.privacy.ledger import SqliteLedger

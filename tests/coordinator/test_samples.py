@@ -21,7 +21,7 @@ from vfl.base.problem import Block
 from vfl.base.types import Adjacency
 from vfl.errors import PartyLost, PrivacyError
 from vfl.job.site import Faults
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.geometry import Clip

@@ -14,8 +14,8 @@ from coordinator.cluster.ray_transport import Seat, process_of, together
 from coordinator.rounds import Lost, Round
 from tests.faults.test_ray_faults import job, pids, sources, table
 from vfl.errors import FederationError, JobFileError, PlacementError, SpecificationError
-from vfl.launch.engines import ray as engine
-from vfl.launch.engines.place import Arrangement
+from vfl.launch.sites import ray as site
+from vfl.launch.sites.open_site import Arrangement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ def test_pinned_parties_share_no_process() -> None:
     place = vfl.Ray("10.0.0.1:6379", parties_per_process=2)
     with (
         pytest.raises(PlacementError, match="pinned parties"),
-        engine._federation(job(), table(), place, Arrangement()),
+        site._federation(job(), table(), place, Arrangement()),
     ):
         pass
 
@@ -127,13 +127,13 @@ def test_parties_share_processes_only_on_a_ray_that_the_run_starts(
     def start(cpus: int, _address: Any) -> Any:
         raise Started(cpus)
 
-    monkeypatch.setattr(engine, "usable_cores", lambda: 2)
-    monkeypatch.setattr(engine, "connected_elsewhere", lambda: connected)
-    monkeypatch.setattr(engine, "connected", start)
+    monkeypatch.setattr(site, "usable_cores", lambda: 2)
+    monkeypatch.setattr(site, "connected_elsewhere", lambda: connected)
+    monkeypatch.setattr(site, "connected", start)
     sources = {f"q{k}": "q.csv" for k in range(20)}
     with (
         pytest.raises(Started) as asked,
-        engine._federation(None, sources, vfl.Ray(address), Arrangement(policies=policies or {})),
+        site._federation(None, sources, vfl.Ray(address), Arrangement(policies=policies or {})),
     ):
         pass
     assert asked.value.args == (processes + 1,)

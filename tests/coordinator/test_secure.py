@@ -228,7 +228,7 @@ REGRESSION = {**DATA, "y": DATA["y"] + 0.1 * DATA["x0"]}
 def _trusted(spec: vfl.Job) -> tuple[Any, list[Any]]:
     from coordinator.coordinator import Coordinator
     from parties.loading import load
-    from vfl.launch.engines.inprocess import InProcessTransport
+    from vfl.launch.sites.inprocess import InProcessTransport
     from vfl.launch.sources import sources_of
 
     parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, DATA, ids=True).items()}

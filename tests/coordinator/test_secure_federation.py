@@ -15,7 +15,7 @@ from tests.coordinator.organisations import POLICY, federation
 from tests.coordinator.shares import N, job, table
 from tests.faults.at_requests import AFTER, BEFORE, at_requests
 from vfl.errors import ConsentRefused, FederationError, SpecificationError
-from vfl.launch.engines import federation as engine
+from vfl.launch.sites import federation as site
 from vfl.launch.sources import sources_of
 from vfl.network.federation.events import Allowed, Ended, Released, Requested
 from vfl.secure.requests import Request
@@ -174,6 +174,6 @@ def test_a_job_needs_the_dealer_that_it_names(tmp_path: Any) -> None:
 
 def test_a_coordinator_cannot_deal_in_place_of_the_dealer(joined: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parties check the dealer's key against the certificate of the federation's dealer, not the coordinator's."""
-    monkeypatch.setattr(engine, "dealer_of", lambda spec, federation: None)
+    monkeypatch.setattr(site, "dealer_of", lambda spec, federation: None)
     with pytest.raises(FederationError, match=r"not signed by .*'dealer'"):
         vfl.train(job(), at=joined.place)

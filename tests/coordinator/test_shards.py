@@ -24,7 +24,7 @@ from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
 from vfl.base.losses import Logistic
 from vfl.base.problem import Block
 from vfl.errors import DataError, PartyLost, PrivacyError, SpecificationError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.network.shards import Each, LocalGroup, cut
 from vfl.network.shards.serving import PipeGroup

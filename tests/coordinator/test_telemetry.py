@@ -27,8 +27,8 @@ from parties.loading import load
 from tests.faults.traps import Trap, source, sprung
 from vfl.errors import PartyLost
 from vfl.job.site import Faults
-from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.launch.engines.ray import ROUNDS_AHEAD
+from vfl.launch.sites.inprocess import InProcessTransport
+from vfl.launch.sites.ray import ROUNDS_AHEAD
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
 from vfl.planning import Plan

@@ -19,9 +19,9 @@ from parties.loading import load
 from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch
 from vfl.job.site import Faults
 from vfl.kernels import dense as kernels
-from vfl.launch.engines import ray as cluster
-from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.launch.engines.place import usable_cores
+from vfl.launch.sites import ray as cluster
+from vfl.launch.sites.inprocess import InProcessTransport
+from vfl.launch.sites.open_site import usable_cores
 from vfl.launch.sources import sources_of
 from vfl.network.messages import Greeting
 from vfl.planning import Plan
@@ -353,7 +353,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
     ],
 )
 def test_a_party_uses_the_cores_that_it_is_given(monkeypatch, address, cores, cpus, each):
-    monkeypatch.setattr("vfl.launch.engines.place.usable_cores", lambda: 8)
+    monkeypatch.setattr("vfl.launch.sites.open_site.usable_cores", lambda: 8)
     assert cluster.cores_of(vfl.Ray(address, cores=cores, party_cpus=cpus), 2) == each
 
 

@@ -35,7 +35,7 @@ from vfl.base.losses import loss_of
 from vfl.base.problem import Targets
 from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, ConsentRefused, PrivacyError, SpecificationError, VflError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import resume
 from vfl.measures import estimates

@@ -21,7 +21,7 @@ from vfl.base.losses import loss_of
 from vfl.errors import ConsentRefused, DataError, PartitionError, PartyLost, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.site import Faults
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import resume
 from vfl.measures.distance import Distance

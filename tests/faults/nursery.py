@@ -55,10 +55,6 @@ def main() -> None:
     """Serve requests until the input ends."""
     import numpy as np
 
-    import vfl.apps.cli.administration.ledger
-    import vfl.apps.cli.training.run
-    import vfl.launch.engines.inprocess
-    import vfl.launch.run.result  # noqa: F401
     from vfl.kernels import dense as kernels
 
     kernels.warm(np.dtype(np.float64), private=True)

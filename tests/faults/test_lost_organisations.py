@@ -24,7 +24,7 @@ from tests.ports import free_address
 from vfl.errors import PartyLost
 from vfl.job import file as jobfile
 from vfl.job.site import Faults
-from vfl.launch.engines.place import Organisations
+from vfl.launch.sites.open_site import Organisations
 from vfl.launch.train import resume
 from vfl.privacy.ledger import SqliteLedger
 

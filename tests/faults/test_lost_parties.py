@@ -23,11 +23,11 @@ from parties.loading import load
 from vfl.errors import DataError, FederationError, OutputError, PartyLost, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.site import Faults
-from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.launch.engines.place import Arrangement
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import Settings, Witness
 from vfl.launch.run.intervals import inference_from
+from vfl.launch.sites.inprocess import InProcessTransport
+from vfl.launch.sites.open_site import Arrangement
 from vfl.launch.sources import sources_of
 from vfl.network.messages import Phase
 from vfl.privacy.ledger import SqliteLedger
@@ -381,7 +381,7 @@ def test_the_certificate_counts_lost_attempts(noise: str, faults: Faults, return
     """With a budget in memory too, it counts all charges, lost attempts included, and names parties left out."""
     spec, budget = job(noise=noise, passes=12), Budget("run")
     events, outcome = drive(Lossy(spec, at=5, returns=returns, times=2), faults, budget)
-    witness = Witness(Settings(budget=budget, place=vfl.InProcess(), data=None, arrangement=Arrangement()))
+    witness = Witness(Settings(budget=budget, site=vfl.InProcess(), data=None, arrangement=Arrangement()))
     for event in events:
         witness.note(event)
     certificate = witness.result(outcome).certificate

@@ -17,7 +17,7 @@ from tests.faults import test_ray_faults
 from tests.faults.test_ray_faults import PARTITION, N, job, killing, parent, pids, processes, sources, table
 from vfl.errors import PartyLost, PlacementError
 from vfl.job.site import Faults
-from vfl.launch.engines.bundles import layout_of
+from vfl.launch.sites.bundles import layout_of
 from vfl.launch.train import resume
 
 pytestmark = pytest.mark.faults

@@ -13,7 +13,7 @@ from tests.faults.at_requests import AFTER, BEFORE, at_requests
 from tests.faults.test_lost_organisations import answered, members, table
 from tests.faults.test_lost_organisations import job as trusted
 from vfl.job.site import Faults
-from vfl.launch.engines.place import Organisations
+from vfl.launch.sites.open_site import Organisations
 from vfl.launch.train import resume
 from vfl.privacy.ledger import SqliteLedger
 from vfl.secure.roles import DEALER

@@ -358,7 +358,7 @@ class TestPlacement:
     def test_ray_client_is_refused(self) -> None:
         code = (
             "import vfl, numpy as np\n"
-            "from vfl.launch.engines.connection import connected\n"
+            "from vfl.launch.sites.connection import connected\n"
             "with connected(1, 'ray://127.0.0.1:10001'): pass\n"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
@@ -368,7 +368,7 @@ class TestPlacement:
 def test_a_local_ray_is_started_whatever_else_runs() -> None:
     """Without an address neither RAY_ADDRESS, which is meant for vfl submit, nor somebody's cluster here is connected to."""
     program = (
-        "from vfl.launch.engines.connection import connected\n"
+        "from vfl.launch.sites.connection import connected\n"
         "with connected(3, None) as ray:\n"
         "    print(ray.cluster_resources()['CPU'])\n"
     )

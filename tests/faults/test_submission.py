@@ -14,7 +14,7 @@ import pytest
 
 import vfl
 from tests.ports import free_port
-from vfl.launch.engines.submission import JobServer
+from vfl.launch.sites.submission import JobServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

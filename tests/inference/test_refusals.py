@@ -9,7 +9,7 @@ import pytest
 import vfl
 from tests.inference.setting import NAMES, PARTITION, N, job
 from vfl.errors import PlacementError, SpecificationError
-from vfl.launch.engines.place import Organisations, require_fit
+from vfl.launch.sites.open_site import Organisations, require_fit
 from vfl.planning import check, plan
 
 UNFIT = {

@@ -37,7 +37,7 @@ from vfl.errors import (
     VersionMismatch,
 )
 from vfl.job import file as jobfile
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.train import resume
 from vfl.network.messages import BeginAligning, Conclude, Greeting, ReadIds
 from vfl.privacy.ledger import SqliteLedger

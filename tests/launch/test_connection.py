@@ -17,8 +17,8 @@ import pytest
 
 from tests.ports import free_address
 from vfl.errors import PlacementError
-from vfl.launch.engines import connection
-from vfl.launch.engines.submission import JobServer
+from vfl.launch.sites import connection
+from vfl.launch.sites.submission import JobServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

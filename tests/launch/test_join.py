@@ -16,8 +16,8 @@ from parties.joined import serving
 from tests.ports import free_address
 from vfl.errors import SpecificationError
 from vfl.launch import join as joining
-from vfl.launch.engines import federation as federation_engine
 from vfl.launch.join import check_coordinator, check_links
+from vfl.launch.sites import federation as federation_engine
 from vfl.network.federation.events import Connected, Disconnected
 from vfl.network.federation.file import read_federation
 from vfl.network.federation.identity import load_identity

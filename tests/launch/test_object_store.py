@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from vfl.launch.engines.ray import DISK, MEMORY, STORED, UNCERTAIN, UNSEEN, flags_of_stores, store_here
+from vfl.launch.sites.ray import DISK, MEMORY, STORED, UNCERTAIN, UNSEEN, flags_of_stores, store_here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,12 +77,12 @@ class Actor:
 
 
 def test_the_flags_name_the_owners_of_stores_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vfl.launch.engines.ray.store_here", lambda: MEMORY)
+    monkeypatch.setattr("vfl.launch.sites.ray.store_here", lambda: MEMORY)
     lie = {"party 'a'": DISK, "party 'b'": MEMORY, "party 'c'": "lost", "the coordinator": DISK}
     flags = flags_of_stores(Ray(), {who: Actor(lies) for who, lies in lie.items()})
     assert flags == (STORED.format(who="party 'a' and of the coordinator"), UNSEEN.format(who="party 'c'"))
     assert "--object-store-memory" in flags[0]
-    monkeypatch.setattr("vfl.launch.engines.ray.store_here", lambda: DISK)
+    monkeypatch.setattr("vfl.launch.sites.ray.store_here", lambda: DISK)
     assert flags_of_stores(Ray(), {"party 'b'": Actor(MEMORY)}) == (STORED.format(who="the driver"),)
 
 
@@ -90,7 +90,7 @@ CODE = """
 import sys
 import numpy as np
 import vfl
-from vfl.launch.engines.connection import import_ray
+from vfl.launch.sites.connection import import_ray
 
 folder = {"_plasma_directory": sys.argv[1]} if sys.argv[1:] else {}
 off = {"automatic_object_spilling_enabled": False}

@@ -20,9 +20,9 @@ from vfl.apps.tuning import run as tuning
 from vfl.errors import PlacementError, SpecificationError
 from vfl.job.site import Faults, plain_site, site_of_log
 from vfl.launch import stream
-from vfl.launch.engines import inprocess
-from vfl.launch.engines.bundles import layout_of
-from vfl.launch.engines.place import located
+from vfl.launch.sites import inprocess
+from vfl.launch.sites.bundles import layout_of
+from vfl.launch.sites.open_site import site_and_data
 
 PARTIES = ("bank", "telco")
 TABLE = {"a": np.linspace(-1, 1, 60), "b": np.cos(np.arange(60.0)), "y": np.arange(60) % 2}
@@ -84,19 +84,19 @@ def test_estimators_with_a_site_are_cloned() -> None:
     ],
 )
 def test_tables_in_memory_stay_in_the_process(data: Any, kind: type) -> None:
-    assert type(located(PARTIES, data, None)[0]) is kind
+    assert type(site_and_data(PARTIES, data, None)[0]) is kind
 
 
 def test_rules_of_owners_are_taken_from_around_the_data_and_from_each_source(tmp_path: Path) -> None:
     sources = {"bank": vfl.Source("b.csv", tmp_path / "bank.toml", tmp_path / "index"), "telco": "t.csv"}
-    _, data, arrangement = located(PARTIES, vfl.Source(sources, {"telco": tmp_path / "telco.toml"}), None)
+    _, data, arrangement = site_and_data(PARTIES, vfl.Source(sources, {"telco": tmp_path / "telco.toml"}), None)
     assert data == {"bank": "b.csv", "telco": "t.csv"}
     assert arrangement.policies == {"telco": str(tmp_path / "telco.toml"), "bank": str(tmp_path / "bank.toml")}
     assert arrangement.folders == {"bank": str(tmp_path / "index")}
     with pytest.raises(SpecificationError, match="which is not a party"):
-        located(PARTIES, vfl.Source(TABLE, {"bnak": "x.toml"}), None)
+        site_and_data(PARTIES, vfl.Source(TABLE, {"bnak": "x.toml"}), None)
     with pytest.raises(SpecificationError, match=r"policy must be \{party: path\}"):
-        located(PARTIES, vfl.Source(TABLE, "x.toml"), None)
+        site_and_data(PARTIES, vfl.Source(TABLE, "x.toml"), None)
 
 
 def test_a_run_is_resumed_at_its_own_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_run_is_resumed_at_its_own_site(tmp_path: Path, monkeypatch: pytest.Mo
             raise Cut
 
     places, run = [], inprocess.run
-    monkeypatch.setattr(inprocess, "run", lambda *a, **k: places.append(k["place"]) or run(*a, **k))
+    monkeypatch.setattr(inprocess, "run", lambda *a, **k: places.append(k["site"]) or run(*a, **k))
     site = vfl.InProcess(shards=2)
     with pytest.raises(Cut):
         vfl.train(job(), TABLE, at=site, output=tmp_path / "run", watch=cut)

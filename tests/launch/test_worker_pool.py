@@ -21,7 +21,7 @@ import os, sys, time
 import numpy as np
 import pyarrow as pa
 import vfl
-from vfl.launch.engines.connection import connected, import_ray
+from vfl.launch.sites.connection import connected, import_ray
 
 ray, facts = import_ray(), {"runs": [], "idle": []}
 import psutil  # of Ray

@@ -24,7 +24,7 @@ from tests.parties.alone import party_over
 from tests.solvers import setting
 from vfl.base.problem import Block
 from vfl.errors import FederationError, PrivacyError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.network.kinds import FORMAT, from_plain, register, to_plain
 from vfl.network.messages import Greeting, LedgerHeads, Notice, Phase

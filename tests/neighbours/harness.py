@@ -27,8 +27,8 @@ from coordinator.coordinator import Coordinator
 from parties.rows import SubsampledRows
 from tests.neighbours.losses import Losing
 from tests.neighbours.tape import recorded
-from vfl.launch.engines import inprocess
 from vfl.launch.run.folder import TIMING
+from vfl.launch.sites import inprocess
 from vfl.privacy.events import BoundedRange, OnPart, bare
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ import vfl
 from coordinator.executor import Executor
 from vfl.job import Job
 from vfl.job.flags import unnoised
-from vfl.launch.engines import inprocess
 from vfl.launch.run import warnings as running
+from vfl.launch.sites import inprocess
 from vfl.privacy import mechanisms, selection
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey, bare
 from vfl.privacy.noise import SeededNoise
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from vfl.queries import Query
 
 OURS = ("vfl", "coordinator", "parties")
-LEFT_OUT = {"ray", "actor", "cli", "engines", "examples", "main"}
+LEFT_OUT = {"ray", "actor", "cli", "sites", "examples", "main"}
 """Parts of the names of modules that no run in this process imports; Ray takes seconds."""
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 

@@ -27,7 +27,7 @@ from tests.neighbours import setting
 from vfl.base.losses import Logistic
 from vfl.base.types import Adjacency
 from vfl.errors import PrivacyError, VflError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.network.federation import events
 from vfl.network.kinds import from_plain, to_plain

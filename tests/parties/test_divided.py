@@ -24,7 +24,7 @@ from vfl.crypto import psi
 from vfl.crypto.alignment import IndexRules
 from vfl.crypto.identifiers import alignment_hash, in_order
 from vfl.errors import DataError, PartyLost
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.network.shards import LocalGroup
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from coordinator.transport import NOTHING, PendingCall
 from parties.dealing import DealerService
 from tests.coordinator.shares import N, Watched, job, outcome, table
 from vfl.errors import FederationError, PartyLost, PrivacyError, VflError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.network.messages import Done
 from vfl.secure import requests
 from vfl.secure.requests import openings

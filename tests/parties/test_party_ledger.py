@@ -23,8 +23,8 @@ from parties.ledger import OTHERS, PartyLedger, account_of
 from parties.loading import load
 from vfl.base.problem import Block
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
-from vfl.launch.engines import inprocess
-from vfl.launch.engines.place import Arrangement
+from vfl.launch.sites import inprocess
+from vfl.launch.sites.open_site import Arrangement
 from vfl.launch.train import resume
 from vfl.network.kinds import from_plain, to_plain
 from vfl.network.messages import Notice, Phase
@@ -89,7 +89,7 @@ class Place:
         budget = Budget(run, str(self.ledger), **options)
         policies = {party: str(path) for party, path in self.policies.items()}
         yield from inprocess.run(
-            spec, sources, budget, Log(), place=vfl.InProcess(), arrangement=Arrangement(policies=policies)
+            spec, sources, budget, Log(), site=vfl.InProcess(), arrangement=Arrangement(policies=policies)
         )
 
     def run(self, spec: vfl.Job, run: str = "r1") -> Outcome:

@@ -19,8 +19,8 @@ from parties.loading import load
 from tests.benchmarks.timing import follow
 from tests.tuning.setting import job as tuning_job
 from vfl.errors import SpecificationError
-from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.measuring import Echo, measure
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
 from vfl.network.shards.lending import Borrower, Lender

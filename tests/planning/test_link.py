@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import vfl
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.network.kinds import to_plain, to_plain_call
 from vfl.network.wire.values import serialise
 from vfl.planning.cost import JOINING, Link, Transfer

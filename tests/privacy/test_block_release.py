@@ -30,7 +30,7 @@ from vfl.base.problem import Block
 from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError
 from vfl.job.flags import unnoised
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.geometry import GRID_BITS, Clip

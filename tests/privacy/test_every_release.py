@@ -22,7 +22,7 @@ from coordinator.rounds import Round
 from parties.loading import load
 from vfl.base.penalties import Box, ElasticNet, GroupLasso, NoPenalty
 from vfl.errors import SpecificationError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 
 N = 12

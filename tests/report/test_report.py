@@ -30,11 +30,11 @@ from vfl.base.problem import Block
 from vfl.errors import OutputError, PartyLost, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.site import Faults
-from vfl.launch.engines import inprocess
 from vfl.launch.run import checkpoint
 from vfl.launch.run.folder import TIMING, read_timing
 from vfl.launch.run.history import Gradient, history
 from vfl.launch.run.result import Result
+from vfl.launch.sites import inprocess
 from vfl.launch.train import resume
 from vfl.planning import plan as make_plan
 

@@ -15,7 +15,7 @@ from parties.dealing import Dealer
 from tests.coordinator.shares import Watched, job, outcome, table
 from tests.secure import session as sessions
 from vfl.errors import FederationError, PrivacyError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.secure import requests
 from vfl.secure.gram import GramMember
 from vfl.secure.member import Member

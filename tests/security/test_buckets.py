@@ -16,7 +16,7 @@ from tests.security.blinding import Blinder
 from vfl.crypto import buckets, psi
 from vfl.crypto.identifiers import IdKind, Ids, normalised, repeated
 from vfl.errors import DataError, FederationError, OutputError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.network.messages import SendSet
 
 if TYPE_CHECKING:

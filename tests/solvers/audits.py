@@ -26,7 +26,7 @@ from parties.storage.dense import Columns
 from tests.parties.alone import party_over
 from tests.solvers.setting import PARTITION
 from vfl.job.flags import unnoised
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.privacy.accountants import PldAccountant
 from vfl.privacy.events import PoissonSubsampledGaussian
 from vfl.privacy.noise import SeededNoise

@@ -20,7 +20,7 @@ from coordinator.coordinator import Coordinator
 from parties.loading import load
 from vfl.errors import PartyLost
 from vfl.job.site import Faults
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 
 if TYPE_CHECKING:

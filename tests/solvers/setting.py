@@ -14,7 +14,7 @@ from coordinator.coordinator import Coordinator
 from coordinator.rounds import Log, Round
 from parties.loading import load
 from vfl.base.losses import loss_of
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.privacy.noise import SeededNoise
 

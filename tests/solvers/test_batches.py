@@ -23,7 +23,7 @@ from tests.solvers import setting
 from vfl.base.types import Adjacency
 from vfl.errors import JobFileError, PrivacyError, SpecificationError
 from vfl.job.file import decode
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
 from vfl.privacy.accountants import PldAccountant

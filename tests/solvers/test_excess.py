@@ -24,7 +24,7 @@ from tests.solvers.test_defaults import job, problem
 from vfl.base.losses import Logistic, Squared
 from vfl.errors import SpecificationError
 from vfl.kernels.geometry import capped, record_limits
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan
 from vfl.privacy.spending import mu_squared

@@ -18,7 +18,7 @@ from vfl.base.problem import Block
 from vfl.base.types import Adjacency
 from vfl.errors import ConsentRefused, PartyLost, SpecificationError
 from vfl.job.site import Faults
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan, problem_of
 from vfl.planning.certificate.issue import planned

@@ -24,7 +24,7 @@ from parties.storage.dense import Columns
 from tests.parties.alone import party_over
 from vfl.base.problem import Block
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.network.messages import Notice, Phase
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import ReleaseKey

@@ -23,7 +23,7 @@ from tests.neighbours.setting import turned
 from tests.privacy.test_record_cap import job as lossy_job
 from tests.solvers.test_defaults import job
 from vfl.errors import SpecificationError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan
 from vfl.privacy.spending import mu_squared

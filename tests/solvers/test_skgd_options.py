@@ -23,7 +23,7 @@ from parties.loading import load
 from vfl.base.penalties import L1, Box, GroupLasso
 from vfl.base.problem import Block
 from vfl.errors import BudgetExceeded, PartitionError, PrivacyError, SpecificationError
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of

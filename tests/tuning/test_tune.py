@@ -31,8 +31,8 @@ from vfl.errors import (
 )
 from vfl.job.flags import NOT_PRIVATE
 from vfl.job.site import Faults
-from vfl.launch.engines import inprocess
 from vfl.launch.run.verification import verify_run
+from vfl.launch.sites import inprocess
 from vfl.privacy.accountants import SelectionAccountant, ZCdpAccountant
 from vfl.privacy.events import Selection, bare
 from vfl.privacy.ledger import SqliteLedger

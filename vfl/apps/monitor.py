@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.job.environment import Ledger
-    from vfl.launch.engines.place import At
     from vfl.launch.run.result import Result
+    from vfl.launch.sites.open_site import At
     from vfl.privacy.noise import SeededNoise
 
 CELLS = 40

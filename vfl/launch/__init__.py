@@ -1,6 +1,6 @@
 """Launching of runs: the first package that imports both the coordinator and the parties.
 
-`engines` place the participants in this process, on Ray or across organisations; `run` executes a plan and makes the result.
+`sites` start the participants in this process, on Ray or across organisations; `run` executes a plan and makes the result.
 Begin with `train`.
 """
 

@@ -14,7 +14,7 @@ from vfl.base.writing import write_whole
 from vfl.crypto.alignment import Aligned, AlignmentProgress
 from vfl.errors import OutputError, SpecificationError
 from vfl.job.job import require_job
-from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
+from vfl.launch.sites.open_site import Organisations, module_of, require_fit, site_and_data
 from vfl.launch.sources import ask_owners, named_by_owners, of_environment, sources_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vfl.job import Job
-    from vfl.launch.engines.place import At
+    from vfl.launch.sites.open_site import At
     from vfl.network.federation.file import Federation
 
 FORMAT = 1
@@ -54,21 +54,21 @@ def align(
             f"job {job.name!r} names no id column: set id, one name for all parties or one for each"
         )
     data, at, _, _ = of_environment(job, data, at, None)
-    place, data, arrangement = located(job.partition.parties, data, at)
-    require_fit(place, job)
+    site, data, arrangement = site_and_data(job.partition.parties, data, at)
+    require_fit(site, job)
     sources: Mapping[str, Any]
-    if isinstance(place, Organisations):
+    if isinstance(site, Organisations):
         sources = named_by_owners(job.partition, data)
     else:
         ask_owners(job, data, arrangement.policies)
         sources = sources_of(job, data, ids=True)
     arrangement = replace(arrangement, later=True, again=again)
-    for event in engine_of(place).align_only(job, sources, arrangement, place=place):
+    for event in module_of(site).align_only(job, sources, arrangement, site=site):
         if isinstance(event, Aligned):
             aligned = event
         elif watch is not None:
             watch(event)
-    path = _memory(job, sources, place.federation if isinstance(place, Organisations) else None)
+    path = _memory(job, sources, site.federation if isinstance(site, Organisations) else None)
     if path is not None:
         with contextlib.suppress(OSError, OutputError):  # the alignment is complete without this file
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

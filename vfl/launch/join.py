@@ -13,7 +13,7 @@ from vfl.base.arguments import require_count
 from vfl.base.csv import Csv
 from vfl.errors import FederationError, SpecificationError
 from vfl.job.file import ADDRESS
-from vfl.launch.engines.place import cores_each
+from vfl.launch.sites.open_site import cores_each
 from vfl.network.federation.file import identity_for, read_federation
 
 if TYPE_CHECKING:

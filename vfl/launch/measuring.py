@@ -134,7 +134,7 @@ def _run_seconds(job: Job, table: dict[str, Any]) -> list[float]:
 
 
 def _on_ray() -> dict[str, float]:
-    from vfl.launch.engines.connection import connected
+    from vfl.launch.sites.connection import connected
 
     begun = time.perf_counter()
     with connected(2, None) as ray:

@@ -16,10 +16,10 @@ from vfl.base.problem import coordinates_of
 from vfl.crypto.alignment import Aligned, AlignmentProgress
 from vfl.errors import SpecificationError
 from vfl.job.site import InProcess
-from vfl.launch.engines.place import Application, Organisations, engine_of, located
 from vfl.launch.run.model import labels_of, probabilities_of
 from vfl.launch.run.result import Result, require_result, scores_of
 from vfl.launch.run.warnings import warn
+from vfl.launch.sites.open_site import Application, Organisations, module_of, site_and_data
 from vfl.launch.sources import in_memory, is_by_party, named_by_owners, named_for, sources_of
 from vfl.measures import Findings
 from vfl.measures.estimates import score_of, threshold_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from parties.prediction import ModelPart
     from vfl.base.types import Vector
     from vfl.job import Job
-    from vfl.launch.engines.place import At
+    from vfl.launch.sites.open_site import At
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -111,7 +111,7 @@ def predict(
     model : a result, or {party: path of its part}. Each party reads its own part; Result.save_parts writes the parts.
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
         Each party checks [prediction] of its owner's policy before it opens any data (parties.consent).
-    at : as for `train`; all places give the same predictions to the bit. None predicts in this process, which reads all data
+    at : as for `train`; all sites give the same predictions to the bit. None predicts in this process, which reads all data
         and compares ids in the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of
         every party are read in ranges: by one actor per range, or in this process one range after another. Across organisations
         `model` is a result, whose parts are sent to their parties. Each party encrypts its part of the scores for the adding
@@ -129,8 +129,8 @@ def predict(
             warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
         model.score_at(threshold)  # refused before any data are read
     parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
-    place, data, arrangement = located(parties, data, at, InProcess())
-    across = isinstance(place, Organisations)
+    site, data, arrangement = site_and_data(parties, data, at, InProcess())
+    across = isinstance(site, Organisations)
     parts: dict[str, ModelPart | str]
     if not isinstance(model, Result):
         if across:
@@ -142,16 +142,16 @@ def predict(
                 "a model that is split by party needs {party: source} of the same parties as its parts"
             )
         parts, given = {party: str(Path(path).expanduser().absolute()) for party, path in model.items()}, dict(data)
-    elif isinstance(place, Organisations) or is_by_party(model.job.partition, data):
+    elif isinstance(site, Organisations) or is_by_party(model.job.partition, data):
         partition = model.job.partition
         given = named_by_owners(partition, data) if across else sources_of(model.job, data, label=False)
         parts = {party: model.part(party) for party in parties if partition.columns(party)}
         given = {party: source for party, source in given.items() if party in parts}
     else:
-        return _of_table(model, data, arrangement.policies, place.shards, threshold)
+        return _of_table(model, data, arrangement.policies, site.shards, threshold)
     asked = Application(parts=parts, given=given, policies=arrangement.policies)
     rows: Mapping[str, int] | None = None
-    for event in engine_of(place).apply(asked, place=place):
+    for event in module_of(site).apply(asked, site=site):
         if isinstance(event, Aligned):
             rows = event.sizes
         elif isinstance(event, PredictionOutcome):
@@ -196,7 +196,7 @@ def evaluate(result: Result, data: Any = None, *, at: At = None, threshold: floa
     """Return exact measures of a model on new records with their labels. Nothing protects the privacy of these records.
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
-    at : as for `predict`. The measures are the same to the bit at every place. On Ray and across organisations each party
+    at : as for `predict`. The measures are the same to the bit at every site. On Ray and across organisations each party
         applies its part of the model to the party's own source. The label party adds up the parts of the scores and returns
         sums.
     threshold : threshold at which decisions are measured; None takes the model's threshold (Result.threshold).
@@ -210,9 +210,9 @@ def evaluate(result: Result, data: Any = None, *, at: At = None, threshold: floa
         warn(f"do not rely on these measures: the certificate of the model does not hold. {why}")
     job, cut = result.job, result.score_at(threshold)
     partition = job.partition
-    place, data, arrangement = located(partition.parties, data, at, InProcess())
+    site, data, arrangement = site_and_data(partition.parties, data, at, InProcess())
     parts = {party: result.part(party) for party in partition.parties if partition.wanted(party, groups=False)}
-    across = isinstance(place, Organisations)
+    across = isinstance(site, Organisations)
     named = named_by_owners(partition, data) if across else named_for(partition, data)
     if not across:
         named = {party: source for party, source in named.items() if party in parts}
@@ -227,7 +227,7 @@ def evaluate(result: Result, data: Any = None, *, at: At = None, threshold: floa
 
     joined, policies = False, arrangement.policies
     asked = Application(parts=parts, given=named, policies=policies, sources=sources, w=result.w, threshold=cut)
-    for event in engine_of(place).apply(asked, place=place):
+    for event in module_of(site).apply(asked, site=site):
         if isinstance(event, Findings):
             found = event
         joined = joined or isinstance(event, Aligned)

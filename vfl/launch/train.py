@@ -15,12 +15,12 @@ from vfl.job import file as jobfile
 from vfl.job.job import require_job
 from vfl.job.site import Federated, plain_site, site_of_log
 from vfl.job.start import Start
-from vfl.launch.engines.place import Organisations, located
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import Settings, events_of, finish, settings_of
 from vfl.launch.run.folder import MODEL, TUNE, Stopwatch, fresh_folder
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
+from vfl.launch.sites.open_site import Organisations, site_and_data
 from vfl.planning.certificate import verify
 from vfl.planning.certificate.issue import cost_behind
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.job.environment import Ledger
-    from vfl.launch.engines.place import Arrangement, At, Place
     from vfl.launch.run.execution import Event, Watch
+    from vfl.launch.sites.open_site import Arrangement, At, OpenSite
 
 
 def stream(
@@ -68,9 +68,9 @@ def train(
         calls (parties.sources.opening.open_source). vfl.Source(source, policy, index) adds the owner's policy file, and the
         folder of the party's index: the run uses the index of an earlier `vfl.align` if the files have not changed since.
         The environment that `Job.from_toml` returns stands for the data, site and ledger of the job file.
-    at : place of the run: vfl.InProcess(...) or 'inprocess', vfl.Ray(...) or 'ray', or vfl.Federated(FILE). None keeps
+    at : site of the run: vfl.InProcess(...) or 'inprocess', vfl.Ray(...) or 'ray', or vfl.Federated(FILE). None keeps
         tables in memory in this process, and opens other sources in actors on a local Ray. With the same seeded noise, all
-        places give the same model.
+        sites give the same model.
     ledger : file that keeps the budget of the job's data set, or vfl.Ledger(...) for a file on a network file system.
     output : new folder for the model, the certificate and the log from which an interrupted run is resumed. A job without
         a data set keeps its budget there too. None writes nothing to disk.
@@ -157,17 +157,17 @@ def kept_of(settings: Settings, at: At) -> dict[str, Any]:
     A federation that was passed as an open object has no file from which `vfl resume` could read it again.
     """
     kept: dict[str, Any] = {"policies": settings.arrangement.policies, "indexes": settings.arrangement.folders}
-    kept |= {"sources": settings.data} if isinstance(settings.place, Organisations) else settings.kept
+    kept |= {"sources": settings.data} if isinstance(settings.site, Organisations) else settings.kept
     kept["allow_network_file_system"] = settings.budget.allow_network_file_system
-    site = at if isinstance(at, Federated) else settings.place
+    site = at if isinstance(at, Federated) else settings.site
     return kept if isinstance(site, Organisations) else kept | {"at": plain_site(site)}
 
 
-def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At) -> tuple[Place, Any, Arrangement]:
-    """Return place, data and arrangement of a resumed run: those in the run's log, unless the arguments replace them."""
-    place, data, own = located(parties, data, site_of_log(kept) if at is None else at)
+def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At) -> tuple[OpenSite, Any, Arrangement]:
+    """Return site, data and arrangement of a resumed run: those in the run's log, unless the arguments replace them."""
+    site, data, own = site_and_data(parties, data, site_of_log(kept) if at is None else at)
     policies, folders = {**(kept.get("policies") or {}), **own.policies}, {**(kept.get("indexes") or {}), **own.folders}
-    return place, data, replace(own, policies=policies, folders=folders)
+    return site, data, replace(own, policies=policies, folders=folders)
 
 
 def resume(
@@ -193,9 +193,9 @@ def resume(
     job, _ = jobfile.read(folder / jobfile.NAME)
     with checkpoint.Checkpoint(folder) as log:  # lock it before reading: another process may be adding to it
         start, budget, made = checkpoint.read(folder, job)
-        place, data, arrangement = of_log(start.environment, job.partition.parties, data, at)
+        site, data, arrangement = of_log(start.environment, job.partition.parties, data, at)
         arrangement = replace(arrangement, run=budget.run, resumed=True, required=made.n_records is not None)
-        settings = Settings(budget=budget, place=place, data=data, arrangement=arrangement, log=made, counted=False)
+        settings = Settings(budget=budget, site=site, data=data, arrangement=arrangement, log=made, counted=False)
         watches = (log, Stopwatch(folder), *(() if watch is None else (watch,)))
         try:
             result = finish(job, settings, watches=watches, signer=signer)

@@ -22,7 +22,7 @@ from parties.party import Party
 from parties.record_cap import OwnCap
 from vfl.base.problem import Targets
 from vfl.job.flags import unnoised
-from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.privacy.events import PoissonSubsampledGaussian, bare
 from vfl.privacy.noise import CryptographicNoise

@@ -214,7 +214,7 @@ def main() -> None:
     from vfl.apps.cli.terminal.streams import RAY_SAYS_NOTHING, outliving
     from vfl.errors import VflError
 
-    os.environ.update(RAY_SAYS_NOTHING, VFL_ONE_RUN="1")  # vfl.launch.engines.connection
+    os.environ.update(RAY_SAYS_NOTHING, VFL_ONE_RUN="1")  # vfl.launch.sites.connection
     with outliving(), terminable():
         try:
             sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command may return its exit code

@@ -46,7 +46,7 @@ def submit(
     Releases of a stopped job stay charged; continue its run with --resume.
     """
     from vfl.job import file as jobfile
-    from vfl.launch.engines.submission import RUNS, JobServer
+    from vfl.launch.sites.submission import RUNS, JobServer
 
     if (job is None) == (run is None):
         raise click.UsageError("give a job file, or --resume with the folder of a run")

@@ -46,7 +46,7 @@ class VerticalLinearRegression(VerticalRegressor):
         (vfl.PrivacyWarning): the range is never taken from data. Without privacy None clamps nothing.
     epsilon : ε; only None trains without privacy.
     delta : δ; None takes 1/n².
-    at : place to run: 'inprocess', 'ray' (an actor for each party), or vfl.InProcess(...) or vfl.Ray(...).
+    at : site of the run: 'inprocess', 'ray' (an actor for each party), or vfl.InProcess(...) or vfl.Ray(...).
     partition : owners of the columns: None (one party), a number of parties, {party: its columns}, or a
         vfl.FeaturePartition of X's columns.
     bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values

@@ -37,14 +37,14 @@ from vfl.crypto.signatures import signing_key
 from vfl.errors import BudgetError, DataError, FederationError, LedgerError, OutputError, SpecificationError, VflError
 from vfl.job import file as jobfile
 from vfl.job.site import InProcess, Ray
-from vfl.launch.engines.connection import connected
-from vfl.launch.engines.place import located, require_fit
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import Settings, asked_sources, new_budget, running
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, TUNE, fresh_folder
 from vfl.launch.run.model import numbers
 from vfl.launch.run.result import Result, told
 from vfl.launch.run.warnings import count_releases, warn_of_plan
+from vfl.launch.sites.connection import connected
+from vfl.launch.sites.open_site import require_fit, site_and_data
 from vfl.launch.sources import of_environment
 from vfl.launch.train import kept_of, of_log
 from vfl.measures.estimates import Estimate, Findings
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from vfl.crypto.signatures import SigningKey
     from vfl.job import Job
     from vfl.job.environment import Ledger
-    from vfl.launch.engines.place import Arrangement, At, Place
+    from vfl.launch.sites.open_site import Arrangement, At, OpenSite
     from vfl.planning.certificate import Certificate
     from vfl.privacy.ledger import Reservation, Statement
 
@@ -160,12 +160,12 @@ def tune(
     tuning = tuning_of(job, candidates, score=score, inclusion=inclusion)
     first = tuning.jobs[0]
     data, at, ledger, record = of_environment(first, data, at, ledger)
-    place, data, arrangement = located(first.partition.parties, data, at)
+    site, data, arrangement = site_and_data(first.partition.parties, data, at)
     budget = new_budget(first, ledger)
     for each in tuning.jobs:
         budget.check(each)
     budget.find()
-    settings = replace(_settings_of(first, place, data, arrangement), kept=record)
+    settings = replace(_settings_of(first, site, data, arrangement), kept=record)
     for each in tuning.jobs:
         check_job(each)
     if tuning.delta is None:
@@ -214,8 +214,8 @@ def resume(
         return Tuned(result, number, found.measures[tuning.score] if found else None, tuning)
     signer = signing_key(key)
     budget = Budget(run, ledger, allow_network_file_system=bool(kept.get("allow_network_file_system")))
-    place, data, arrangement = of_log(kept, tuning.jobs[0].partition.parties, data, at)
-    settings = _settings_of(tuning.trials[0], place, data, arrangement)
+    site, data, arrangement = of_log(kept, tuning.jobs[0].partition.parties, data, at)
+    settings = _settings_of(tuning.trials[0], site, data, arrangement)
     account = TuningBudget(tuning, budget)
     try:
         account.resume()
@@ -329,8 +329,8 @@ class _Tune:
             sources = asked_sources(job, self._settings, *remaining) if left else {}
             self._sealed.open()
             with contextlib.ExitStack() as stack:
-                if left and isinstance(self._settings.place, Ray):  # one connection for all trials
-                    stack.enter_context(connected(len(job.partition.parties) + 1, self._settings.place.address))
+                if left and isinstance(self._settings.site, Ray):  # one connection for all trials
+                    stack.enter_context(connected(len(job.partition.parties) + 1, self._settings.site.address))
                 for number in left:
                     trial = self._trial(number, sources, again=number != left[0], last=number == left[-1])
                     self._sealed.keep(number, trial)
@@ -481,16 +481,16 @@ def _found(job: Job, settings: Settings) -> int:
         return next(event.n_records for event in events if isinstance(event, Plan))
 
 
-def _settings_of(job: Job, place: Place, data: Any, arrangement: Arrangement) -> Settings:
+def _settings_of(job: Job, site: OpenSite, data: Any, arrangement: Arrangement) -> Settings:
     """Return the settings of the trials, which charge no ledger themselves. Raises for a site that cannot run them."""
-    require_fit(place, job)
-    if not isinstance(place, InProcess) and place.faults.on_party_lost == MOST_LOSSES:
+    require_fit(site, job)
+    if not isinstance(site, InProcess) and site.faults.on_party_lost == MOST_LOSSES:
         raise SpecificationError(
             "tuning cannot continue without a party, since candidates would be trained on different columns: set [faults] "
             "on_party_lost to 'wait' or 'abort'"
         )
     budget = new_budget(replace(job, dataset=None), None)
-    return Settings(budget=budget, place=place, data=data, arrangement=arrangement)
+    return Settings(budget=budget, site=site, data=data, arrangement=arrangement)
 
 
 def _warn(event: object) -> None:

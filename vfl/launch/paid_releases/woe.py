@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vfl.base.types import Vector
     from vfl.job import Job
     from vfl.job.environment import Ledger
-    from vfl.launch.engines.place import At
+    from vfl.launch.sites.open_site import At
     from vfl.privacy.noise import SeededNoise
 
 DECLARE = ": declare vfl.columns.Binned(edges) for it, with edges that are known or released by vfl.releases.private_quantiles"

@@ -17,10 +17,10 @@ from vfl.errors import LedgerError, SpecificationError
 from vfl.job.environment import Ledger
 from vfl.job.job import require_job
 from vfl.job.site import InProcess, Ray
-from vfl.launch.engines.place import Organisations, engine_of, located, require_fit
 from vfl.launch.run.model import numbers
 from vfl.launch.run.result import Result, told
 from vfl.launch.run.warnings import Passes, count_run
+from vfl.launch.sites.open_site import Organisations, module_of, require_fit, site_and_data
 from vfl.launch.sources import ask_owners, named_by_owners, of_environment, sources_of
 from vfl.measures import Inference
 from vfl.planning import Plan, cheapest, check
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from vfl.crypto.alignment import Aligned, AlignmentProgress
     from vfl.crypto.signatures import SigningKey
     from vfl.job import Job
-    from vfl.launch.engines.place import Arrangement, At, Place, RunEvent
+    from vfl.launch.sites.open_site import Arrangement, At, OpenSite, RunEvent
     from vfl.privacy.events import Event as Charge
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.ledger import Statement
@@ -75,7 +75,7 @@ class Witness:
     """Recorder of the releases of one process of a run, which issues the certificate at the end."""
 
     def __init__(self, settings: Settings) -> None:
-        self._budget, self._place, log = settings.budget, settings.place, settings.log
+        self._budget, self._site, log = settings.budget, settings.site, settings.log
         self._charged: Counter[Charge] = Counter()
         self._lost: set[ReleaseKey] = set()
         self._first: dict[int, Released] = {k: u for k, u in enumerate(log.released[:FIRST]) if u is not None}
@@ -104,8 +104,8 @@ class Witness:
         plan, statement = outcome.plan, outcome.statement
         # In a run on subsamples, the first releases describe the first subsample, not all records.
         first = tuple(released for _, released in sorted(self._first.items())) if plan.subsamples is None else ()
-        coordinates, secure, place = plan.problem.layout.names, plan.job.secure, self._place
-        across = place.federation if isinstance(place, Organisations) else None
+        coordinates, secure, site = plan.problem.layout.names, plan.job.secure, self._site
+        across = site.federation if isinstance(site, Organisations) else None
         certificate = certify(
             plan,
             statement,
@@ -152,7 +152,7 @@ class Witness:
 class Settings:
     """Settings of a run besides its job. All paths are absolute.
 
-    budget : account that the run charges. place : opened site of the run. data : data without their owners' rules.
+    budget : account that the run charges. site : opened site of the run. data : data without their owners' rules.
     arrangement : policies of the owners, and indexes of the alignment.
     log : releases of the run's earlier processes.
     counted : True to count the run in the process's total of private runs (vfl.launch.run.warnings).
@@ -160,7 +160,7 @@ class Settings:
     """
 
     budget: Budget
-    place: Place
+    site: OpenSite
     data: Any
     arrangement: Arrangement
     log: Log = field(default_factory=Log)
@@ -172,14 +172,14 @@ def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | No
     """Return the settings of a new run, from the arguments of `vfl.launch.train.train`. Refuses arguments that do not fit."""
     require_job(job)
     data, at, ledger, kept = of_environment(job, data, at, ledger)
-    place, data, arrangement = located(job.partition.parties, data, at)
-    require_fit(place, job)  # here, so that an error comes before any data are read
+    site, data, arrangement = site_and_data(job.partition.parties, data, at)
+    require_fit(site, job)  # here, so that an error comes before any data are read
     budget = new_budget(job, ledger)
-    if not (isinstance(place, Ray) and place.address) and job.privacy is not None:
+    if not (isinstance(site, Ray) and site.address) and job.privacy is not None:
         budget.find()  # here, so that a missing ledger is reported before processes start and records are aligned
         if job.dataset is not None and (least := cheapest(job)) is not None:
             budget.require_room(job, least)
-    return Settings(budget=budget, place=place, data=data, arrangement=arrangement, kept=kept)
+    return Settings(budget=budget, site=site, data=data, arrangement=arrangement, kept=kept)
 
 
 def new_budget(job: Job, ledger: str | Path | Ledger | None) -> Budget:
@@ -200,9 +200,9 @@ def asked_sources(job: Job, settings: Settings, *others: Job) -> Mapping[str, An
 
     Across organisations, return {party: the owner's name of its source}.
     """
-    if isinstance(settings.place, Organisations):
+    if isinstance(settings.site, Organisations):
         return named_by_owners(job.partition, settings.data)
-    here = isinstance(settings.place, InProcess)
+    here = isinstance(settings.site, InProcess)
     ask_owners(job, settings.data, settings.arrangement.policies, *others, here=here)
     return sources_of(job, settings.data, ids=True)
 
@@ -226,9 +226,9 @@ def events_of(job: Job, settings: Settings) -> Iterator[Event | Result]:
 
 @contextlib.contextmanager
 def running(job: Job, sources: Mapping[str, Any], settings: Settings) -> Iterator[Iterator[RunEvent]]:
-    """Yield the events of the engine; the engine stops when the `with` block ends. sources : from `asked_sources`."""
-    run, arrangement = engine_of(settings.place).run, settings.arrangement
-    events = run(job, sources, settings.budget, settings.log, place=settings.place, arrangement=arrangement)
+    """Yield the events of the site's module, which stops when the `with` block ends. sources : from `asked_sources`."""
+    run, arrangement = module_of(settings.site).run, settings.arrangement
+    events = run(job, sources, settings.budget, settings.log, site=settings.site, arrangement=arrangement)
     with contextlib.closing(events):
         yield events
 

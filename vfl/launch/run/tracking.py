@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import OutputError, SpecificationError
-from vfl.launch.engines.connection import require_answer
+from vfl.launch.sites.connection import require_answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -69,7 +69,7 @@ def _noise() -> str:
 
 
 def _ray() -> str:
-    from vfl.launch.engines.connection import connected
+    from vfl.launch.sites.connection import connected
 
     with connected(1, None) as ray:
         return f"starts, with {ray.cluster_resources().get('CPU', 0):g} CPU offered to one actor"

@@ -76,9 +76,7 @@ class Where:
         site = own if self.at is None else resolve(self.at, own, declared)
         if type(site) is not type(own):
             began = {"Ray": "on Ray", "Federated": "across organisations"}.get(type(own).__name__, "in one process")
-            raise click.UsageError(
-                f"the run in {str(run)!r} began {began}: give --at the same engine, or leave --at out"
-            )
+            raise click.UsageError(f"the run in {str(run)!r} began {began}: give --at the same site, or leave --at out")
         if isinstance(site, Federated) and isinstance(own, Federated):
             site = replace(own, file=site.file)
         return self._checked(own if isinstance(site, InProcess) else site, job)
@@ -86,7 +84,7 @@ class Where:
     def _checked(self, site: Site, job: Job | None, *, names: bool = False) -> Site:
         """Return the site after checks. names : True if --data has owners' names, which need a federation."""
         from vfl.job.site import Federated, Ray
-        from vfl.launch.engines.connection import check_address
+        from vfl.launch.sites.connection import check_address
 
         if isinstance(site, Federated):
             return _across(site, job)
@@ -101,7 +99,7 @@ class Where:
 
 def _across(site: Federated, job: Job | None) -> Federated:
     """Check the key of a federation's coordinator, and the parties of a job. Return the site."""
-    from vfl.launch.engines.place import check_job
+    from vfl.launch.sites.open_site import check_job
     from vfl.network.federation.file import identity_for, read_federation
 
     read = read_federation(site.file)
@@ -133,7 +131,7 @@ def site_options(otherwise: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 def members_of(job: Job, federation: Path | None) -> tuple[str, ...]:
     """Return the participants for which a run of the job waits: the parties and, across organisations, the dealer."""
-    from vfl.launch.engines.place import dealer_of
+    from vfl.launch.sites.open_site import dealer_of
     from vfl.network.federation.file import read_federation
 
     dealer = None if federation is None else dealer_of(job, read_federation(federation))

@@ -60,7 +60,7 @@ def plan_command(
     as_json: bool,
 ) -> None:
     """Show the guarantee of JOB and its expected quality and cost. Reads no party's records."""
-    from vfl.launch.engines.place import check_job, dealer_of, place_of, require_fit
+    from vfl.launch.sites.open_site import check_job, dealer_of, open_site, require_fit
     from vfl.launch.sources import data_of, row_order_warnings
     from vfl.network.federation.file import read_federation
     from vfl.planning import forecast, plan
@@ -71,7 +71,7 @@ def plan_command(
         across = read_federation(federation)
         check_job(spec, across)
     else:
-        require_fit(place_of(where.site(spec, environment.site), environment.site), spec)
+        require_fit(open_site(where.site(spec, environment.site), environment.site), spec)
     noted = None
     if records is None and (across is not None or environment.table is None):
         noted = _noted(spec, environment, federation, across)
@@ -125,8 +125,8 @@ def _noted(job: Job, environment: Environment, federation: Path | None, across: 
 
 
 def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
-    from vfl.launch.engines.bundles import cpus_of
-    from vfl.launch.engines.place import usable_cores
+    from vfl.launch.sites.bundles import cpus_of
+    from vfl.launch.sites.open_site import usable_cores
     from vfl.planning.cost import APART, CLUSTER, RAY, TRANSPORTS, Machine, cost_of
     from vfl.planning.run_plan import sizes_of
 

@@ -1,4 +1,4 @@
-"""Engine in this process, for debugging, estimators and tests. Messages and their arrays are passed as they are."""
+"""Site in this process, for debugging, estimators and tests. Messages and their arrays are passed as they are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parties.services.training import PartyService
 from vfl.crypto.alignment import Aligned, IndexRules
 from vfl.crypto.psi import new_salt
 from vfl.errors import FederationError, PartyLost
-from vfl.launch.engines.place import Arrangement, cores_each
+from vfl.launch.sites.open_site import Arrangement, cores_each
 from vfl.network.shards import LocalGroup
 from vfl.secure.roles import DEALER
 from vfl.version import __version__
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.job.job import PartyTask
     from vfl.job.site import InProcess
-    from vfl.launch.engines.place import Application, ApplyEvent, RunEvent
+    from vfl.launch.sites.open_site import Application, ApplyEvent, RunEvent
     from vfl.network.messages import Greeting
 
 
@@ -85,7 +85,7 @@ class InProcessTransport(MessageTransport):
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Raise PartyLost: parties share the coordinator's process, so no party can be restarted alone."""
-        raise PartyLost(f"party {party!r} is lost, and the in-process engine cannot restart parties", party)
+        raise PartyLost(f"party {party!r} is lost, and this process cannot restart parties", party)
 
     def _service(self, to: str) -> Service:
         participant = self._dealer if to == DEALER else self._parties[to]
@@ -95,7 +95,7 @@ class InProcessTransport(MessageTransport):
 
 
 def run(
-    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: InProcess, arrangement: Arrangement
+    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, site: InProcess, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
     """Load every party in this process, under its owner's policy. Then yield the plan, the rounds and the outcome."""
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
@@ -105,7 +105,7 @@ def run(
         name: consented(task, there[name], arrangement.policies.get(name), begins=begins)
         for name, task in tasks.items()
     }
-    threads, shards = cores_each(place.cores, 1), place.shards  # the parties compute one after the other
+    threads, shards = cores_each(site.cores, 1), site.shards  # the parties compute one after the other
     indexes: Mapping[str, Index] = {}
     if job.id is not None:
         indexes = yield from _aligned(tasks, there, arrangement, threads)
@@ -124,13 +124,13 @@ def run(
 
 
 def align_only(
-    job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, place: InProcess
+    job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, site: InProcess
 ) -> Iterator[AlignmentProgress | Aligned]:
     """Yield the progress of an alignment, then its outcome. An owner's policy is checked before the owner's data are opened."""
     tasks = {name: job.for_party(name) for name in sources}
     for name, task in tasks.items():
         consented(task, sources[name], arrangement.policies.get(name), begins=True)
-    yield from _aligned(tasks, sources, arrangement, cores_each(place.cores, 1))
+    yield from _aligned(tasks, sources, arrangement, cores_each(site.cores, 1))
 
 
 def _aligned(
@@ -149,8 +149,8 @@ def _aligned(
             alignment.close()
 
 
-def apply(asked: Application, *, place: InProcess) -> Iterator[ApplyEvent]:
-    """Apply a model in this process (vfl.launch.engines.place.engine_of).
+def apply(asked: Application, *, site: InProcess) -> Iterator[ApplyEvent]:
+    """Apply a model in this process (vfl.launch.sites.open_site.module_of).
 
     If the sources have ids, this process joins the sources in the clear. The first event states their numbers of rows.
     """
@@ -177,7 +177,7 @@ def apply(asked: Application, *, place: InProcess) -> Iterator[ApplyEvent]:
             permission=permissions[party],
             measured=measured,
             aligning=AlignmentService(job.for_party(party).features, opened[party], IndexRules(), parties=parties),
-            rows=LocalGroup([NewRows(read[party], labelled=measured and party == first) for _ in range(place.shards)]),
+            rows=LocalGroup([NewRows(read[party], labelled=measured and party == first) for _ in range(site.shards)]),
             joined=rows.get(party),
         )
         for party in parties

@@ -45,14 +45,14 @@ START_SECONDS = 180.0
 HIDDEN = ("node:", "memory", "object_store_memory", "accelerator_type:")
 
 
-def cpus_of(place: Ray, *, apart: bool) -> float:
+def cpus_of(site: Ray, *, apart: bool) -> float:
     """Return the CPUs of a party's actor: the given number; else 1 if parties run on several nodes (`apart`), else FRACTION.
 
     On one machine the operating system shares the cores, and parties often wait for one another.
     """
-    if place.party_cpus is not None:
-        return place.party_cpus
-    return 1.0 if apart or place.pinned else FRACTION
+    if site.party_cpus is not None:
+        return site.party_cpus
+    return 1.0 if apart or site.pinned else FRACTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Layout:
 
 
 def layout_of(
-    place: Ray,
+    site: Ray,
     processes: Sequence[Sequence[str]],
     label_party: str | None = None,
     *,
@@ -93,28 +93,28 @@ def layout_of(
     secure : options of a run on shares. The dealer of such a run runs next to the coordinator, or on the node that offers the
         dealer's resource. offers : resources of each node.
     """
-    cpus, pinned = cpus_of(place, apart=place.shards > 1), place.pinned
+    cpus, pinned = cpus_of(site, apart=site.shards > 1), site.pinned
     homes = {party: hosted[0] for hosted in processes for party in hosted}
     bundles: dict[str, dict[str, float]] = {
-        head: {"CPU": cpus} | ({place.resource(head): PIN} if pinned else {}) for head, *_ in processes
+        head: {"CPU": cpus} | ({site.resource(head): PIN} if pinned else {}) for head, *_ in processes
     }
-    margins = place.shards > 1 and label_party is not None
-    if place.shards > 1 and not pinned:
+    margins = site.shards > 1 and label_party is not None
+    if site.shards > 1 and not pinned:
         bundles = {CENTRE: {"CPU": max(cpus * len(homes), PIN)}}
         homes = dict.fromkeys((CENTRE, *homes), CENTRE)
     elif pinned and (margins or not here):
-        own = place.resource(label_party or CENTRE)
+        own = site.resource(label_party or CENTRE)
         shared = margins and label_party in bundles and any(COORDINATOR in node and own in node for node in offers)
         homes[CENTRE] = label_party if shared and label_party else CENTRE
         bundles.setdefault(homes[CENTRE], {})[COORDINATOR] = PIN
     if secure is not None and secure.dealer != AT_COORDINATOR:
-        bundles[DEALER] = {place.resources.get(DEALER, DEALER): PIN} if pinned else {"CPU": cpus}
+        bundles[DEALER] = {site.resources.get(DEALER, DEALER): PIN} if pinned else {"CPU": cpus}
         homes[DEALER] = DEALER
     elif secure is not None and CENTRE in homes:
         homes[DEALER] = homes[CENTRE]
     bundles = {name: {what: amount for what, amount in bundle.items() if amount} for name, bundle in bundles.items()}
     bundles = {name: bundle for name, bundle in bundles.items() if bundle}
-    return Layout(bundles, {who: home for who, home in homes.items() if home in bundles}, place.shards)
+    return Layout(bundles, {who: home for who, home in homes.items() if home in bundles}, site.shards)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Place of a command: its checked site, the site's engine, and the data with their owners' rules."""
+"""Open site of a command: the checked site, its module, and the data with their owners' rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.crypto.alignment import IndexRules
 from vfl.errors import PlacementError, SpecificationError, nearest
 from vfl.job.site import Faults, Federated, InProcess, Ray, Site, resolve
-from vfl.launch.engines.connection import check_address
+from vfl.launch.sites.connection import check_address
 from vfl.launch.sources import in_memory, owned
 from vfl.secure.roles import SEPARATE
 
@@ -97,7 +97,7 @@ GATHER_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Organisations:
-    """Federation of organisations as the place of a run. This process is the coordinator.
+    """Federation of organisations as the site of a run. This process is the coordinator.
 
     identity : identity of the coordinator. gather_seconds : longest wait for all parties to connect. listen : address to bind
         (vfl.network.wire.streams.Listener).
@@ -110,13 +110,13 @@ class Organisations:
     listen: str | None = None
 
 
-Place = InProcess | Ray | Organisations
+OpenSite = InProcess | Ray | Organisations
 At = Site | Organisations | str | None
 """Argument `at` of a command: a site, 'inprocess', 'ray', or None for the command's default."""
 
 
-def place_of(at: At, otherwise: Site) -> Place:
-    """Return the place that an argument `at` means; None means `otherwise`.
+def open_site(at: At, otherwise: Site) -> OpenSite:
+    """Return the site that an argument `at` means; None means `otherwise`.
 
     Raises SpecificationError if the federation file does not name the coordinator's identity.
     """
@@ -133,10 +133,10 @@ def place_of(at: At, otherwise: Site) -> Place:
     return site
 
 
-def located(
+def site_and_data(
     parties: Collection[str], data: Any, at: At, otherwise: Site | None = None
-) -> tuple[Place, Any, Arrangement]:
-    """Return the place of a command, the data, and the arrangement: policies and index folders of the data's owners.
+) -> tuple[OpenSite, Any, Arrangement]:
+    """Return the site of a command, the data, and the arrangement: policies and index folders of the data's owners.
 
     otherwise : site for at=None. If `otherwise` is None too, tables in memory stay in this process, and actors on Ray open all
         other sources.
@@ -144,19 +144,19 @@ def located(
     Raises SpecificationError for policies or index folders with a federation, whose parties set these themselves.
     """
     data, policies, folders = owned(parties, data)
-    place = place_of(at, otherwise or (InProcess() if in_memory(data) else Ray()))
-    if isinstance(place, Organisations) and (policies or folders):
+    site = open_site(at, otherwise or (InProcess() if in_memory(data) else Ray()))
+    if isinstance(site, Organisations) and (policies or folders):
         raise SpecificationError(
             "vfl.Source with a policy or an index cannot be combined with a federation: each party names its own in its "
             "vfl join command"
         )
-    return place, data, Arrangement(policies=policies, folders=folders)
+    return site, data, Arrangement(policies=policies, folders=folders)
 
 
-def require_fit(place: Place, job: Job) -> None:
-    """Raise PlacementError for a job that cannot run at this place. Each organisation also checks a job on its own."""
-    if not isinstance(place, Organisations):
-        place.require_fit(job.trust_name)
+def require_fit(site: OpenSite, job: Job) -> None:
+    """Raise PlacementError for a job that cannot run at this site. Each organisation also checks a job on its own."""
+    if not isinstance(site, Organisations):
+        site.require_fit(job.trust_name)
     elif job.intervals_share:
         raise PlacementError(
             "intervals show every party's scaled columns to the parties after it, before noise, so they are not offered across "
@@ -164,16 +164,16 @@ def require_fit(place: Place, job: Job) -> None:
         )
 
 
-def engine_of(place: Place) -> Any:
-    """Return the module of the engine at a place. The engines for this process, Ray and a federation have the same functions.
+def module_of(site: OpenSite) -> Any:
+    """Return the module that runs at a site. Those for this process, Ray and a federation have the same functions.
 
-    run(job, sources, budget, log, *, place, arrangement) : align the records if the job asks for it, load every party, train;
+    run(job, sources, budget, log, *, site, arrangement) : align the records if the job asks for it, load every party, train;
         yield each `RunEvent`, the outcome last.
-    align_only(job, sources, arrangement, *, place) : yield the progress of an alignment, then its outcome.
-    apply(asked, *, place) : have every party apply its part of a model to new records; yield each `ApplyEvent`.
+    align_only(job, sources, arrangement, *, site) : yield the progress of an alignment, then its outcome.
+    apply(asked, *, site) : have every party apply its part of a model to new records; yield each `ApplyEvent`.
     """
-    name = "federation" if isinstance(place, Organisations) else type(place).__name__.lower()
-    return importlib.import_module(f"vfl.launch.engines.{name}")
+    name = "federation" if isinstance(site, Organisations) else type(site).__name__.lower()
+    return importlib.import_module(f"vfl.launch.sites.{name}")
 
 
 def check_parties(parties: Iterable[str], federation: Federation) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import FederationError, PlacementError
 from vfl.job.site import COORDINATOR
-from vfl.launch.engines.bundles import PIN
-from vfl.launch.engines.connection import environment, import_ray, require_answer, unreachable
+from vfl.launch.sites.bundles import PIN
+from vfl.launch.sites.connection import environment, import_ray, require_answer, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Federation engine: the coordinator runs in this process, and the parties connect to it from their own organisations.
+"""Federation site: the coordinator runs in this process, and the parties connect to it from their own organisations.
 
-This process knows no party's path or secret. Jobs, queries and releases are the same as with the other engines.
+This process knows no party's path or secret. Jobs, queries and releases are the same as at the other sites.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from parties.dealing import DealerService
 from parties.session import Credentials
 from vfl.crypto.alignment import Aligned
 from vfl.errors import VflError
-from vfl.launch.engines.place import check_parties, dealer_of
 from vfl.launch.metrics import meters
+from vfl.launch.sites.open_site import check_parties, dealer_of
 from vfl.network.messages import ALIGN, EVALUATE, PREDICT, TRAIN, About, Done, Finish, Offer
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from coordinator.rounds import Log
     from vfl.crypto.alignment import AlignmentProgress
     from vfl.job import Job
-    from vfl.launch.engines.place import Application, ApplyEvent, Arrangement, Organisations, RunEvent
+    from vfl.launch.sites.open_site import Application, ApplyEvent, Arrangement, Organisations, RunEvent
 
 LOAD_SECONDS = 3600.0
 FINISH_SECONDS = 10.0
 
 
 def run(
-    job: Job, sources: Mapping[str, str], budget: Budget, log: Log, *, place: Organisations, arrangement: Arrangement
+    job: Job, sources: Mapping[str, str], budget: Budget, log: Log, *, site: Organisations, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
     """Wait for the parties, offer them the job, and let each load its source. Yield the plan, the rounds and the outcome.
 
@@ -46,14 +46,14 @@ def run(
     from coordinator.telemetry import Telemetry
     from coordinator.transport import expected
 
-    dealer = dealer_of(job, place.federation)
+    dealer = dealer_of(job, site.federation)
     there = tuple(party for party in job.partition.parties if party not in log.left.values())
     members = there if dealer is None else (*there, dealer)
     offer = _offer_of(job, TRAIN, budget.run, there, sources, arrangement)
     dealing = None
     if job.secure is not None and dealer is None:  # the coordinator's own dealer signs with the coordinator's identity
-        certificates = {name: member.certificate_pem for name, member in place.federation.parties.items()}
-        credentials = Credentials((place.federation.digest, budget.run), place.identity.key_pem, certificates)
+        certificates = {name: member.certificate_pem for name, member in site.federation.parties.items()}
+        credentials = Credentials((site.federation.digest, budget.run), site.identity.key_pem, certificates)
         dealing = DealerService(job, credentials)
 
     def parts(n_records: int) -> tuple[int, int]:
@@ -63,7 +63,7 @@ def run(
 
     def accept(link: Link) -> None:
         """Offer the job again to a party that has reconnected."""
-        expected(link.call(offer(link.party, True)).wait(place.faults.answer_seconds)[0], Done, link.party)
+        expected(link.call(offer(link.party, True)).wait(site.faults.answer_seconds)[0], Done, link.party)
 
     options = {
         "offer": accept,
@@ -72,12 +72,12 @@ def run(
         "dealer": dealing or dealer,
         "targets": job.targets,
     }
-    with _working(place, there, members, **options) as (transport, complete):
+    with _working(site, there, members, **options) as (transport, complete):
         transport.call({member: offer(member, False) for member in members}, Done)
         if job.id is not None:
             yield from _aligned(transport, arrangement)
         telemetry = Telemetry(job.name, budget.run, meters(), transport.traffic)
-        for event in Coordinator(transport, faults=place.faults).stream(job, budget, log):
+        for event in Coordinator(transport, faults=site.faults).stream(job, budget, log):
             telemetry(event)
             if isinstance(event, Outcome):
                 complete()
@@ -85,12 +85,12 @@ def run(
 
 
 def align_only(
-    job: Job, sources: Mapping[str, str], arrangement: Arrangement, *, place: Organisations
+    job: Job, sources: Mapping[str, str], arrangement: Arrangement, *, site: Organisations
 ) -> Iterator[AlignmentProgress | Aligned]:
     """Wait for the parties. Yield the progress of an alignment, then its outcome."""
     parties = tuple(job.partition.parties)
     offer = _offer_of(job, ALIGN, uuid.uuid4().hex, parties, sources, arrangement)
-    with _working(place, parties) as (transport, complete):
+    with _working(site, parties) as (transport, complete):
         transport.call({party: offer(party, False) for party in parties}, Done)
         for event in _aligned(transport, arrangement):
             if isinstance(event, Aligned):
@@ -98,15 +98,15 @@ def align_only(
             yield event
 
 
-def apply(asked: Application, *, place: Organisations) -> Iterator[ApplyEvent]:
-    """Have every party apply its part of a model to its own source (vfl.launch.engines.place.engine_of)."""
+def apply(asked: Application, *, site: Organisations) -> Iterator[ApplyEvent]:
+    """Have every party apply its part of a model to its own source (vfl.launch.sites.open_site.module_of)."""
     from coordinator.prediction import apply as applied
     from parties.alignment.reading import all_hold_ids
 
     parts, run, purpose = asked.parts, uuid.uuid4().hex, PREDICT if asked.w is None else EVALUATE
     first = next(iter(parts.values()))
     job, cut = first.job, asked.cut(first.threshold)
-    with _working(place, tuple(parts)) as (transport, complete):
+    with _working(site, tuple(parts)) as (transport, complete):
         offers = {
             party: Offer(purpose, run, part.to_json(), part.digest, tuple(parts), asked.given.get(party, ""))
             for party, part in parts.items()
@@ -130,7 +130,7 @@ def _offer_of(
 
 @contextlib.contextmanager
 def _working(
-    place: Organisations, parties: tuple[str, ...], members: tuple[str, ...] = (), **options: Any
+    site: Organisations, parties: tuple[str, ...], members: tuple[str, ...] = (), **options: Any
 ) -> Iterator[tuple[FederationTransport, Callable[[], None]]]:
     """Wait for the members; yield the transport to the parties, and the function that `offering` yields.
 
@@ -139,11 +139,11 @@ def _working(
     from coordinator.federation.gathering import ConnectedMembers
     from coordinator.federation.transport import FederationTransport
 
-    check_parties(parties, place.federation)
-    with ConnectedMembers(place.federation, place.identity, listen=place.listen) as gathering:
-        gathering.wait(members or parties, place.gather_seconds)
+    check_parties(parties, site.federation)
+    with ConnectedMembers(site.federation, site.identity, listen=site.listen) as gathering:
+        gathering.wait(members or parties, site.gather_seconds)
         with offering(gathering, members or parties) as complete:
-            yield FederationTransport(gathering, parties, timeout=place.faults.answer_seconds, **options), complete
+            yield FederationTransport(gathering, parties, timeout=site.faults.answer_seconds, **options), complete
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Ray engine: one actor per party and one for the coordinator. This process, the driver, starts and monitors the actors.
+"""Ray site: one actor per party and one for the coordinator. This process, the driver, starts and monitors the actors.
 
 Without an address, a local Ray is started if this process is not connected to a Ray. The local Ray gets one CPU per actor of
 the job, for any number of cores, and never writes vectors to disk (spilling). On a local Ray, the parties of a large
@@ -19,9 +19,9 @@ from coordinator.rounds import LOSSES_A_QUERY
 from vfl.crypto.psi import new_salt
 from vfl.errors import PlacementError
 from vfl.job.site import ALONE, COORDINATOR, Ray
-from vfl.launch.engines.bundles import CENTRE, cpus_of, layout_of, require_version, reserved
-from vfl.launch.engines.connection import connected, connected_elsewhere, refill
-from vfl.launch.engines.place import Arrangement, cores_each, usable_cores
+from vfl.launch.sites.bundles import CENTRE, cpus_of, layout_of, require_version, reserved
+from vfl.launch.sites.connection import connected, connected_elsewhere, refill
+from vfl.launch.sites.open_site import Arrangement, cores_each, usable_cores
 from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
 from vfl.secure.roles import DEALER
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from parties.sources.blocks import Blocks
     from vfl.crypto.alignment import Aligned, AlignmentProgress
     from vfl.job import Job
-    from vfl.launch.engines.bundles import Spot
-    from vfl.launch.engines.place import Application, ApplyEvent, RunEvent
+    from vfl.launch.sites.bundles import Spot
+    from vfl.launch.sites.open_site import Application, ApplyEvent, RunEvent
 
 SPILLS = (
     "the Ray cluster may spill its object store to disk: per-record vectors and ids may have been written in clear on its "
@@ -136,11 +136,11 @@ ROUNDS_AHEAD = 16
 """Largest number of rounds by which the coordinator may be ahead of the driver, which logs the rounds."""
 
 
-def cores_of(place: Ray, n_parties: int) -> int:
+def cores_of(site: Ray, n_parties: int) -> int:
     """Return the cores per party or shard: an equal share of this machine; on a cluster, the CPUs of the party's actor."""
-    if place.address is None:
-        return cores_each(place.cores, n_parties * place.shards)
-    return place.cores or max(1, int(cpus_of(place, apart=True)))
+    if site.address is None:
+        return cores_each(site.cores, n_parties * site.shards)
+    return site.cores or max(1, int(cpus_of(site, apart=True)))
 
 
 def _blocks_of(party: str, dataset: Any) -> Blocks:
@@ -186,10 +186,10 @@ def _handed(ray: Any, source: Any) -> Any:
 class _Options:
     """Ray's options for the actors of one run.
 
-    place : the run's site, with the CPUs of a party. title : name of the run. spot : options that place an actor (`reserved`).
+    site : the run's site, with the CPUs of a party. title : name of the run. spot : options that place an actor (`reserved`).
     """
 
-    place: Ray
+    site: Ray
     title: str
     spot: Spot
 
@@ -199,13 +199,13 @@ class _Options:
 
     def again(self, who: str, placed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of an actor that Ray starts again if it is lost, unless the run ends then."""
-        return self.once(who, placed) | {"max_restarts": 0 if self.place.faults.on_party_lost == "abort" else -1}
+        return self.once(who, placed) | {"max_restarts": 0 if self.site.faults.on_party_lost == "abort" else -1}
 
     def shards(self, who: str, cpus: float | None) -> tuple[dict[str, Any], ...]:
         """Return the options of the shards of a party, or of the margins; () for a site without shards."""
         return tuple(
             self.again(f"shard {k} of {who or 'the margins'}", {"num_cpus": cpus, **self.spot(who, k)})
-            for k in range(self.place.shards if self.place.shards > 1 else 0)
+            for k in range(self.site.shards if self.site.shards > 1 else 0)
         )
 
 
@@ -221,7 +221,7 @@ def _parties(
 
     actors: dict[str, Any] = {}
     for number, hosted in enumerate(processes):
-        cpus = options.place.party_cpus if options.place.shards == 1 else 0
+        cpus = options.site.party_cpus if options.site.shards == 1 else 0
         who = f"{'party' if len(hosted) == 1 else 'parties'} {', '.join(hosted)}"
         own = options.again(who, {"num_cpus": cpus, **options.spot(hosted[0], 0)})
         if len(hosted) == 1:
@@ -236,7 +236,7 @@ def _parties(
 def _federation(
     job: Job | None,
     sources: Mapping[str, Any],
-    place: Ray,
+    site: Ray,
     arrangement: Arrangement,
     *,
     run: str = "",
@@ -249,16 +249,16 @@ def _federation(
     job : job to train; None for predictions and measures. here : True if the coordinator has to run on this machine.
     """
     secure = None if job is None else job.secure
-    if place.pinned and place.shares_processes:
+    if site.pinned and site.shares_processes:
         raise PlacementError(ALONE)
     if job is not None:
-        place.require_fit(job.trust_name)
+        site.require_fit(job.trust_name)
     # A connected Ray may be a cluster with room for one process per party. Parties with policies never share a process.
-    if place.address is None and not arrangement.policies and not connected_elsewhere():
-        place = place.for_simulation(sources, "trusted" if job is None else job.trust_name, usable_cores())
-    processes = place.processes(sources)
-    cpus = len(processes) * place.shards + 1 + (secure is not None)
-    with connected(cpus, place.address) as ray, contextlib.ExitStack() as groups:
+    if site.address is None and not arrangement.policies and not connected_elsewhere():
+        site = site.for_simulation(sources, "trusted" if job is None else job.trust_name, usable_cores())
+    processes = site.processes(sources)
+    cpus = len(processes) * site.shards + 1 + (secure is not None)
+    with connected(cpus, site.address) as ray, contextlib.ExitStack() as groups:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from coordinator.cluster.actor import CoordinatorActor
@@ -267,38 +267,38 @@ def _federation(
         from parties.sources.blocks import is_dataset
 
         nodes = sum(node["Alive"] for node in ray.nodes())
-        place = replace(place, party_cpus=cpus_of(place, apart=nodes > 1))
+        site = replace(site, party_cpus=cpus_of(site, apart=nodes > 1))
         found = {name: _blocks_of(name, it) if is_dataset(it) else it for name, it in sources.items()}
         label_party = None if job is None else job.partition.label_party
         offers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        layout = layout_of(place, processes, label_party, here=here, secure=secure, offers=offers)
+        layout = layout_of(site, processes, label_party, here=here, secure=secure, offers=offers)
         name = "prediction" if job is None else job.name
         title = " ".join(filter(None, (name, run[:8], secrets.token_hex(3))))
-        spot = groups.enter_context(reserved(ray, layout, place.ready_seconds, title))
-        options = _Options(place, title, spot)
+        spot = groups.enter_context(reserved(ray, layout, site.ready_seconds, title))
+        options = _Options(site, title, spot)
         this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         central = {"num_cpus": 0, **({"scheduling_strategy": this_node} if here else spot(CENTRE, 0))}
         handed = {name: _handed(ray, source) for name, source in found.items()}
         spec = None if job is None else handed_on(job)
         alone = job is not None and not job.secure and job.solver.sequential
-        threads = cores_of(place, 1 if alone else len(processes))
+        threads = cores_of(site, 1 if alone else len(processes))
         given = {
             name: (
                 *(spec, name, arrangement.policies.get(name), arrangement.keeping(name), threads),
-                options.shards(name, place.party_cpus),
+                options.shards(name, site.party_cpus),
             )
             for name in sources
         }
         actors, dealing = _parties(ray, processes, given, options), {}
         if secure is not None:
-            cpus_beside = 0 if place.pinned else place.party_cpus
+            cpus_beside = 0 if site.pinned else site.party_cpus
             beside = central if secure.dealer == AT_COORDINATOR else {"num_cpus": cpus_beside, **spot(DEALER, 0)}
             dealing[DEALER] = ray.remote(DealerActor).options(**options.again("dealer", beside)).remote(spec)
         margins = () if label_party is None else options.shards(CENTRE, 0)
         coordinator = (
             ray.remote(CoordinatorActor)
             .options(**options.once(COORDINATOR, central))
-            .remote(actors, handed, place.faults, name, run, dealing.get(DEALER), margins)
+            .remote(actors, handed, site.faults, name, run, dealing.get(DEALER), margins)
         )
         apart = {CENTRE: coordinator, **dealing}
         try:
@@ -311,7 +311,7 @@ def _federation(
 
 
 def run(
-    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: Ray, arrangement: Arrangement
+    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, site: Ray, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
     """Start the actors, let each party load its source on its node, then yield the plan, the rounds and the outcome.
 
@@ -320,14 +320,14 @@ def run(
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     # A ledger is a file on this machine, so the coordinator, which writes it, has to run here.
     here = budget.ledger is not None
-    with _federation(job, there, place, arrangement, run=budget.run, here=here) as (actors, handed, coordinator):
+    with _federation(job, there, site, arrangement, run=budget.run, here=here) as (actors, handed, coordinator):
         import ray
 
         from coordinator.cluster.ray_transport import process_of
         from vfl.network.shards.ray_transport import answer_of
 
         if job.id is not None:
-            yield from _aligned(arrangement, actors, handed, coordinator, place)
+            yield from _aligned(arrangement, actors, handed, coordinator, site)
         loading = {name: actor.load.remote(handed[name]) for name, actor in actors.items()}
         for name, ref in loading.items():
             answer_of(name, ref, LOAD_SECONDS)
@@ -335,7 +335,7 @@ def run(
             "the coordinator": coordinator
         }
         flags = (*flags_of_cluster(), *flags_of_stores(ray, beneath), *((ONE_CLUSTER,) if job.secure else ()))
-        patience = place.faults.answer_seconds + (LOSSES_A_QUERY + 1) * place.faults.wait_seconds
+        patience = site.faults.answer_seconds + (LOSSES_A_QUERY + 1) * site.faults.wait_seconds
         for event in answer_of("coordinator", coordinator.begin.remote(job, budget, log), patience):
             yield replace(event, flags=flags) if isinstance(event, Reserved) else event
         rounds = coordinator.rounds.options(num_returns="streaming")
@@ -349,15 +349,15 @@ def run(
 
 
 def align_only(
-    job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, place: Ray
+    job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, site: Ray
 ) -> Iterator[AlignmentProgress | Aligned]:
     """Start the actors. Yield the progress of an alignment, then its outcome."""
-    with _federation(job, sources, place, arrangement) as (actors, handed, coordinator):
-        yield from _aligned(arrangement, actors, handed, coordinator, place)
+    with _federation(job, sources, site, arrangement) as (actors, handed, coordinator):
+        yield from _aligned(arrangement, actors, handed, coordinator, site)
 
 
-def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
-    """Have every party apply its part on its node (vfl.launch.engines.place.engine_of).
+def apply(asked: Application, *, site: Ray) -> Iterator[ApplyEvent]:
+    """Have every party apply its part on its node (vfl.launch.sites.open_site.module_of).
 
     The label party adds up the parts of the scores; if that party has no part, the first party does. The other parties send
     their parts to the adding party through the object store. When a model is measured, scores and labels stay in the adding
@@ -366,13 +366,13 @@ def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
     from parties.alignment.reading import all_hold_ids
     from parties.prediction import agreed
 
-    place = replace(place, faults=replace(place.faults, on_party_lost="abort"))
+    site = replace(site, faults=replace(site.faults, on_party_lost="abort"))
     opened, measured = asked.opened(), asked.w is not None
-    with _federation(None, opened, place, Arrangement(policies=asked.policies)) as (actors, handed, coordinator):
+    with _federation(None, opened, site, Arrangement(policies=asked.policies)) as (actors, handed, coordinator):
         from vfl.network.shards.ray_transport import answer_of
 
         # Send the salt to the parties and never to the coordinator.
-        names, salt, each = list(opened), new_salt(), cores_of(place, len(actors))
+        names, salt, each = list(opened), new_salt(), cores_of(site, len(actors))
         prepared = {
             name: actor.prepare_prediction.remote(asked.parts[name], name, handed[name], names, measured, salt, each)
             for name, actor in actors.items()
@@ -382,24 +382,24 @@ def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
         job, cut = agreement.job, asked.cut(agreement.threshold)
         ids = bool(job.ids) and all_hold_ids(job.ids, {name: said.ids for name, said in greetings.items()})
         aligns = ids and len(names) > 1
-        yield from _events(coordinator.apply, place, job, aligns=aligns, ids=ids, threshold=cut, w=asked.w)
+        yield from _events(coordinator.apply, site, job, aligns=aligns, ids=ids, threshold=cut, w=asked.w)
 
 
-def _events(method: Any, place: Ray, *arguments: Any, **named: Any) -> Iterator[Any]:
+def _events(method: Any, site: Ray, *arguments: Any, **named: Any) -> Iterator[Any]:
     from vfl.network.shards.ray_transport import answer_of
 
     for ref in method.options(num_returns="streaming").remote(*arguments, **named):
-        yield answer_of("coordinator", ref, place.faults.answer_seconds)
+        yield answer_of("coordinator", ref, site.faults.answer_seconds)
 
 
 def _aligned(
-    arrangement: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, place: Ray
+    arrangement: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, site: Ray
 ) -> Iterator[AlignmentProgress | Aligned]:
     from vfl.network.shards.ray_transport import answer_of
 
     # Send the salt to the parties and never to the coordinator.
-    salt, cores = new_salt(), cores_of(place, len(actors))
+    salt, cores = new_salt(), cores_of(site, len(actors))
     reading = {name: actor.prepare.remote(handed[name], salt, cores) for name, actor in actors.items()}
     for name, ref in reading.items():
         answer_of(name, ref, LOAD_SECONDS)
-    yield from _events(coordinator.align, place, required=arrangement.required)
+    yield from _events(coordinator.align, site, required=arrangement.required)

@@ -1,1 +1,0 @@
-"""Engines that run a job: in this process, on Ray, or across a federation."""
