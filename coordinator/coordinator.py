@@ -15,7 +15,7 @@ from coordinator.states.iterate import Iterate
 from coordinator.states.shards import LinearPredictorShards, whole
 from coordinator.transport import MessageTransport, require_version
 from vfl.errors import DataError, PartyLost, SpecificationError, VflError
-from vfl.job.flags import unnoised
+from vfl.job.flags import exact_queries
 from vfl.job.site import Faults
 from vfl.planning import Plan
 from vfl.planning import plan as make_plan
@@ -201,7 +201,7 @@ class Coordinator:
         charger = Charger(
             reservation,
             noise=job.noise_source(),
-            unnoised=unnoised(job),
+            exact=exact_queries(job),
             split=plan.split,
             earlier=budget.earlier(job, reservation),
             held=bool(log.products),

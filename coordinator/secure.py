@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from coordinator.states.iterate import Iterate
     from coordinator.transport import MessageTransport, PendingCall
     from vfl.base.types import Vector
+    from vfl.kernels.ring import Elements
     from vfl.network.messages import Greeting, LedgerHeads, Notice
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
-    from vfl.privacy.keystream import Words
     from vfl.queries import Query
     from vfl.queries.parts import Knots
     from vfl.queries.protocol import Released
@@ -170,24 +170,24 @@ class SecureTransport:
             at[self._roles.label] = np.append(at[self._roles.label], p)
         size = sum(sharing.widths.values())
         gram = np.zeros((size, size))
-        cross: dict[tuple[str, str], Words] = {}
+        cross: dict[tuple[str, str], Elements] = {}
         for party in parties:
             place = 0
             for other in (*(name for name in parties if name != party), party):
                 pair = sharing.pair(party, other, key)
                 shape = sharing.widths[pair.first], sharing.widths[pair.second]
-                words = found[party][place : place + shape[0] * shape[1]].reshape(shape)
-                place += words.size
+                elements = found[party][place : place + shape[0] * shape[1]].reshape(shape)
+                place += elements.size
                 step, names = float(pair.step), (pair.first, pair.second)
                 if other == party:
-                    gram[np.ix_(at[party], at[party])] = decoded(words) * step
+                    gram[np.ix_(at[party], at[party])] = decoded(elements) * step
                 elif names in cross:
                     largest = largest_sum(self._plan.problem.n_records, sharing.bits.limit, 3 * pair.deviation())
-                    block = opened_cross(cross[names], words, largest) * step
+                    block = opened_cross(cross[names], elements, largest) * step
                     gram[np.ix_(at[pair.first], at[pair.second])] = block
                     gram[np.ix_(at[pair.second], at[pair.first])] = block.T
                 else:
-                    cross[names] = words
+                    cross[names] = elements
         return gram
 
     def sums(self, query: Backward, key: ReleaseKey) -> dict[str, Reply]:
@@ -204,13 +204,13 @@ class SecureTransport:
         for party in self._roles.parties:
             arriving = (party,) if party in fresh else ()
             self._post(party, requests.Contribute(self._session, version, setup.number, query, key, arriving))
-        words = self._disclosed()
+        elements = self._disclosed()
         self._sent.update(fresh)
         caps = sharing.caps(query.clip.cap)
         released: dict[str, list[Vector]] = {owner: [] for owner in owners}
         at = 0
         for opening in requests.openings(query, key, setup.number, version):
-            own = {party: found[at : at + opening.size] for party, found in words.items()}
+            own = {party: found[at : at + opening.size] for party, found in elements.items()}
             at += opening.size
             deviations = sharing.deviations(opening.owner, query.clip.cap, event.sigma)
             contribution = sharing.residual << sharing.bits.columns
@@ -339,14 +339,14 @@ class SecureTransport:
             self._ciphertexts.setdefault((to, receiver), []).append(ciphertext)
         self._waiting.append(posted)
 
-    def _disclosed(self) -> dict[str, Words]:
+    def _disclosed(self) -> dict[str, Elements]:
         """Return all parties' shares of the sums. Every party commits to its shares before any party discloses its own."""
         parties, session = self._roles.parties, self._session
         commitments = self._collected()
         for party in parties:
             self._post(party, requests.Disclose(session))
-        words = self._collected()
-        return {party: requests.disclosed(party, session, commitments[party], words[party]) for party in parties}
+        elements = self._collected()
+        return {party: requests.disclosed(party, session, commitments[party], elements[party]) for party in parties}
 
     def _collected(self) -> dict[str, object]:
         """Wait for the replies to all sent requests, in order. Return the last reply of each participant."""

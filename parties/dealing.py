@@ -142,10 +142,10 @@ class DealerService(Service):
         parties = sharing.roles.parties
         encrypted: list[Ciphertext] = []
         for place, later in enumerate(parties[1:], start=1):
-            words = [
+            elements = [
                 self._products.product(sharing.pair(first, later, request.key)).ravel() for first in parties[:place]
             ]
-            encrypted.append(session.encrypt(later, f"products {request.key}", np.concatenate(words)))
+            encrypted.append(session.encrypt(later, f"products {request.key}", np.concatenate(elements)))
         return encrypted
 
     def _sums(self, request: requests.DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[Ciphertext]:
@@ -156,13 +156,13 @@ class DealerService(Service):
             )
         query.check()
         sharing.require_planned(query.event)
-        words: dict[str, list[np.ndarray]] = {owner: [] for owner in requests.owners_of(query)}
-        if not words.keys() <= set(sharing.roles.parties):
+        elements: dict[str, list[np.ndarray]] = {owner: [] for owner in requests.owners_of(query)}
+        if not elements.keys() <= set(sharing.roles.parties):
             raise PrivacyError("the dealer was asked to contribute to a sum of a party that its job does not have")
         for opening in requests.openings(query, request.key, request.setup, request.version):
             deviations = sharing.deviations(opening.owner, query.clip.cap, query.event.sigma)
-            words[opening.owner].append(dealer.sum(opening, deviations))
-        return [session.encrypt(owner, f"sum {request.key}", np.concatenate(own)) for owner, own in words.items()]
+            elements[opening.owner].append(dealer.sum(opening, deviations))
+        return [session.encrypt(owner, f"sum {request.key}", np.concatenate(own)) for owner, own in elements.items()]
 
     def _planned(self, n_records: int) -> Sharing | GramSharing:
         sharing = make_plan(self._job, n_records).sharing

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from vfl.base.problem import Block
     from vfl.base.types import Vector
     from vfl.job import Job
-    from vfl.kernels.ring import Words
+    from vfl.kernels.ring import Elements
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.queries import Backward
@@ -170,10 +170,10 @@ class Holder:
             case requests.TakeColumns():
                 setup, owner = self._of_setup(), request.owner
                 sizes = [stop - start for start, stop in setup.blocks[owner]]
-                words = session.open(owner, f"columns {setup.number}", ciphertexts[owner], np.uint64, sum(sizes), n)
+                elements = session.open(owner, f"columns {setup.number}", ciphertexts[owner], np.uint64, sum(sizes), n)
                 at = 0
                 for start, stop in setup.blocks[owner]:
-                    member.take_columns(owner, setup.number, start, stop, words[at : at + stop - start])
+                    member.take_columns(owner, setup.number, start, stop, elements[at : at + stop - start])
                     at += stop - start
             case requests.Toss():
                 if self.name != self.sharing.roles.label:
@@ -197,10 +197,12 @@ class Holder:
             case requests.ShareResidual():
                 version = request.version
                 found = {owner: member.masked_residual(version, owner) for owner in to}
-                return Done(), [session.encrypt(o, f"residual {version.name}", words) for o, words in found.items()]
+                return Done(), [
+                    session.encrypt(o, f"residual {version.name}", elements) for o, elements in found.items()
+                ]
             case requests.Contribute():
-                words, key = self._contribution(request, member, session, ciphertexts), request.key
-                return self._commitment(words, replace(key, part=request.query.part), session), []
+                elements, key = self._contribution(request, member, session, ciphertexts), request.key
+                return self._commitment(elements, replace(key, part=request.query.part), session), []
             case _:
                 raise self._refusal(f"does not answer {type(request).__name__}", FederationError)
         return Done(), []
@@ -217,7 +219,7 @@ class Holder:
             labels = None if self.name != roles.label or self._labels is None else self._labels > 0.0
             self._member = Member(roles, self.name, streams, self._noise, request.n_records, labels)
 
-    def _tossed(self, member: Member, coin: Words) -> None:
+    def _tossed(self, member: Member, coin: Elements) -> None:
         """Take the session's coin (random bytes). A second coin is refused, since it would open rows that mask records."""
         if member.coin is not None:
             raise self._refusal("was sent a second coin in one session")
@@ -241,8 +243,8 @@ class Holder:
         if member.holds:
             member.share(version)  # also computes the check rows, so call it even if nobody needs the share
         masks, shares = member.opened_rows(version)
-        words = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
-        return [session.encrypt(label, f"rows {version.name}", words) for label in to]
+        elements = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
+        return [session.encrypt(label, f"rows {version.name}", elements) for label in to]
 
     def _check_rows(
         self, request: requests.CheckRows, member: Member, session: Session, ciphertexts: dict[str, Ciphertext]
@@ -250,12 +252,12 @@ class Holder:
         width = 2 * self._terms(request.version.place)
         for sender, ciphertext in ciphertexts.items():
             rows = width if sender in self.sharing.roles.holders else 0
-            words = session.open(
+            elements = session.open(
                 sender, f"rows {request.version.name}", ciphertext, np.uint64, CHECK_ROWS // 4 + CHECK_ROWS * rows
             )
             masks, shares = (
-                words[: CHECK_ROWS // 4].view(np.uint16),
-                words[CHECK_ROWS // 4 :].reshape(-1, width) if rows else None,
+                elements[: CHECK_ROWS // 4].view(np.uint16),
+                elements[CHECK_ROWS // 4 :].reshape(-1, width) if rows else None,
             )
             member.take_rows(request.version, sender, masks, shares)
         member.check_dealt(request.version)
@@ -278,8 +280,8 @@ class Holder:
             self._known = shape, own_columns(X.T, centre, scale, reach, self._caps[self.name], sharing.bits)
         member.set_up(request.number, self._known[1])
         self._setup = request
-        words = np.concatenate([member.masked_columns(start, stop) for start, stop in request.blocks[self.name]])
-        return [session.encrypt(holder, f"columns {request.number}", words) for holder in to]
+        elements = np.concatenate([member.masked_columns(start, stop) for start, stop in request.blocks[self.name]])
+        return [session.encrypt(holder, f"columns {request.number}", elements) for holder in to]
 
     def _require_whole(self, block: Block, centre: Vector, scale: Vector) -> Block:
         """Return the block of all columns.
@@ -312,12 +314,14 @@ class Holder:
         member, n = self._gram, self._columns.n_records
         match request:
             case requests.TakeProducts() if member is not None and request.width == sharing.widths[request.owner]:
-                words = session.open(request.owner, "columns", ciphertexts[request.owner], np.uint64, request.width, n)
-                member.take_columns(request.owner, words)
+                elements = session.open(
+                    request.owner, "columns", ciphertexts[request.owner], np.uint64, request.width, n
+                )
+                member.take_columns(request.owner, elements)
                 return Done(), []
             case requests.ContributeProducts() if member is not None:
-                words = self._opened_products(request, sharing, member, session, ciphertexts)
-                return self._commitment(words, request.key, session), []
+                elements = self._opened_products(request, sharing, member, session, ciphertexts)
+                return self._commitment(elements, request.key, session), []
             case _:
                 raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
 
@@ -328,7 +332,7 @@ class Holder:
         member: GramMember,
         session: Session,
         ciphertexts: dict[str, Ciphertext],
-    ) -> Words:
+    ) -> Elements:
         """Charge the release; return this party's share of its products with each other party, in order, then its own block."""
         sharing.first.check()
         self.charges.record(sharing.first.shares()[self.name], request.key)
@@ -340,9 +344,9 @@ class Holder:
             at = 0
             for first in before:
                 shape = widths[first], widths[self.name]
-                words = dealt[at : at + shape[0] * shape[1]].reshape(shape)
-                member.take_product(sharing.pair(first, self.name, request.key), words)
-                at += words.size
+                elements = dealt[at : at + shape[0] * shape[1]].reshape(shape)
+                member.take_product(sharing.pair(first, self.name, request.key), elements)
+                at += elements.size
         found = [
             member.cross(sharing.pair(self.name, other, request.key)).ravel() for other in parties if other != self.name
         ]
@@ -364,7 +368,7 @@ class Holder:
 
     def _contribution(
         self, request: requests.Contribute, member: Member, session: Session, ciphertexts: dict[str, Ciphertext]
-    ) -> Words:
+    ) -> Elements:
         query, key, version = request.query, request.key, request.version
         self._require_place(version.place)
         event = self._admitted(query, request)
@@ -372,8 +376,8 @@ class Holder:
         n, sizes = self._columns.n_records, [block.size for block in query.blocks if block.party == self.name]
         for sender, ciphertext in ciphertexts.items():
             if sender != DEALER:
-                words = session.open(sender, f"residual {version.name}", ciphertext, np.uint64, n)
-                member.take_residual(version, sender, words)
+                elements = session.open(sender, f"residual {version.name}", ciphertext, np.uint64, n)
+                member.take_residual(version, sender, elements)
         dealt = np.zeros(0, dtype=np.uint64)
         if DEALER in ciphertexts:
             dealt = session.open(DEALER, f"sum {key}", ciphertexts[DEALER], np.uint64, sum(sizes))
@@ -386,19 +390,19 @@ class Holder:
             found.append(member.contribution(opening, deviations))
         return np.concatenate(found)
 
-    def _commitment(self, words: Words, key: ReleaseKey, session: Session) -> Commitment:
+    def _commitment(self, elements: Elements, key: ReleaseKey, session: Session) -> Commitment:
         """Keep this party's share of a noised sum until it is disclosed, and return a commitment to the share."""
         drawn = self._noise.stream(key, f"{self.name}, commitment").words(4)
         nonce = drawn.astype("<u8", copy=False).tobytes()
-        self._committed = requests.Contribution(words.astype("<u8", copy=False).tobytes(), nonce)
+        self._committed = requests.Contribution(elements.astype("<u8", copy=False).tobytes(), nonce)
         return committed(self.name, session.session, self._committed)
 
     def _disclosed(self) -> requests.Contribution:
         """Return the share of the last commitment, once."""
-        words, self._committed = self._committed, None
-        if words is None:
+        elements, self._committed = self._committed, None
+        if elements is None:
             raise self._refusal("was asked to disclose a share that it has not committed to", FederationError)
-        return words
+        return elements
 
     def _admitted(self, query: Backward, request: requests.Contribute) -> Gaussian:
         """Return the event of a release. Raises PrivacyError unless the capped rows and the charge cover the query.

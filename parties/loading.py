@@ -26,7 +26,7 @@ from parties.storage.labels import GroupReader
 from parties.storage.sparse import read_sparse
 from vfl.base.schema import RealLabel
 from vfl.errors import SpecificationError
-from vfl.job.flags import unnoised
+from vfl.job.flags import exact_queries
 from vfl.job.site import IN_ONE_PROCESS
 from vfl.network.shards import Each, LocalGroup, cut
 
@@ -142,7 +142,7 @@ def over(
         facts,
         noise,
         ledger,
-        unnoised(job),
+        exact_queries(job),
         products=products,
         alignment=alignment,
         holder=holder,

@@ -54,7 +54,7 @@ class Party:
         shard.
     noise : source of the noise of the party's releases.
     ledger : the party ledger; None keeps no log. A run on secret shares is then counted in memory (parties.ledger.RunCount).
-    unnoised : the kinds of query that the job lets the party answer without noise (vfl.job.flags.unnoised). The party refuses
+    exact : the kinds of query that the job lets the party answer without noise (vfl.job.flags.exact_queries). The party refuses
         all other queries without noise, whatever the coordinator says.
     products : True if the job's plan releases products of columns. Otherwise the party refuses `Columns` and `Gram`.
     alignment : hash of the ids of the party's records in their order, '' without an alignment.
@@ -71,7 +71,7 @@ class Party:
         facts: Sequence[RowFacts],
         noise: NoiseSource,
         ledger: PartyLedger | None = None,
-        unnoised: tuple[type[Query], ...] = (),
+        exact: tuple[type[Query], ...] = (),
         *,
         products: bool = False,
         alignment: str = "",
@@ -85,7 +85,7 @@ class Party:
         self._noise = noise
         self._ledger = ledger
         self._charges: Charges | None = ledger if holder is None else holder.charges
-        self._unnoised, self._products = unnoised, products
+        self._exact, self._products = exact, products
         self._alignment = alignment
         self._numbers: Sequence[int | None] = (None,) if subsamples is None else range(subsamples.count)
         self._cap = OwnCap(name, self.n_coordinates, repeats=not noise.private)
@@ -187,7 +187,7 @@ class Party:
                 f"party {self.name!r} was asked for {type(query).__name__}, which shows columns before noise: the plan of its "
                 "job has no products of columns"
             )
-        if None in query.events() and not isinstance(query, self._unnoised):
+        if None in query.events() and not isinstance(query, self._exact):
             raise PrivacyError(
                 f"party {self.name!r} was asked to release without noise ({type(query).__name__}), which the job does not "
                 "declare"

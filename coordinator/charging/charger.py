@@ -52,7 +52,7 @@ class Charger:
 
     reservation : the reserved budget; None for a run without privacy, which charges nothing.
     noise : source of noise of the run; None for the operating system's source.
-    unnoised : kinds of query that the job declares to be released without noise. Any other release without noise raises
+    exact : kinds of query that the job declares to be released without noise. Any other release without noise raises
         PrivacyError.
     split : name of the public split of the records; None if every query works on all records.
     earlier : charges of earlier processes of the run.
@@ -64,14 +64,14 @@ class Charger:
         reservation: Reservation | None,
         *,
         noise: NoiseSource | None = None,
-        unnoised: tuple[type[Query], ...] = (),
+        exact: tuple[type[Query], ...] = (),
         split: str | None = None,
         earlier: Earlier | None = None,
         held: bool = False,
     ) -> None:
         earlier = earlier or Earlier()
         self.noise = noise or CryptographicNoise()
-        self._reservation, self._unnoised, self._split = reservation, unnoised, split
+        self._reservation, self._exact, self._split = reservation, exact, split
         self._earlier = dict(earlier.charges)
         self._first, self._asked, self._retries = earlier.attempts, -1, 0
         self._renews = self.noise.private and not held
@@ -108,7 +108,7 @@ class Charger:
 
     def _charged(self, query: Query, key: ReleaseKey, sample: tuple[Query, ReleaseKey] | None) -> PaidQuery:
         events, query = self._due(query, key)
-        if None in events and not isinstance(query, self._unnoised):
+        if None in events and not isinstance(query, self._exact):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
         query.check()
         charges = tuple(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
 """Largest size of a call's body in bytes: a base, plus an addition per coordinate of the party."""
-MOST_PARCELS, MOST_TERMS = 16, 16
+MOST_CIPHERTEXTS, MOST_TERMS = 16, 16
 """Largest number of encrypted messages in a request, and largest number K of terms of the sigmoid's Fourier series."""
 OF_MARGINS = ("weights", "margins")
 """Names of the vectors in `Records` that have K entries per record under multinomial loss: residuals and margins."""
@@ -285,7 +285,7 @@ class TrainingWork(Work):
         if self._task.job.secure is not None:
             columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
             largest = encrypted_size(8 * (party.n_trained + CHECK_ROWS) * max(columns, 2 * MOST_TERMS))
-            return Limits(body, dict.fromkeys(requests.ciphertext_names(MOST_PARCELS), largest))
+            return Limits(body, dict.fromkeys(requests.ciphertext_names(MOST_CIPHERTEXTS), largest))
         limits = {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS}
         if self._task.job.shows_columns:  # weights hold t (one per record), the label, and another party's columns
             limits["weights"] *= 2 + held_at_once(party.n_trained)

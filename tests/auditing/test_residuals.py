@@ -123,7 +123,7 @@ def test_an_unpaid_release_fails(noise: np.ndarray) -> None:
     assert failed([unpaid, *others]) == {"charges"}
 
 
-def test_an_unnoised_release_that_moves_fails(noise: np.ndarray) -> None:
+def test_an_exact_release_that_moves_fails(noise: np.ndarray) -> None:
     first, *others = runs_of(noise)
     bare = Transcript((replace(first.releases[0], event=None), *first.releases[1:]))
     assert "shifts" in failed([bare, *others])

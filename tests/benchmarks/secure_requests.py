@@ -88,7 +88,7 @@ class Meter:
         if isinstance(reply, Commitment):
             messages.append(reply.digest)
         if isinstance(reply, Contribution):
-            messages.append(reply.words + reply.nonce)
+            messages.append(reply.elements + reply.nonce)
         with self._lock:
             entry = self.requests[type(request).__name__]
             entry[0] += len(messages)

@@ -40,7 +40,7 @@ from tests.benchmarks.results import Result, Settings, Task
 from tests.benchmarks.study_theory import Constants
 from tests.benchmarks.utility import unit
 from tests.parties.alone import party_over
-from vfl.job.flags import unnoised
+from vfl.job.flags import exact_queries
 from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan
@@ -221,7 +221,7 @@ class Bench:
         """The parties of a run, with columns that are there already and the run's own noise."""
         return InProcessTransport(
             {
-                q: party_over(q, p.rows.columns, job.noise_source(), p.rows.y, unnoised=unnoised(job))
+                q: party_over(q, p.rows.columns, job.noise_source(), p.rows.y, exact=exact_queries(job))
                 for q, p in self.parties.items()
             }
         )
@@ -270,7 +270,7 @@ def constants(bench: Bench) -> Iterator[Result]:
         yield Result(part="study", case=bench.name, arm="bounds", measure=name, values=(value,), less=None)
 
 
-def unnoised_errors(bench: Bench) -> Iterator[Result]:
+def errors_without_noise(bench: Bench) -> Iterator[Result]:
     """What is left of F after the most passes when nothing is clipped and no noise is added: the price of order and steps."""
     for arm in arms(bench.sizes):
         if arm.solver is not vfl.SkGD or not arm.stages or "isotropic" in arm.name:
@@ -280,7 +280,7 @@ def unnoised_errors(bench: Bench) -> Iterator[Result]:
         job = replace(bench.case.job, privacy=None, solver=solver)
         *_, outcome = Coordinator(bench.transport(job)).stream(job)
         error = bench.case.error_of(outcome.w)
-        yield Result(part="study", case=bench.name, arm="bounds", measure=f"unnoised, {arm.name}", values=(error,))
+        yield Result(part="study", case=bench.name, arm="bounds", measure=f"without noise, {arm.name}", values=(error,))
 
 
 def benches(folder: Path | None) -> Iterator[Bench]:
@@ -332,7 +332,7 @@ def tasks(settings: Settings) -> Iterator[Task]:
     if settings.quick:
         return
     for bench in found:
-        yield Task(f"{bench.name}, unnoised", functools.partial(unnoised_errors, bench))
+        yield Task(f"{bench.name}, without noise", functools.partial(errors_without_noise, bench))
     for epsilon in (0.1, 10.0):
         for bench in found:
             yield from (task(bench, arm, epsilon) for arm in arms(bench.sizes) if arm.name in CORE)

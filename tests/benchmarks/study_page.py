@@ -120,9 +120,9 @@ def tables(found: Found) -> dict[str, str]:
     cases, said = found.cases, predictions(found)
     arms = [[arm, *(shown(found.at(q, arm)) for q in cases)] for arm in found.arms()]
     free = [
-        [arm, *(_left(found.bound(q, f"unnoised, {arm}")) for q in cases)]
+        [arm, *(_left(found.bound(q, f"without noise, {arm}")) for q in cases)]
         for arm in found.arms()
-        if any(np.isfinite(found.bound(q, f"unnoised, {arm}")) for q in cases)
+        if any(np.isfinite(found.bound(q, f"without noise, {arm}")) for q in cases)
     ]
     nothing = ["(nothing learnt)", *(number(found.start(q)) for q in cases)]
     by_epsilon = [[q, f"{e:g}", *(shown(found.at(q, arm, e)) for arm in EPSILON_ARMS)] for q in cases for e in EPSILONS]
@@ -150,7 +150,7 @@ def tables(found: Found) -> dict[str, str]:
     ]  # fmt: skip
     return {
         "arms": table(["arm", *cases], [*arms, nothing]),
-        "unnoised": table(["arm", *cases], free),
+        "exact": table(["arm", *cases], free),
         "epsilon": table(["problem", "ε", *EPSILON_ARMS], by_epsilon),
         "trips": table(["problem", "messages", *TRIPS_ARMS], by_trips),
         "predictions": table(["problem", "max M / min M", *said], ratios),

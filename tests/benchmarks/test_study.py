@@ -88,7 +88,7 @@ def test_a_row_says_how_it_came_about(bench):
 
 
 def test_without_noise_what_is_left_is_the_price_of_order_and_steps(bench):
-    left = {r.measure.removeprefix("unnoised, "): r.mean for r in study.unnoised_errors(bench)}
+    left = {r.measure.removeprefix("without noise, "): r.mean for r in study.errors_without_noise(bench)}
     assert set(left) <= {arm.name for arm in study.arms(bench.sizes)}
     assert left["shuffled 1"] < 1e-6
     assert left["full party"] > left["shuffled party"]

@@ -152,7 +152,7 @@ def received(transport: Watched, roles: Any) -> list[str]:
     rows = [f"| {to} | {sender} | {what} | {n} | {size:,} |" for (to, sender, what), (n, size) in sorted(found.items())]
     replies = transport.replies
     digests = [reply.digest for reply in replies if isinstance(reply, Commitment)]
-    words = [reply.words + reply.nonce for reply in replies if isinstance(reply, Contribution)]
-    for said, sizes in (("commitments", digests), ("words of openings", words)):
+    elements = [reply.elements + reply.nonce for reply in replies if isinstance(reply, Contribution)]
+    for said, sizes in (("commitments", digests), ("elements of openings", elements)):
         rows.append(f"| coordinator | every party | {said} | {len(sizes)} | {sum(map(len, sizes)):,} |")
     return rows

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from coordinator.federation.gathering import Link
 
 N = 4000
-PARCEL = 8 * N * 32
+CIPHERTEXT = 8 * N * 32
 OFFERED = ("q0", "q1")
 
 
@@ -51,13 +51,13 @@ def accepted(joined: Any, gathering: ConnectedMembers, purpose: str = TRAIN, **c
     return link
 
 
-PARCELS = dict.fromkeys(ciphertext_names(16), np.zeros(PARCEL, np.uint8))
+CIPHERTEXTS = dict.fromkeys(ciphertext_names(16), np.zeros(CIPHERTEXT, np.uint8))
 RECORDS = {name: np.zeros(N) for name in ("weights", "margins", "labels", "limits")}
 HELD = {"weights": Constant(np.zeros(N), b"d" * 32)}
 TRUSTED = {"trust": "trusted"}
 CASES: dict[str, tuple[dict[str, Any], str, tuple[object, ...], dict[str, Any]]] = {
-    "ciphertexts on a request that takes none": ({}, TRAIN, (StateRecords("session"),), PARCELS),
-    "ciphertexts with a call that is no request": ({}, TRAIN, (Load(),), PARCELS),
+    "ciphertexts on a request that takes none": ({}, TRAIN, (StateRecords("session"),), CIPHERTEXTS),
+    "ciphertexts with a call that is no request": ({}, TRAIN, (Load(),), CIPHERTEXTS),
     "vectors with a query that takes none": (
         TRUSTED,
         TRAIN,
@@ -86,5 +86,5 @@ def test_vectors_that_a_call_does_not_take_are_refused_before_they_are_stored(jo
             answer.wait(60.0)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    if vectors is PARCELS:
-        assert peak < 10 * PARCEL  # 16 ciphertexts, and 16 copies, before
+    if vectors is CIPHERTEXTS:
+        assert peak < 10 * CIPHERTEXT  # 16 ciphertexts, and 16 copies, before

@@ -60,6 +60,7 @@ from vfl.privacy.selection import NoisyScore
 from vfl.queries import (
     Backward,
     Descend,
+    ExactTally,
     Fold,
     Forward,
     Gram,
@@ -72,7 +73,6 @@ from vfl.queries import (
     Sample,
     Select,
     Tally,
-    Unnoised,
 )
 from vfl.queries.protocol import Derivative
 from vfl.queries.statistics import Scores
@@ -257,7 +257,7 @@ REFUSED: dict[str, tuple[str, type, int, Callable[[Any], Any]]] = {
     "an exact selection": (PICK, Select, 1, field("event", None)),
     "exact products": (PRODUCTS, Gram, 0, field("event", None)),
     "an exact tally": (VISIT, Descend, 0, lambda _: Tally(ClassCounts(2), None)),
-    "an undeclared exact tally": (VISIT, Descend, 0, lambda _: Unnoised(ClassCounts(2), None)),
+    "an undeclared exact tally": (VISIT, Descend, 0, lambda _: ExactTally(ClassCounts(2), None)),
     "a sum that names no event": (
         SUM,
         Backward,

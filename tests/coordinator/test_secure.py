@@ -42,7 +42,7 @@ class Checked(Watched):
         self.checked = 0
 
     def collect(self, posted: Sequence[PendingCall]) -> list[Any]:
-        """Compare the sum of all words with the clear sum."""
+        """Compare the sum of all elements with the clear sum."""
         answers = super().collect(posted)
         found = {own.to: reply for own, (reply, _) in zip(posted, answers, strict=True)}
         if all(isinstance(found.get(party), requests.Contribution) for party in self.holders):
@@ -54,7 +54,7 @@ class Checked(Watched):
 
     def _compare(self, request: requests.Contribute, found: dict[str, Any]) -> None:
         sharing = plan(self.spec, N).sharing
-        words = sum(np.frombuffer(found[party].words, dtype="<u8") for party in self.holders)
+        words = sum(np.frombuffer(found[party].elements, dtype="<u8") for party in self.holders)
         opened, at = decoded(np.asarray(words)), 0
         holders = {name: party._holder for name, party in self.holders.items()}
         residual = decoded(sum(holders[h]._member.share(request.version) for h in sharing.roles.holders))
@@ -276,7 +276,7 @@ class TestViews:
         outcome(transport)
         for reply in transport.replies:
             assert getattr(reply, "vector", None) is None
-            assert len(getattr(reply, "words", b"")) < 8 * N
+            assert len(getattr(reply, "elements", b"")) < 8 * N
         ciphertexts = b"".join(ciphertext for _, _, sent in transport.ciphertexts for ciphertext in sent)
         # Encrypted texts look random: every byte value is about as frequent as any other.
         counts = np.bincount(np.frombuffer(ciphertexts, dtype=np.uint8), minlength=256)

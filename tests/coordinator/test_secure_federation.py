@@ -65,7 +65,7 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
 
         def counted(seconds: float) -> Any:
             reply, found = wait(seconds)
-            words = [getattr(reply, name, b"") for name in ("words", "nonce", "digest")]
+            words = [getattr(reply, name, b"") for name in ("elements", "nonce", "digest")]
             with lock:
                 moved[0] += sum(map(len, (*vectors.values(), *found.values(), *words)))
             return reply, found

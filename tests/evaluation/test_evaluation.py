@@ -46,7 +46,7 @@ from vfl.privacy.accountants import GaussianAccountant
 from vfl.privacy.events import Gaussian, OnPart
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import SeededNoise
-from vfl.queries import HELD_OUT, Forward, Tally, Unnoised
+from vfl.queries import HELD_OUT, ExactTally, Forward, Tally
 from vfl.queries.statistics import (
     GRID,
     ErrorSizes,
@@ -486,7 +486,7 @@ class TestApart:
             parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, data).items()}
             margins = LinearPredictors(parties["telco"].labels(), spec.split.held_out(N))
             plan = make_plan(spec, N)
-            execute = Executor(InProcessTransport(parties), margins, Charger(None, unnoised=(Unnoised,)))
+            execute = Executor(InProcessTransport(parties), margins, Charger(None, exact=(ExactTally,)))
             evaluation = HeldOut(plan.problem, vfl.Evaluation(), plan.n_records - plan.problem.n_records, None)
             schedule = evaluation.schedule(w)
             query, found = next(schedule), []
@@ -580,7 +580,7 @@ class TestCharged:
         with pytest.raises(PrivacyError, match="without noise"):
             execute(Tally(Positives(), None, Side.HELD_OUT))
         with pytest.raises(PrivacyError, match="without noise"):
-            execute(Unnoised(Losses(loss_of("logistic")), None))
+            execute(ExactTally(Losses(loss_of("logistic")), None))
         assert made == []
 
     def test_losses_of_training_records_are_weighed(self) -> None:

@@ -153,7 +153,7 @@ def test_moments_of_uncentred_columns_are_charged_for_the_released_sums() -> Non
         rows[0, :5], rows[0, 5:7] = x_a, x_b
         parts = {"a": scipy.sparse.csc_array(rows[:, :5]), "b": rows[:, 5:]}
         columns = {q: load(spec.for_party(q), part).rows.columns for q, part in parts.items()}
-        parties = [party_over(q, own, vfl.SeededNoise(0), unnoised=(Moments,)) for q, own in columns.items()]
+        parties = [party_over(q, own, vfl.SeededNoise(0), exact=(Moments,)) for q, own in columns.items()]
         answers = [party.answer(query.shares()[party.name], Records(), ReleaseKey(0)) for party in parties]
         released.append(np.concatenate([answer.released[0] for answer in answers]))
     attained = math.sqrt(sum(Fraction(float(d)) ** 2 for d in released[0] - released[1]))

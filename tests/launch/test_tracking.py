@@ -62,8 +62,8 @@ def test_all_that_leaves_is_public_or_released(run: Path) -> None:
     certificate = result.certificate
     assert set(found.metrics.values()) <= released | {certificate.epsilon, certificate.delta}
     assert not any("diagnostics" in name for name in found.metrics)
-    unnoised = {e.value for e in result.findings["diagnostics"].measures.values()}
-    assert unnoised.isdisjoint(found.metrics.values())
+    exact = {e.value for e in result.findings["diagnostics"].measures.values()}
+    assert exact.isdisjoint(found.metrics.values())
     assert (found.params["job"], found.params["n_records"], found.params["n_held_out"]) == (
         "credit",
         N,

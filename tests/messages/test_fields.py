@@ -64,7 +64,7 @@ FIELDS: dict[str, tuple[str, str]] = {name: (fields, QUERY) for name, fields in 
     "ledger_heads": ("own noted", "parties/test_party_ledger.py::test_of_a_partys_book"),
     "encryption_key": ("key signature", REPLY),
     "commitment": ("digest", REPLY),
-    "contribution": ("words nonce", REPLY),
+    "contribution": ("elements nonce", REPLY),
     "ids_greeting": ("version n_ids kind pending kept", "launch/test_alignment.py::test_another_version_is_refused"),
     "indexed": ("alignment hash n_records", "launch/test_alignment.py::test_different_hashes_are_detected"),
     "encrypted": ("texts", "parties/joined/test_desk.py::test_keys_that_are_not_signed"),
@@ -89,7 +89,7 @@ FIELDS: dict[str, tuple[str, str]] = {name: (fields, QUERY) for name, fields in 
     "contribute": ("session version setup query key fresh", SHARES),
     "mask_products": ("session rows", SHARES),
     "take_products": ("session owner width", SHARES),
-    "unnoised": ("statistic event side knots subsample", COORDINATOR),
+    "exact_tally": ("statistic event side knots subsample", COORDINATOR),
     "sample": ("rate knots subsample", COORDINATOR),
     "reweigh": ("weighting fold knots subsample", COORDINATOR),
     **dict.fromkeys(

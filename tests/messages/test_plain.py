@@ -226,7 +226,7 @@ class Untouchable:
 
 def party(name: str, columns: Any = None) -> Party:
     storage: Storage = columns or Untouchable()
-    return party_over(name, storage, SeededNoise(0), unnoised=(Query,))
+    return party_over(name, storage, SeededNoise(0), exact=(Query,))
 
 
 def lowered(query: Query, factor: float) -> Query | None:

@@ -27,13 +27,13 @@ import parties
 import vfl
 from coordinator.executor import Executor
 from vfl.job import Job
-from vfl.job.flags import unnoised
+from vfl.job.flags import exact_queries
 from vfl.launch.run import warnings as running
 from vfl.launch.sites import inprocess
 from vfl.privacy import mechanisms, selection
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey, bare
 from vfl.privacy.noise import SeededNoise
-from vfl.queries import Unnoised
+from vfl.queries import ExactTally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,7 +140,7 @@ class Tape:
         """Return True if an exact sum stays inside: its solver releases only the end, or nothing is private."""
         if event is not None or self.job.privacy is None:
             return event is None
-        return self.job.solver.sealed and not isinstance(self.query, Unnoised)
+        return self.job.solver.sealed and not isinstance(self.query, ExactTally)
 
     def batch(self, event: Event | None) -> int | None:
         """Return the number of the current batch of the margins; a new vector is a new batch."""
@@ -250,7 +250,7 @@ def recorded(job: Job, seed: int, given: Tape | None = None) -> Iterator[Tape]:
         made = true_release(sums, grid, event, noise, key, sensitivity)
         if tape.stays(event):
             return made
-        declared = event is None and isinstance(tape.query, unnoised(job))
+        declared = event is None and isinstance(tape.query, exact_queries(job))
         tape.sums.append(Sum(key, sums.copy(), grid, event, tape.payer(key, event), tape.batch(event), declared))
         if given is not None:
             if key not in given.released or given.released[key].shape != made.shape:

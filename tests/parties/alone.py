@@ -20,9 +20,9 @@ def party_over(
     noise: NoiseSource,
     labels: Any = None,
     *,
-    unnoised: tuple[type[Query], ...] = (),
+    exact: tuple[type[Query], ...] = (),
     **options: Any,
 ) -> Party:
     """Return a party without a book, which answers queries for products of columns. options : of its `Rows`."""
     rows = Rows(name, columns, labels, **options)
-    return Party(name, LocalGroup([rows]), [rows.facts()], noise, unnoised=unnoised, products=True)
+    return Party(name, LocalGroup([rows]), [rows.facts()], noise, exact=exact, products=True)

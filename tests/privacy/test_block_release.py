@@ -29,7 +29,7 @@ from vfl.base.losses import Logistic, Squared
 from vfl.base.problem import Block
 from vfl.base.types import Adjacency
 from vfl.errors import BudgetExceeded, PrivacyError
-from vfl.job.flags import unnoised
+from vfl.job.flags import exact_queries
 from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
@@ -81,7 +81,7 @@ WEIGHTINGS = (Derivative(Logistic()), Derivative(Squared()), Inverse())
 
 def party_of(X: np.ndarray, *, name: str = "a", seed: int = 0) -> Party:
     columns = Columns(np.asfortranarray(X, dtype=np.float64), tuple(f"x{j}" for j in range(X.shape[1])))
-    return party_over(name, columns, SeededNoise(seed), unnoised=(Query,))
+    return party_over(name, columns, SeededNoise(seed), exact=(Query,))
 
 
 def moved(one: np.ndarray, other: np.ndarray, grid: float) -> Fraction:
@@ -299,8 +299,8 @@ class Spy:
 
     def executor(self, *, expand: bool = False, reserved: bool = True) -> Executor:
         margins = LinearPredictors(np.where(np.arange(N_RUN) % 2, 1.0, -1.0))
-        kinds = unnoised(self.plan.job)
-        return Executor(self, margins, Charger(self if reserved else None, unnoised=kinds), expand=expand)
+        kinds = exact_queries(self.plan.job)
+        return Executor(self, margins, Charger(self if reserved else None, exact=kinds), expand=expand)
 
     def run(self, **options: Any) -> np.ndarray:
         running = rounds(self.plan.solver.schedule(self.plan.problem), self.executor(**options))

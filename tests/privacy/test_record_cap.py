@@ -231,7 +231,7 @@ class Still:
 
 
 def party_of(X: np.ndarray, noise: Any) -> Party:
-    return party_over("a", Columns(np.asfortranarray(X), tuple(f"x{j}" for j in range(P))), noise, unnoised=(Query,))
+    return party_over("a", Columns(np.asfortranarray(X), tuple(f"x{j}" for j in range(P))), noise, exact=(Query,))
 
 
 def shown(n: int, limits: np.ndarray, residual: float = 1e6) -> Records:

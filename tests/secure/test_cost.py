@@ -36,7 +36,7 @@ def sent(transport: Watched) -> Counter[str]:
         if isinstance(reply, requests.Commitment):
             found["openings"] += len(reply.digest)
         if isinstance(reply, requests.Contribution):
-            found["openings"] += len(reply.words) + len(reply.nonce)
+            found["openings"] += len(reply.elements) + len(reply.nonce)
     return found
 
 
@@ -105,7 +105,7 @@ def test_a_run_whose_margins_decide_the_series_sends_what_is_stated_for_them() -
     assert max(sharing.costs) == max(series.terms for series in SERIES)
 
 
-def test_large_parcels_are_sealed_in_pieces() -> None:
+def test_large_ciphertexts_are_sealed_in_pieces() -> None:
     """A tag per piece: the bound holds for ciphertexts of many pieces too."""
     assert (
         cost.gram(plan(job(**SQUARED), 300).sharing.roles, 10**7, {"q0": 3, "q1": 4}).setup > 8 * 7 * 10**7 + 16 * 1000

@@ -86,8 +86,8 @@ class Last(Watched):
         posted = super().post(to, message, *given, **options)
         reply = posted.answer[0]
         if to == "q1" and isinstance(reply, requests.Contribution):
-            words = np.frombuffer(reply.words, dtype="<u8") + np.uint64(1)
-            posted = replace(posted, answer=(replace(reply, words=words.tobytes()), *posted.answer[1:]))
+            words = np.frombuffer(reply.elements, dtype="<u8") + np.uint64(1)
+            posted = replace(posted, answer=(replace(reply, elements=words.tobytes()), *posted.answer[1:]))
         return posted
 
 

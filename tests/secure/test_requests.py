@@ -8,7 +8,7 @@ from vfl.errors import FederationError
 from vfl.secure.requests import ciphertext_names, given_ciphertexts, named_ciphertexts
 
 
-def test_parcels_arrive_in_their_order() -> None:
+def test_ciphertexts_arrive_in_their_order() -> None:
     ciphertexts = [bytes([place]) for place in range(12)]  # with two digits, the order of names is another
     named = named_ciphertexts(ciphertexts)
     assert list(named) == ciphertext_names(12)

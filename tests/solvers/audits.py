@@ -25,7 +25,7 @@ from coordinator.coordinator import Coordinator
 from parties.storage.dense import Columns
 from tests.parties.alone import party_over
 from tests.solvers.setting import PARTITION
-from vfl.job.flags import unnoised
+from vfl.job.flags import exact_queries
 from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.privacy.accountants import PldAccountant
 from vfl.privacy.events import PoissonSubsampledGaussian
@@ -93,7 +93,7 @@ def play(scene: Scene, world: World, seed: int, given: Tape | None = None, drawn
     for party in PARTITION.parties:
         names = PARTITION.columns(party)
         block = np.asfortranarray(X[:, start : start + len(names)])
-        actors[party] = party_over(party, Columns(block, names), SeededNoise(seed), y, unnoised=unnoised(scene.spec))
+        actors[party] = party_over(party, Columns(block, names), SeededNoise(seed), y, exact=exact_queries(scene.spec))
         start += len(names)
     assert scene.spec.privacy is not None
     spec = replace(scene.spec, privacy=replace(scene.spec.privacy, noise=SeededNoise(seed)))

@@ -85,7 +85,7 @@ def test_no_extrapolation_raises_the_objective() -> None:
     )
     table = {str(j): X[:, j] for j in range(6)} | {"y": y}
     result = train(spec, table, at="inprocess", watch=seen.append)
-    totals = [float(event.released[0][0]) for event in seen if isinstance(event, Round) and event.kind == "Unnoised"]
+    totals = [float(event.released[0][0]) for event in seen if isinstance(event, Round) and event.kind == "ExactTally"]
     assert len(totals) > 2
     assert totals == sorted(totals, reverse=True)
     residuals = X @ result.coef_ + result.intercept_ - y
@@ -101,7 +101,7 @@ def test_a_private_run_never_extrapolates(solver: Any) -> None:
     planned = plan(job(solver, epsilon=1.0), 300)
     assert not accelerated(planned.solver, planned.problem)
     made, _ = drive(job(solver, epsilon=1.0))
-    assert not any(record.kind == "Unnoised" for record in made)
+    assert not any(record.kind == "ExactTally" for record in made)
     assert len(made) == planned.messages
 
 
@@ -130,7 +130,7 @@ def test_a_run_that_is_cut_off_continues_with_the_same_model() -> None:
     """Before, between and after the queries of an extrapolation; accepted and rejected ones rebuild Xw."""
     spec = job(SMALL)
     made, outcome = drive(spec)
-    rebuilt = [number for number, record in enumerate(made) if record.kind == "Unnoised"]
+    rebuilt = [number for number, record in enumerate(made) if record.kind == "ExactTally"]
     assert len(rebuilt) >= 2
     for length in {1, rebuilt[0], rebuilt[0] + 1, rebuilt[0] + 2, rebuilt[1] + 1, len(made) - 1}:
         assert drive(spec, log_of(made, length))[1].w.tobytes() == outcome.w.tobytes()

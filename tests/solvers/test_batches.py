@@ -58,11 +58,11 @@ def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[lis
     whole = problem.layout.whole()
     rows = {q: np.asfortranarray(x[None, block.coordinates].astype(dtype)) for q, block in whole.items()}
     actors = {
-        q: party_over(q, Columns(X, setting.PARTITION.columns(q)), SeededNoise(0), unnoised=(Query,))
+        q: party_over(q, Columns(X, setting.PARTITION.columns(q)), SeededNoise(0), exact=(Query,))
         for q, X in rows.items()
     }
     margins = LinearPredictors(np.ones(1))
-    execute = Executor(InProcessTransport(actors), margins, Charger(None, unnoised=(Query,)))
+    execute = Executor(InProcessTransport(actors), margins, Charger(None, exact=(Query,)))
     execute(joint.record_norms(problem))
     clip = Clip(cap, 4)
     weighting = joint.ClippedDerivative(Weights(r), cap)  # type: ignore[arg-type]
@@ -209,9 +209,7 @@ def test_a_party_restricts_a_fold_to_its_members() -> None:
     """It does so for any weights, because its book counts a pass once."""
     n, own = 30, setting.PARTITION.parties[0]
     names = setting.PARTITION.columns(own)
-    party = party_over(
-        own, Columns(np.ones((n, len(names)), order="F"), names), CryptographicNoise(), unnoised=(Query,)
-    )
+    party = party_over(own, Columns(np.ones((n, len(names)), order="F"), names), CryptographicNoise(), exact=(Query,))
     sums = []
     for number in range(3):
         query = replace(folded(number), clip=Clip(math.inf, 4), event=None).shares()[own]

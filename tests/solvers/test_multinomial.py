@@ -315,7 +315,7 @@ def test_a_party_holds_all_classes_to_its_own_norms_whatever_it_is_given(stored:
         rows = np.tile(np.arange(n, dtype=np.int32), 2)
         block = SparseBlock.of(np.repeat([3.0, 4.0], n), rows, np.array([0, n, n, 2 * n, 2 * n]), n)
         kept = SparseColumns(block, tuple("abcd"))
-    party = party_over("a", kept, SeededNoise(0), unnoised=(Query,), n_outputs=K)
+    party = party_over("a", kept, SeededNoise(0), exact=(Query,), n_outputs=K)
     row = Block(0, "a", 0, p * K, 0)
     cap = RecordCap(C, {"a": (row, np.zeros(p * K), np.ones(p * K))})
     rule = ClassesStep(np.zeros(K), np.zeros(K), vfl.L2(1.0), K)

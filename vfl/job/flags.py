@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vfl.queries import Backward, Moments, Query, Unnoised
+from vfl.queries import Backward, ExactTally, Moments, Query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,7 +62,7 @@ def voids(flags: Iterable[str]) -> bool:
     return any(flag == UNCHARGED or flag.startswith(NOT_PRIVATE) for flag in flags)
 
 
-def unnoised(job: Job) -> tuple[type[Query], ...]:
+def exact_queries(job: Job) -> tuple[type[Query], ...]:
     """Return the kinds of query that may be answered without noise. Coordinator and parties each refuse any other kind.
 
     A job without privacy allows all kinds. A sealed solver releases only its final model, with noise, so it may ask for exact
@@ -73,4 +73,4 @@ def unnoised(job: Job) -> tuple[type[Query], ...]:
     smoothness = job.privacy.smoothness
     exact: tuple[type[Query], ...] = (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
     exact = (Backward,) if job.solver.sealed else exact
-    return (*exact, Unnoised) if job.uncharged else exact
+    return (*exact, ExactTally) if job.uncharged else exact

@@ -1,6 +1,6 @@
 """Passes over records for runs on secret shares: products and sums of integers modulo 2^64, exact for every input.
 
-Arrays of columns are (s, n), one contiguous row per column. Integers modulo 2^64, called words, are uint64. Each function runs
+Arrays of columns are (s, n), one contiguous row per column. Elements, integers modulo 2^64, are uint64. Each function runs
 in one thread, since splitting the records over threads was slower than using one thread per array. The loops are compiled on
 first use and cached.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from vfl.base.types import Integers, Vector
 
-    Words = npt.NDArray[np.uint64]
+    Elements = npt.NDArray[np.uint64]
     Shorts = npt.NDArray[np.int16]
     Columns = npt.NDArray[np.int16] | npt.NDArray[np.int32]
     Angles = npt.NDArray[np.uint16]
@@ -32,15 +32,15 @@ PERIOD = 48
 TOO_LARGE = "the model's coefficients are too large for the angles of a run on shares"
 
 
-def products(columns: Columns | Words, words: Words) -> Words:
-    """Return Σ_i columns[j, i]·words[i] modulo 2^64, (s,). columns : int16, int32 or uint64. words : uint64."""
-    _fit(columns, words)
+def products(columns: Columns | Elements, elements: Elements) -> Elements:
+    """Return Σ_i columns[j, i]·elements[i] modulo 2^64, (s,). columns : int16, int32 or uint64. elements : uint64."""
+    _fit(columns, elements)
     sums = np.zeros(len(columns), dtype=np.uint64)
-    loops.dot(columns, words, sums)
+    loops.dot(columns, elements, sums)
     return sums
 
 
-def cross_products(left: Columns | Words, right: Words) -> Words:
+def cross_products(left: Columns | Elements, right: Elements) -> Elements:
     """Return Σ_i left[j, i]·right[l, i] modulo 2^64, (p, q). left : int32, int16 or uint64."""
     _fit(left, right)
     sums = np.zeros((len(left), len(right)), dtype=np.uint64)
@@ -48,27 +48,27 @@ def cross_products(left: Columns | Words, right: Words) -> Words:
     return sums
 
 
-def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | None = None) -> Words:
-    """Return Σ_f table[angles[i], f]·words[i, f] modulo 2^64, (n,): shares of the Fourier series at every record.
+def residual_shares(table: Shorts, angles: Angles, elements: Elements, out: Elements | None = None) -> Elements:
+    """Return Σ_f table[angles[i], f]·elements[i, f] modulo 2^64, (n,): shares of the Fourier series at every record.
 
-    table : (2^16, 2K) of vfl.secure.sigmoid.responses. words : (n, 2K) uint64, a party's shares of the Fourier terms.
+    table : (2^16, 2K) of vfl.secure.sigmoid.responses. elements : (n, 2K) uint64, a party's shares of the Fourier terms.
     """
-    _fit_table(table, angles, words)
+    _fit_table(table, angles, elements)
     out = np.empty(len(angles), dtype=np.uint64) if out is None else out
     if out.shape != angles.shape or out.dtype != np.uint64:
-        raise SpecificationError("out must hold one uint64 word per angle: pass an array of that shape, or none")
-    loops.residuals(table, angles, words, out)
+        raise SpecificationError("out must hold one uint64 element per angle: pass an array of that shape, or none")
+    loops.residuals(table, angles, elements, out)
     return out
 
 
-def last_shares(table: Shorts, angles: Angles, words: Words) -> Words:
-    """Replace words by table[angles[i], f] − words[i, f] modulo 2^64, in place, and return them.
+def last_shares(table: Shorts, angles: Angles, elements: Elements) -> Elements:
+    """Replace elements by table[angles[i], f] − elements[i, f] modulo 2^64, in place, and return them.
 
-    words : (n, 2K) uint64, the sum of all other shares. The result plus this sum equals the entries of the table.
+    elements : (n, 2K) uint64, the sum of all other shares. The result plus this sum equals the entries of the table.
     """
-    _fit_table(table, angles, words)
-    loops.dealt(table, angles, words)
-    return words
+    _fit_table(table, angles, elements)
+    loops.dealt(table, angles, elements)
+    return elements
 
 
 def add_products(columns: Shorts, weights: Integers, parts: Integers) -> None:
@@ -122,18 +122,18 @@ def capped_rows(
     return int(loops.capped(X, np.asarray(centre, np.float64), np.asarray(scale, np.float64), limit, out))
 
 
-def _fit(columns: npt.NDArray[np.generic], words: Words) -> None:
-    if columns.shape[-1] != words.shape[-1] or words.dtype != np.uint64:
-        raise SpecificationError("words must be uint64, with one entry per record of the columns")
-    _require_contiguous(columns, words)
+def _fit(columns: npt.NDArray[np.generic], elements: Elements) -> None:
+    if columns.shape[-1] != elements.shape[-1] or elements.dtype != np.uint64:
+        raise SpecificationError("elements must be uint64, with one entry per record of the columns")
+    _require_contiguous(columns, elements)
 
 
-def _fit_table(table: Shorts, angles: Angles, words: Words) -> None:
-    if len(angles) != len(words) or table.shape[1] != words.shape[1] or len(table) != 1 << 16:
-        raise SpecificationError("words must have a row per angle, as wide as the table; the table has 2^16 rows")
-    if angles.dtype != np.uint16 or words.dtype != np.uint64 or table.dtype != np.int16:
-        raise SpecificationError("angles must be uint16, words uint64, and entries of the table int16")
-    _require_contiguous(angles, words, table)
+def _fit_table(table: Shorts, angles: Angles, elements: Elements) -> None:
+    if len(angles) != len(elements) or table.shape[1] != elements.shape[1] or len(table) != 1 << 16:
+        raise SpecificationError("elements must have a row per angle, as wide as the table; the table has 2^16 rows")
+    if angles.dtype != np.uint16 or elements.dtype != np.uint64 or table.dtype != np.int16:
+        raise SpecificationError("angles must be uint16, elements uint64, and entries of the table int16")
+    _require_contiguous(angles, elements, table)
 
 
 def _require_contiguous(*arrays: npt.NDArray[Any]) -> None:

@@ -1,6 +1,6 @@
-"""Compiled loops of vfl.kernels.ring: products and sums of integers modulo 2^64, called words.
+"""Compiled loops of vfl.kernels.ring: products and sums of integers modulo 2^64, called elements.
 
-Words are uint64; their sums and products wrap. The loops read all columns of one short panel of records before the next
+Elements are uint64; their sums and products wrap. The loops read all columns of one short panel of records before the next
 panel: processors prefetch about ten columns that advance together, but not the beginnings of long panels.
 """
 
@@ -28,11 +28,11 @@ _UNIT = 16384.0
 
 
 @compiled
-def dot(columns: Array, words: Array, sums: Array) -> None:
-    """Add Σ_i columns[j, i]·words[i] to sums[j]. Two columns are read at a time. Columns are int16, int32 or uint64."""
+def dot(columns: Array, elements: Array, sums: Array) -> None:
+    """Add Σ_i columns[j, i]·elements[i] to sums[j]. Two columns are read at a time. Columns are int16, int32 or uint64."""
     s, n = columns.shape
     for start in range(0, n, PANEL):
-        some = words[start : start + PANEL]
+        some = elements[start : start + PANEL]
         for j in range(0, s, 2):
             k = min(j + 1, s - 1)
             left, right = columns[j, start : start + PANEL], columns[k, start : start + PANEL]
@@ -46,32 +46,32 @@ def dot(columns: Array, words: Array, sums: Array) -> None:
 
 
 @compiled
-def residuals(table: Array, angles: Array, words: Array, out: Array) -> None:
-    """Write Σ_f table[angles[i], f]·words[i, f] to out[i]."""
-    n, width = words.shape
+def residuals(table: Array, angles: Array, elements: Array, out: Array) -> None:
+    """Write Σ_f table[angles[i], f]·elements[i, f] to out[i]."""
+    n, width = elements.shape
     for i in range(n):
         fetch_row(table, np.int64(at(angles, min(i + AHEAD, n - 1))))
         row, total = np.int64(at(angles, i)), np.uint64(0)
         for f in range(width):
-            total += np.uint64(np.int64(load(table, row, f))) * load(words, i, f)
+            total += np.uint64(np.int64(load(table, row, f))) * load(elements, i, f)
         out[i] = total
 
 
 @compiled
-def dealt(table: Array, angles: Array, words: Array) -> None:
-    """Replace words[i, f] by table[angles[i], f] − words[i, f]."""
-    n, width = words.shape
+def dealt(table: Array, angles: Array, elements: Array) -> None:
+    """Replace elements[i, f] by table[angles[i], f] − elements[i, f]."""
+    n, width = elements.shape
     for i in range(n):
         fetch_row(table, np.int64(at(angles, min(i + AHEAD, n - 1))))
         row = np.int64(at(angles, i))
         for f in range(width):
-            words[i, f] = np.uint64(np.int64(load(table, row, f))) - load(words, i, f)
+            elements[i, f] = np.uint64(np.int64(load(table, row, f))) - load(elements, i, f)
 
 
 @compiled
 def add_products(columns: Array, weights: Array, parts: Array) -> None:
     """Add Σ_j columns[j, i]·weights[j] to parts[i] modulo 2^64, in place. Columns of weight 0 are not read."""
-    used, words = np.flatnonzero(weights), weights.view(np.uint64)
+    used, elements = np.flatnonzero(weights), weights.view(np.uint64)
     totals = parts.view(np.uint64)
     whole = len(used) - len(used) % 4
     for start in range(0, len(parts), PANEL):
@@ -80,13 +80,13 @@ def add_products(columns: Array, weights: Array, parts: Array) -> None:
             j, k, u, v = used[c], used[c + 1], used[c + 2], used[c + 3]
             x_j, x_k, x_u, x_v = some[j], some[k], some[u], some[v]
             for i in range(len(out)):
-                near = np.uint64(np.int64(x_j[i])) * words[j] + np.uint64(np.int64(x_k[i])) * words[k]
-                far = np.uint64(np.int64(x_u[i])) * words[u] + np.uint64(np.int64(x_v[i])) * words[v]
+                near = np.uint64(np.int64(x_j[i])) * elements[j] + np.uint64(np.int64(x_k[i])) * elements[k]
+                far = np.uint64(np.int64(x_u[i])) * elements[u] + np.uint64(np.int64(x_v[i])) * elements[v]
                 out[i] += near + far
         for c in range(whole, len(used)):
-            x_j, word = some[used[c]], words[used[c]]
+            x_j, element = some[used[c]], elements[used[c]]
             for i in range(len(out)):
-                out[i] += np.uint64(np.int64(x_j[i])) * word
+                out[i] += np.uint64(np.int64(x_j[i])) * element
 
 
 @compiled

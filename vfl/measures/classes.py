@@ -10,7 +10,7 @@ import numpy as np
 
 from vfl.base.holdout import Side
 from vfl.measures.confusion import mean_loss, of_outcomes
-from vfl.measures.evaluations import NOISED, PUBLIC, SHARES, UNNOISED, HeldOut, event_of, tally
+from vfl.measures.evaluations import EXACT, NOISED, PUBLIC, SHARES, HeldOut, event_of, tally
 from vfl.queries.statistics import GRID, CellsAndLoss, on_simplex, weight, wrong
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class HeldOutClasses(HeldOut):
         about = f"{self.n_records} records held out"
         outcomes, (event,) = self._outcomes, self._events
         if event is None:
-            return f"{about}, measured {PUBLIC if self.problem.private else UNNOISED}"
+            return f"{about}, measured {PUBLIC if self.problem.private else EXACT}"
         a, b = (event.sigma / (step * GRID) / self.n_records for step in outcomes.steps)
         noise = a * math.sqrt(outcomes.classes / 2.0)
         return (

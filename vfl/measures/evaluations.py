@@ -24,7 +24,7 @@ from vfl.measures.estimates import ALL, Estimate, Findings, Histogram, score_of
 from vfl.measures.exact import Unclamped, finer, measures
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
-from vfl.queries import Forward, Tally, Unnoised
+from vfl.queries import ExactTally, Forward, Tally
 from vfl.queries.statistics import (
     GRID,
     ErrorSizes,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     Found = Mapping[str, Findings] | None
 
 PUBLIC = "exact and uncharged: the held-out records were declared public"
-UNNOISED = "exact and uncharged: NOT PRIVATE"
+EXACT = "exact and uncharged: NOT PRIVATE"
 NOISED = "with noise, charged"
 SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
 """Shares of an evaluation's budget μ², with classes: for counts of outcomes, clamped losses, and histograms of scores."""
@@ -155,7 +155,7 @@ def label_mean(problem: Problem) -> LabelMean | LabelRate:
 
 def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
     """Return the query for a statistic, with the noise of an event; event None asks for no noise."""
-    return Unnoised(statistic, None, side) if event is None else Tally(statistic, event, side)
+    return ExactTally(statistic, None, side) if event is None else Tally(statistic, event, side)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -356,7 +356,7 @@ class HeldOut(ReleasedEvaluation):
         """Query the scores, which stay at the coordinator; then query the sums."""
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         measured: dict[str, Estimate] = {}
-        note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
+        note = NOISED if self.mu is not None else PUBLIC if self.problem.private else EXACT
         fixed = {ALL: self._fixed} if self._fixed is not None and (self.spec.decides or self._fixed) else None
         further: dict[str, Any] = {"thresholds": fixed}
         try:
@@ -501,7 +501,7 @@ class HeldOut(ReleasedEvaluation):
         about = f"{self.n_records} records held out"
         event, first, second = self._first_event, self._first, self._second_event()
         if event is None:
-            return f"{about}, measured {PUBLIC if self.problem.private else UNNOISED}"
+            return f"{about}, measured {PUBLIC if self.problem.private else EXACT}"
         if not isinstance(first, Outcomes):
             errors = self._errors(0.0 if self._in_two else None)
             noise = (second or event).sigma / (errors.steps[0] * GRID) / self.n_records * errors.cap
@@ -552,7 +552,7 @@ class ClassBalance(ReleasedEvaluation):
     def schedule(self, w: Vector, found: Found = None, gone: Collection[str] = ()) -> Exchange[Findings]:
         """Query the count."""
         (event,) = self._events
-        note = NOISED if event is not None else UNNOISED
+        note = NOISED if event is not None else EXACT
         try:
             ((count,),) = yield tally(Positives(), event, self.side)
         except BudgetExceeded:
@@ -582,11 +582,11 @@ class Diagnosis(ReleasedEvaluation):
         """Query Xw at the final w, then the mean loss."""
         problem = self.problem
         yield Forward(moved(problem, w), into="reset")
-        ((total,),) = yield Unnoised(Losses(problem.loss), None)
+        ((total,),) = yield ExactTally(Losses(problem.loss), None)
         loss = float(total) / problem.n_records
         measured = {"loss": Estimate(loss, 0.0), "objective": Estimate(loss + problem.penalty_of(w), 0.0)}
-        return Findings(measured, problem.n_records, UNNOISED)
+        return Findings(measured, problem.n_records, EXACT)
 
     def explain(self) -> str:
         """Return a sentence for the plan."""
-        return f"the objective at the end, {UNNOISED}"
+        return f"the objective at the end, {EXACT}"

@@ -28,9 +28,9 @@ from vfl.measures import distance as distances
 from vfl.measures.distance import ERROR, OF_DISTANCE
 from vfl.measures.estimates import ALL, Estimate, Findings, share_error
 from vfl.measures.evaluations import (
+    EXACT,
     NOISED,
     PUBLIC,
-    UNNOISED,
     HeldOut,
     ReleasedEvaluation,
     event_of,
@@ -360,7 +360,7 @@ class GroupFairness(ReleasedEvaluation):
             d = of_distance.measures[distances.MEASURE].value
         measured = (found or {}).get(HeldOut.name)
         t = 0.0 if measured is None or measured.thresholds is None else measured.thresholds.get(ALL, 0.0)
-        note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
+        note = NOISED if self.mu is not None else PUBLIC if self.problem.private else EXACT
         if measured is not None and measured.selected:
             note += "; the threshold was chosen on the same records, and these intervals leave that out"
         needed = (
@@ -476,7 +476,7 @@ class GroupFairness(ReleasedEvaluation):
         named = ", ".join(f"{column.name} ({len(column.categories)} groups)" for column in self.columns)
         event = self._event
         if event is None:
-            said = f"by {named}; measured {PUBLIC if self.problem.private else UNNOISED}"
+            said = f"by {named}; measured {PUBLIC if self.problem.private else EXACT}"
         else:
             noise = max(self.guessed(len(column.categories)) for column in self.columns)
             known = (

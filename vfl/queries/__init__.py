@@ -64,8 +64,8 @@ from vfl.queries.query import Weighted as Weighted
 from vfl.queries.ranges import Ranges as Ranges
 from vfl.queries.sample import Sample as Sample
 from vfl.queries.select import Select as Select
+from vfl.queries.tally import ExactTally as ExactTally
 from vfl.queries.tally import Tally as Tally
-from vfl.queries.tally import Unnoised as Unnoised
 
 QUERIES: dict[str, type[Query]] = {
     "moments": Moments,
@@ -81,7 +81,7 @@ QUERIES: dict[str, type[Query]] = {
     "groups": Groups,
     "sample": Sample,
     "tally": Tally,
-    "unnoised": Unnoised,
+    "exact_tally": ExactTally,
     "reweigh": Reweigh,
 }
 """{name in messages: query}. The table is closed: a query from outside could leave a party without noise."""

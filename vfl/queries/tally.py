@@ -1,4 +1,4 @@
-"""Queries `Tally` and `Unnoised`: statistics of margins and labels."""
+"""Queries `Tally` and `ExactTally`: statistics of margins and labels."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ class Tally(NotSent, Sum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unnoised(Tally):
+class ExactTally(Tally):
     """Tally without noise. The tally is allowed only if the job asks for it, and the job's certificate then says so."""

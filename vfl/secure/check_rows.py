@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from vfl.base.types import Integers
-    from vfl.kernels.ring import Words
+    from vfl.kernels.ring import Elements
     from vfl.secure.requests import Version
 
 CHECK_ROWS = 128
@@ -55,14 +55,14 @@ class RowCollector:
         self._wanted = np.concatenate([chosen.moved, np.arange(n, n + CHECK_ROWS)])
         self._rows = np.empty((len(self._wanted), width), dtype=np.uint64)
 
-    def take(self, start: int, rows: Words) -> None:
+    def take(self, start: int, rows: Elements) -> None:
         """Keep the wanted rows among the given rows. start : position of the first given row."""
         first, last = np.searchsorted(self._wanted, (start, start + len(rows)))
         self._rows[first:last] = rows[self._wanted[first:last] - start]
 
-    def at(self, positions: Integers) -> Words:
+    def at(self, positions: Integers) -> Elements:
         """Return a copy of the rows at these positions."""
-        found: Words = self._rows[np.searchsorted(self._wanted, positions)]
+        found: Elements = self._rows[np.searchsorted(self._wanted, positions)]
         return found
 
 

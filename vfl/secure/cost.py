@@ -84,7 +84,7 @@ def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
     """Return the bytes of a release of the products of all columns, including the label."""
     m, parties = len(roles.parties), roles.parties
     dealt = [widths[later] * sum(widths[first] for first in parties[:place]) for place, later in enumerate(parties)]
-    words = 2 * sum(dealt) + sum(width * width for width in widths.values())
+    elements = 2 * sum(dealt) + sum(width * width for width in widths.values())
     return Cost(
         session=m * encrypted_size(WORD),
         setup=(m - 1) * sum(encrypted_size(WORD * n_records * width) for width in widths.values()),
@@ -92,5 +92,5 @@ def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
         fourier_terms=0,
         checks=0,
         residuals=0,
-        openings=sum(encrypted_size(WORD * size) for size in dealt[1:]) + WORD * words + m * COMMITMENT,
+        openings=sum(encrypted_size(WORD * size) for size in dealt[1:]) + WORD * elements + m * COMMITMENT,
     )

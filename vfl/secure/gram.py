@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from vfl.base.types import Integers, Vector
-    from vfl.kernels.ring import Words
+    from vfl.kernels.ring import Elements
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.roles import Roles
@@ -158,28 +158,28 @@ class GramMember:
         self, roles: Roles, name: str, streams: Streams, noise: NoiseSource, rows: npt.NDArray[np.int32]
     ) -> None:
         self._roles, self.name, self._streams, self._noise, self._rows = roles, name, streams, noise, rows
-        self._masked: dict[str, Words] = {}
-        self._products: dict[Pair, Words] = {}
+        self._masked: dict[str, Elements] = {}
+        self._products: dict[Pair, Elements] = {}
         self._released: set[Pair] = set()
 
-    def masked_columns(self) -> Words:
+    def masked_columns(self) -> Elements:
         """Return D = Q − U, (p, n) uint64, for every other party."""
         self._streams.reserve(DEALER, *MASKS, self.name)
         masked = self._mask()
         np.subtract(self._rows.astype(np.int64).view(np.uint64), masked, out=masked)
         return masked
 
-    def take_columns(self, owner: str, words: Words) -> None:
+    def take_columns(self, owner: str, elements: Elements) -> None:
         """Take another party's masked columns."""
-        if words.dtype != np.uint64 or words.ndim != 2 or words.shape[1] != self._rows.shape[1]:
+        if elements.dtype != np.uint64 or elements.ndim != 2 or elements.shape[1] != self._rows.shape[1]:
             raise FederationError(f"the masked columns of {owner!r} do not have one row per record")
-        self._masked[owner] = words
+        self._masked[owner] = elements
 
-    def take_product(self, pair: Pair, words: Words) -> None:
+    def take_product(self, pair: Pair, elements: Elements) -> None:
         """Take the dealer's share of the products of two parties' columns, (p_a, p_b) uint64, as the second of the two."""
-        self._products[pair] = words
+        self._products[pair] = elements
 
-    def cross(self, pair: Pair) -> Words:
+    def cross(self, pair: Pair) -> Elements:
         """Return this party's share of a block between two parties, (p_a, p_b) uint64. The caller charges the release first."""
         first = self.name == pair.first
         other = pair.second if first else pair.first
@@ -222,7 +222,7 @@ class GramMember:
         released: Integers = np.tril(exact) + np.tril(exact, -1).T
         return released
 
-    def _mask(self) -> Words:
+    def _mask(self) -> Elements:
         return self._streams.again(DEALER, *MASKS, self.name).words(*self._rows.shape)
 
 
@@ -238,7 +238,7 @@ class GramDealer:
         self._roles, self._streams, self._noise = roles, streams, noise
         self._n, self._widths = n_records, dict(widths)
 
-    def product(self, pair: Pair) -> Words:
+    def product(self, pair: Pair) -> Elements:
         """Return U_aᵀU_b plus the dealer's noise minus the first party's share: (p_a, p_b) uint64, uniform for b."""
         first, second = (
             self._streams.again(party, *MASKS, party).words(self._widths[party], self._n)
@@ -250,7 +250,7 @@ class GramDealer:
         return total - self._streams.once(pair.first, "product", *pair.name).words(*total.shape)
 
 
-def opened_cross(first: Words, second: Words, largest: int) -> Integers:
+def opened_cross(first: Elements, second: Elements, largest: int) -> Integers:
     """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab.
 
     first, second : the two parties' shares, from `cross`. largest : `largest_sum` of an entry; PrivacyError if an entry is

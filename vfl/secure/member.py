@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from vfl.base.types import Vector
-    from vfl.kernels.ring import Angles, Words
+    from vfl.kernels.ring import Angles, Elements
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.columns import OwnColumns
     from vfl.secure.noise import Deviations
@@ -61,15 +61,15 @@ class _State:
     chosen: RowsToCheck | None = None
     angles: Angles | None = None
     masks_opened: Angles | None = None
-    rows_opened: Words | None = None
-    opened: dict[str, tuple[Angles, Words | None]] = field(default_factory=dict)
+    rows_opened: Elements | None = None
+    opened: dict[str, tuple[Angles, Elements | None]] = field(default_factory=dict)
     checked: bool = False
     arrived: set[str] = field(default_factory=set)
-    fourier_terms: Iterator[Words] | None = None
-    share: Words | None = None
-    masks: dict[str, Words] = field(default_factory=dict)
-    received: dict[str, dict[str, Words]] = field(default_factory=dict)
-    total: dict[str, Words] = field(default_factory=dict)
+    fourier_terms: Iterator[Elements] | None = None
+    share: Elements | None = None
+    masks: dict[str, Elements] = field(default_factory=dict)
+    received: dict[str, dict[str, Elements]] = field(default_factory=dict)
+    total: dict[str, Elements] = field(default_factory=dict)
 
 
 class Member:
@@ -100,9 +100,9 @@ class Member:
         self._setup = -1
         self._columns: OwnColumns | None = None
         self._angles: OwnAngles | None = None
-        self._masked: dict[tuple[str | int, ...], Words] = {}
+        self._masked: dict[tuple[str | int, ...], Elements] = {}
         self._states: dict[Version, _State] = {}
-        self._sums: dict[Opening, Words] = {}
+        self._sums: dict[Opening, Elements] = {}
 
     @property
     def holds(self) -> bool:
@@ -124,7 +124,7 @@ class Member:
             raise FederationError("the columns have a different number of records from the run")
         self._setup, self._columns, self._angles = number, columns, OwnAngles(columns)
 
-    def masked_columns(self, start: int, stop: int) -> Words:
+    def masked_columns(self, start: int, stop: int) -> Elements:
         """Return masked columns start to stop, Q_S − U, (s, n) uint64, for the other holders. The dealer knows the mask U."""
         rows = self._own().rows[start:stop]
         block = ("block", self._setup, self.name, start, stop)
@@ -133,15 +133,15 @@ class Member:
         np.subtract(rows.astype(np.int64).view(np.uint64), masked, out=masked)
         return masked
 
-    def take_columns(self, owner: str, setup: int, start: int, stop: int, words: Words) -> None:
+    def take_columns(self, owner: str, setup: int, start: int, stop: int, elements: Elements) -> None:
         """Take a block of another party's masked columns, as a party that holds shares of the residuals.
 
         Blocks with earlier caps, centres and scales (set-ups) of this owner are dropped.
         """
-        self._fits(words, stop - start, self._n)
+        self._fits(elements, stop - start, self._n)
         for block in [block for block in self._masked if block[2] == owner and block[1] != setup]:
             del self._masked[block]
-        self._masked["block", setup, owner, start, stop] = words
+        self._masked["block", setup, owner, start, stop] = elements
 
     # One version of the model
 
@@ -168,11 +168,11 @@ class Member:
             raise FederationError(f"the angles of {sender!r} do not have one entry per record")
         self._add_angles(self._state(version), sender, angles)
 
-    def take_terms(self, version: Version, words: Iterator[Words]) -> None:
+    def take_terms(self, version: Version, elements: Iterator[Elements]) -> None:
         """Take the dealer's shares of the Fourier terms, (n + S, 2K), in parts, for `share`. Only for `Roles.supplied`."""
-        self._state(version).fourier_terms = words
+        self._state(version).fourier_terms = elements
 
-    def share(self, version: Version) -> Words:
+    def share(self, version: Version) -> Elements:
         """Return this holder's share of the residuals, (n,) uint64. The share is never sent without a mask."""
         state = self._state(version)
         if state.share is None:
@@ -180,7 +180,7 @@ class Member:
             state.fourier_terms = state.angles = None
         return state.share
 
-    def masked_residual(self, version: Version, owner: str) -> Words:
+    def masked_residual(self, version: Version, owner: str) -> Elements:
         """Return [r]_h − b_h, (n,) uint64, for another party that owns columns. This holder and the dealer know b_h."""
         share = self.share(version)
         state = self._state(version)
@@ -188,19 +188,19 @@ class Member:
             state.masks[owner] = self._streams.once(DEALER, "residual", owner, *version.name).words(self._n)
         return share - state.masks[owner]
 
-    def take_residual(self, version: Version, sender: str, words: Words) -> None:
+    def take_residual(self, version: Version, sender: str, elements: Elements) -> None:
         """Take another party's masked share of the residuals, as an owner of columns."""
-        self._fits(words, self._n)
-        self._state(version).received.setdefault(self.name, {})[sender] = words
+        self._fits(elements, self._n)
+        self._state(version).received.setdefault(self.name, {})[sender] = elements
 
-    def take_sum(self, opening: Opening, words: Words) -> None:
+    def take_sum(self, opening: Opening, elements: Elements) -> None:
         """Take the dealer's share of one noised sum, as the owner of the summed block of columns."""
-        self._fits(words, opening.size)
-        self._sums[opening] = words
+        self._fits(elements, opening.size)
+        self._sums[opening] = elements
 
     # A check of the dealer
 
-    def opened_rows(self, version: Version) -> tuple[Angles, Words | None]:
+    def opened_rows(self, version: Version) -> tuple[Angles, Elements | None]:
         """Return the check rows for the label party: masks of angles (S,), and a holder's shares of Fourier terms (S, 2K).
 
         The check rows mask no record. A holder of residual shares calls `share` first.
@@ -210,7 +210,7 @@ class Member:
             raise FederationError("rows were to be opened before the dealer's shares arrived")
         return state.masks_opened, state.rows_opened
 
-    def take_rows(self, version: Version, sender: str, masks: Angles, rows: Words | None) -> None:
+    def take_rows(self, version: Version, sender: str, masks: Angles, rows: Elements | None) -> None:
         """Take another party's check rows, as the label party."""
         self._state(version).opened[sender] = masks, rows
 
@@ -241,7 +241,7 @@ class Member:
 
     # One revealed sum
 
-    def contribution(self, opening: Opening, deviations: Deviations) -> Words:
+    def contribution(self, opening: Opening, deviations: Deviations) -> Elements:
         """Return this party's share of a noised sum, (s,) uint64: its part of the sum plus its noise and its share of zero.
 
         The caller charges the release first. A second contribution to one sum is refused.
@@ -262,7 +262,7 @@ class Member:
             total += self._streams.once(DEALER, "sum", *name).words(size)
         return total
 
-    def _part(self, opening: Opening) -> Words:
+    def _part(self, opening: Opening) -> Elements:
         """Return this party's part of Qᵀr, masked by the dealer's part."""
         version, owner = opening.version, opening.owner
         state = self._state(version)
@@ -284,7 +284,7 @@ class Member:
             parts.clear()
         return kernels.products(self._own().rows[opening.start : opening.stop], state.total[owner])
 
-    def _residuals(self, version: Version, state: _State) -> Words:
+    def _residuals(self, version: Version, state: _State) -> Elements:
         chosen = state.chosen
         if not self.holds or chosen is None or state.angles is None or state.arrived != set(self._roles.parties):
             missing = ", ".join(sorted(set(self._roles.parties) - state.arrived))
@@ -293,13 +293,13 @@ class Member:
         out = np.empty(self._n, dtype=np.uint64)
         done, total = 0, self._n + CHECK_ROWS
         kept = RowCollector(chosen, table.shape[1])
-        for words in self._fourier_terms(version, state, table.shape[1]):
-            self._fits(words, min(len(words), total - done), table.shape[1])
-            at = slice(done, min(done + len(words), self._n))
+        for elements in self._fourier_terms(version, state, table.shape[1]):
+            self._fits(elements, min(len(elements), total - done), table.shape[1])
+            at = slice(done, min(done + len(elements), self._n))
             if done < self._n:
-                kernels.residual_shares(table, state.angles[at], words[: at.stop - at.start], out[at])
-            kept.take(done, words)
-            done += len(words)
+                kernels.residual_shares(table, state.angles[at], elements[: at.stop - at.start], out[at])
+            kept.take(done, elements)
+            done += len(elements)
         if done != total:
             raise FederationError(f"the dealer's sine and cosine shares cover {done} rows instead of {total}")
         moved = np.empty(len(chosen.moved), dtype=np.uint64)
@@ -310,7 +310,7 @@ class Member:
             out += self._halves
         return out
 
-    def _fourier_terms(self, version: Version, state: _State, width: int) -> Iterator[Words]:
+    def _fourier_terms(self, version: Version, state: _State, width: int) -> Iterator[Elements]:
         """Yield this holder's shares of the Fourier terms, some rows at a time."""
         if self.name == self._roles.supplied:
             if state.fourier_terms is None:
@@ -340,9 +340,9 @@ class Member:
             raise FederationError(EARLY)
         return self._columns
 
-    def _fits(self, words: Words, *shape: int) -> None:
-        if words.dtype != np.uint64 or words.shape != shape:
-            raise FederationError(f"a message has shape {words.shape} instead of {shape}")
+    def _fits(self, elements: Elements, *shape: int) -> None:
+        if elements.dtype != np.uint64 or elements.shape != shape:
+            raise FederationError(f"a message has shape {elements.shape} instead of {shape}")
 
 
 PANEL = 1 << 15
@@ -361,14 +361,14 @@ class Dealer:
     def __init__(self, roles: Roles, streams: Streams, noise: NoiseSource, n_records: int) -> None:
         self._roles, self._streams, self._noise, self._n = roles, streams, noise, n_records
         self._rows = n_records + CHECK_ROWS
-        self._masks: dict[Version, dict[str, Words]] = {}
+        self._masks: dict[Version, dict[str, Elements]] = {}
 
     @property
     def n_rows(self) -> int:
         """Return n + S, the number of rows of Fourier terms."""
         return self._rows
 
-    def fourier_terms(self, version: Version, records: int = CHUNK) -> Iterator[Words]:
+    def fourier_terms(self, version: Version, records: int = CHUNK) -> Iterator[Elements]:
         """Yield the last holder's shares of the Fourier terms at the masks, (n + S, 2K) uint64, in parts, for `Roles.supplied`.
 
         The parties open S of the n + S rows to check the dealer (vfl.secure.check_rows).
@@ -387,7 +387,7 @@ class Dealer:
                 part += stream.fill(buffer[: stop - start])
             yield kernels.last_shares(table, rho[start:stop], part)
 
-    def sum(self, opening: Opening, deviations: Deviations) -> Words:
+    def sum(self, opening: Opening, deviations: Deviations) -> Elements:
         """Return the dealer's share of a noised sum, for the owner of the summed block of columns, (s,) uint64.
 
         This share and those of the other parties in `Roles.summed` add up to Uᵀ Σ_h b_h plus the dealer's noise. By itself the
@@ -407,7 +407,7 @@ class Dealer:
             total += self._streams.once(party, "angles", *version.name).short(self._rows)
         return total
 
-    def _product(self, opening: Opening) -> Words:
+    def _product(self, opening: Opening) -> Elements:
         """Return Uᵀ Σ_h b_h. U is generated again from its seed, one panel of records at a time."""
         masks = self._of_version(opening.version)
         owner = opening.owner
@@ -424,7 +424,7 @@ class Dealer:
                 sums[j : j + 1] += kernels.products(stream.fill(panel[:, : len(part)]), part)
         return sums
 
-    def _of_version(self, version: Version) -> dict[str, Words]:
+    def _of_version(self, version: Version) -> dict[str, Elements]:
         if version not in self._masks:
             while len(self._masks) >= KEPT:
                 self._masks.pop(next(iter(self._masks)))

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from vfl.base.types import Integers, Vector
     from vfl.crypto.encryption import EncryptionKey
-    from vfl.kernels.ring import Words
+    from vfl.kernels.ring import Elements
     from vfl.privacy.events import ReleaseKey
     from vfl.queries import Backward
     from vfl.queries.parts import Knots, Scaled
@@ -312,7 +312,7 @@ class Contribution:
     Any m − 1 of the m parties' shares are jointly uniform. nonce : 32 random bytes that the commitment includes.
     """
 
-    words: bytes
+    elements: bytes
     nonce: bytes
 
 
@@ -327,12 +327,12 @@ def committed(party: str, session: str, contribution: Contribution) -> Commitmen
     since SHA-256 resists collisions.
     """
     hashed = hashlib.sha256(b"vfl words on shares, version 1")
-    for part in (party.encode(), session.encode(), contribution.nonce, contribution.words):
+    for part in (party.encode(), session.encode(), contribution.nonce, contribution.elements):
         hashed.update(b"%d|" % len(part) + part)
     return Commitment(hashed.digest())
 
 
-def disclosed(party: str, session: str, commitment: object, contribution: object) -> Words:
+def disclosed(party: str, session: str, commitment: object, contribution: object) -> Elements:
     """Return the share that a party disclosed. Raises PrivacyError if the party had committed to a different share."""
     if not isinstance(contribution, Contribution) or not isinstance(commitment, Commitment):
         raise FederationError(f"{party!r} sent an unexpected reply while a noised sum was being revealed")
@@ -341,26 +341,26 @@ def disclosed(party: str, session: str, commitment: object, contribution: object
             f"party {party!r} disclosed a share that it had not committed to, so the sum was not released (its privacy "
             "cost remains charged). Ask the party's owner which software it runs"
         )
-    if len(contribution.words) % 8:
+    if len(contribution.elements) % 8:
         raise FederationError(f"party {party!r} disclosed a share that does not consist of whole 64-bit integers")
-    return np.frombuffer(contribution.words, dtype="<u8").astype(np.uint64, copy=False)
+    return np.frombuffer(contribution.elements, dtype="<u8").astype(np.uint64, copy=False)
 
 
-def opened(roles: Roles, opening: Opening, words: Mapping[str, Words], largest: int) -> Integers:
+def opened(roles: Roles, opening: Opening, elements: Mapping[str, Elements], largest: int) -> Integers:
     """Return the noised sum in steps, (s,) int64: a release.
 
     One step is worth g_q = Bits.step(c_q). Any m − 1 of the m parties' shares are jointly uniform.
 
-    words : {party: its share, from `Member.contribution`}.
+    elements : {party: its share, from `Member.contribution`}.
     largest : bound on honest sums (`largest_sum`); PrivacyError if a sum is larger in magnitude.
     """
-    if set(words) != set(roles.parties):
-        missing = sorted(set(roles.parties) - set(words))
+    if set(elements) != set(roles.parties):
+        missing = sorted(set(roles.parties) - set(elements))
         raise FederationError(
             f"the messages of {missing} for a sum are missing. The sum was not released; its privacy cost remains charged"
         )
     total = np.zeros(opening.size, dtype=np.uint64)
-    for own in words.values():
+    for own in elements.values():
         if own.shape != total.shape or own.dtype != np.uint64:
             raise FederationError("a party's message for a sum has a different length from its block")
         total += own

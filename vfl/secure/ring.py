@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfl.base.types import Integers
-    from vfl.privacy.keystream import Words
+    from vfl.kernels.ring import Elements
 
 COEFFICIENT_BITS = 14
 """FC, bits after the binary point of a coefficient in the tables of the sigmoid's Fourier series."""
@@ -144,11 +144,11 @@ def _shared_cap(
     return found
 
 
-def decoded(words: Words) -> Integers:
+def decoded(elements: Elements) -> Integers:
     """Return integers modulo 2^64, uint64, as signed integers in [−2^63, 2^63)."""
-    return np.ascontiguousarray(words, dtype=np.uint64).view(np.int64)
+    return np.ascontiguousarray(elements, dtype=np.uint64).view(np.int64)
 
 
-def encoded(integers: Integers) -> Words:
+def encoded(integers: Integers) -> Elements:
     """Return signed integers modulo 2^64, as uint64."""
     return np.ascontiguousarray(integers, dtype=np.int64).view(np.uint64)

@@ -21,7 +21,7 @@ from parties.loading import load
 from parties.party import Party
 from parties.record_cap import OwnCap
 from vfl.base.problem import Targets
-from vfl.job.flags import unnoised
+from vfl.job.flags import exact_queries
 from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.privacy.events import PoissonSubsampledGaussian, bare
@@ -119,7 +119,7 @@ class ShadowParty(Party):
         made = party.afresh()
         made.__class__ = cls
         shadow: ShadowParty = made  # type: ignore[assignment]
-        shadow._unnoised = (Query,)
+        shadow._exact = (Query,)
         shadow._cap = OwnCap(shadow.name, shadow.n_coordinates, repeats=True)
         shadow.seen, shadow.told = [], []
         return shadow
@@ -165,7 +165,7 @@ class Shadow:
     def __init__(self, world: World) -> None:
         self._transport = ShadowTransport({name: ShadowParty.of(party) for name, party in world.parties.items()})
         self.margins = world.margins()
-        self._execute = Executor(self._transport, self.margins, Charger(None, unnoised=(Query,)))  # type: ignore[arg-type]
+        self._execute = Executor(self._transport, self.margins, Charger(None, exact=(Query,)))  # type: ignore[arg-type]
 
     def exact(self, query: Query, released: Released) -> list[tuple[str, Vector]]:
         """Return [(party, exact values)] for every release of a query. Then take the step that follows from `released`."""
@@ -271,7 +271,7 @@ class Rehearsal:
 
     @cached_property
     def _solved(self) -> list[list[Released]]:
-        """Un-noised answers, on D0 and on D1, which a sealed solver uses before the first release; [] for other solvers."""
+        """Exact answers, on D0 and on D1, which a sealed solver uses before the first release; [] for other solvers."""
         if not self.plan.solver.sealed:
             return []
         return [self._unreleased(world) for world in self.worlds]
@@ -380,5 +380,5 @@ class Rehearsal:
         margins = world.margins()
         reservation = Budget(uuid.uuid4().hex).reserve(plan)
         noise = job.noise_source() if job.privacy is not None else CryptographicNoise()
-        charger = Charger(reservation, noise=noise, unnoised=unnoised(job), split=plan.split)
+        charger = Charger(reservation, noise=noise, exact=exact_queries(job), split=plan.split)
         return Executor(transport, margins, charger), margins

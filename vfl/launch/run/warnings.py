@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vfl.launch.run.model import Model
     from vfl.privacy.ledger.composition import Plan as Releases
 
-RELEASED_FIRST = ("Moments", "Tally", "Unnoised")
+RELEASED_FIRST = ("Moments", "Tally", "ExactTally")
 """Kinds of queries whose releases update no coordinate: statistics of columns or labels, and the objective."""
 DEEP = 35.0
 """Distance from the limit of the mean, as a logarithm, at which a model of counts predicts 0."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.queries import Unnoised
+from vfl.queries import ExactTally
 from vfl.queries.statistics import Losses
 from vfl.solvers.iterates.convergence import largest
 
@@ -110,5 +110,5 @@ class Acceleration:
 
     def _objective(self, θ: Vector) -> Exchange[float]:
         """Return the objective F(θ) without noise. The query reaches no party, since the coordinator holds Xθ."""
-        ((total,),) = yield Unnoised(Losses(self._loss), None)
+        ((total,),) = yield ExactTally(Losses(self._loss), None)
         return float(total) / self._problem.n_records + self._problem.penalty_of(θ)

@@ -15,7 +15,7 @@ import numpy as np
 from vfl.base.losses import loss_of
 from vfl.privacy import magnitudes
 from vfl.privacy.calibration import noise_multiplier
-from vfl.queries import Counts, Ranges, Tally, Unnoised, Weighting
+from vfl.queries import Counts, ExactTally, Ranges, Tally, Weighting
 from vfl.queries.protocol import Derivative, Solver, bearable
 from vfl.queries.statistics import Scores
 from vfl.solvers import joint
@@ -171,7 +171,7 @@ class DriftCounts(Release):
         )
         asked = _counts(Ones(), problem, self.counted, self.squares, z)
         scores, w = Scores(np.array(self.edges)), np.array([self.w.get(name, 0.0) for name in problem.layout.names])
-        of_scores = Unnoised(scores, None) if z is None else Tally(scores, noised(scores, z))
+        of_scores = ExactTally(scores, None) if z is None else Tally(scores, noised(scores, z))
         return [*asked, joint.forward(problem, w, "reset"), of_scores]
 
     def schedule(self, problem: Problem) -> Schedule:

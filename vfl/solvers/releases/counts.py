@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.base.losses import COUNTS
-from vfl.queries import Statistic, Tally, Unnoised
+from vfl.queries import ExactTally, Statistic, Tally
 from vfl.queries.statistics import GRID, steps_of
 from vfl.solvers.releases.labels import Spread
 from vfl.solvers.rules.defaults import typical_spread
@@ -177,7 +177,7 @@ def histogram(problem: Problem) -> CountHistogram:
 
 def at_the_mean(problem: Problem, known: Curvature) -> Exchange[tuple[Curvature, float, Loss]]:
     """Return what `near_the_mean` returns, from the exact mean of a run without privacy."""
-    (sums,) = yield Unnoised(Sums(), None)
+    (sums,) = yield ExactTally(Sums(), None)
     start, loss = nearby(problem.loss, sums, problem.exposure)
     if not isinstance(problem.smoothness, str):
         return known, start, loss

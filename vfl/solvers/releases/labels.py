@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.base.schema import MOST_CLASSES
-from vfl.queries import Tally, Unnoised
+from vfl.queries import ExactTally, Tally
 from vfl.queries.protocol import bearable
 from vfl.queries.statistics import BinCounts, LabelMean, Positives, on_simplex
 
@@ -133,7 +133,7 @@ def centre_and_spread(problem: Problem, event: Gaussian | None) -> Exchange[Spre
     the result is the mean, shrunk towards the middle of the declared range, and the spread that this range suggests.
     """
     statistic, n = magnitudes_of(problem), problem.n_records
-    (noisy,) = yield Unnoised(statistic, None) if event is None else Tally(statistic, event)
+    (noisy,) = yield ExactTally(statistic, None) if event is None else Tally(statistic, event)
     edges, sigma = statistic.edges, 0.0 if event is None else event.sigma
     share = np.where(noisy > SURE * sigma, noisy, 0.0)
     if share.sum() < 0.5 * n:
