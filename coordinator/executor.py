@@ -132,7 +132,8 @@ class Executor:
             return drawn
         if (statistic := query.tallied) is not None and not self._margins.shares(query):
             sums, (event,) = self._margins.tally(query), query.events()  # type: ignore[arg-type]  # it has a statistic
-            return (release(sums, statistic.grid, event, self._charger.noise, key, statistic.sensitivity),)  # type: ignore[arg-type]
+            grid, noise = statistic.grid / self._margins.units, self._charger.noise
+            return (release(sums, grid, event, noise, key, statistic.sensitivity),)  # type: ignore[arg-type]
         ask = partial(self._ask, key=key)
         return query.expanded(ask, together=self._together) if self._expand else query.combine(ask(query))
 

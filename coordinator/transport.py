@@ -94,9 +94,10 @@ class Traffic:
     def count(self, records: Records, replies: Mapping[str, Reply]) -> None:
         """Count the vectors that a query sent to the replying parties, and the vectors of their replies."""
         for party, reply in replies.items():
-            moved = (records.weights, records.margins, reply.vector)
+            shown = records.of(party)
+            moved = (shown.weights, shown.margins, reply.vector)
             self.n_bytes += sum(vector.nbytes for vector in moved if vector is not None)
-            for name, constant in (("labels", records.labels), ("limits", records.limits)):
+            for name, constant in (("labels", shown.labels), ("limits", shown.limits)):
                 if constant is not None and (self.first(party, name, constant) or constant.nbytes <= self._inline):
                     self.n_bytes += constant.nbytes
         self.wait(replies)
@@ -221,8 +222,14 @@ class MessageTransport(ABC):
 
     def ask(self, shares: Mapping[str, Query], records: Any, key: ReleaseKey) -> dict[str, Reply]:
         """Send each party its part of a query, all at once. Return {party: reply}."""
-        handles = self.put(records, shares)
-        posted = [self.post(name, (share, key), handles, self._due(name, share)) for name, share in shares.items()]
+        shown = {name: records if isinstance(records, tuple) else records.of(name) for name in shares}
+        handles: dict[str, Any] = {}
+        for seen in {id(seen): seen for seen in shown.values()}.values():  # a vector for several parties is put once
+            receivers = [name for name, own in shown.items() if own is seen]
+            handles |= dict.fromkeys(receivers, self.put(seen, receivers))
+        posted = [
+            self.post(name, (share, key), handles[name], self._due(name, share)) for name, share in shares.items()
+        ]
         replies = {}
         for (name, share), (reply, vectors) in zip(shares.items(), self.collect(posted), strict=True):
             replies[name] = self._replied(name, share, answering(reply, share, name), vectors)

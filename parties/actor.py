@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from parties.alignment.reading import ChosenRows
     from parties.party import Party
     from parties.prediction import ModelPart
-    from parties.rows import RowFacts, Rows, SubsampledRows
+    from parties.rows import PersonRows, RowFacts, Rows, SubsampledRows
     from parties.services.service import Service
     from vfl.base.types import Vector
     from vfl.job import Job
@@ -176,7 +176,7 @@ class RowsActor(PipeActor, IdsActor):
     def __init__(self, task: PartyTask | InMemory, threads: int) -> None:
         super().__init__(task)
         self._task, self._threads = self._ids_task, threads
-        self._loaded: Rows | SubsampledRows | None = None
+        self._loaded: Rows | PersonRows | SubsampledRows | None = None
         self._digests: dict[int, str] = {}
         self._constants = Constants()
         self._reader, self._lender = Reader(), Lender()
@@ -243,7 +243,7 @@ class RowsActor(PipeActor, IdsActor):
         return self._sent(self._rows.leave(delta, shift, self._room))
 
     @property
-    def _rows(self) -> Rows | SubsampledRows:
+    def _rows(self) -> Rows | PersonRows | SubsampledRows:
         if self._loaded is None:
             raise PartyLost(f"a shard of party {self._task.party!r} was restarted", self._task.party)
         return self._loaded

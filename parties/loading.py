@@ -14,7 +14,7 @@ from parties.alignment.reading import AlignedSource, check_aligned, contents_for
 from parties.allowed import name_of
 from parties.consent import Policy, policy_of, require_source
 from parties.party import Party
-from parties.rows import Rows, SubsampledRows
+from parties.rows import PersonRows, Rows, SubsampledRows
 from parties.sources.blocks import CHANGED, BlockSource
 from parties.sources.csv import CsvSource, ScannedFile
 from parties.sources.opening import is_function, require_rereadable
@@ -24,10 +24,11 @@ from parties.sources.stores import is_stored
 from parties.storage.dense import ColumnReaders, read_columns
 from parties.storage.labels import GroupReader
 from parties.storage.sparse import read_sparse
+from vfl.base.persons import UNITS, Persons
 from vfl.base.schema import RealLabel
 from vfl.errors import SpecificationError
 from vfl.job.flags import exact_queries
-from vfl.job.site import IN_ONE_PROCESS
+from vfl.job.site import IN_ONE_PROCESS, ROWS_IN_ONE_PROCESS
 from vfl.network.shards import Each, LocalGroup, cut
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ def over(
         alignment=alignment,
         holder=holder,
         subsamples=job.subsamples(n_records),
+        units=UNITS if task.row_rule is not None else 1,
     )
 
 
@@ -237,6 +239,12 @@ def shards_of(
     """
     if index is not None:
         chosen = check_aligned(task, source, opened, index, read)
+        if (persons := chosen.persons) is not None:
+            if shards > 1:
+                raise SpecificationError(ROWS_IN_ONE_PROCESS)
+            order = persons.order
+            yield None, replace(chosen, rows=chosen.rows[order], persons=persons.taken(order))
+            return
         for shard in cut(len(index.rows), shards):
             yield shard, replace(chosen, rows=index.rows[shard.start : shard.stop])
     elif shards == 1:
@@ -255,7 +263,7 @@ def load_rows(
     *,
     threads: int = 1,
     whole: bool = False,
-) -> Rows | SubsampledRows:
+) -> Rows | PersonRows | SubsampledRows:
     """Return one shard of a party's rows. Raises DataError before anything is computed.
 
     opened : the source (`open_for`). shard : None for all rows. chosen : the shard's rows of the source, in the order common to
@@ -265,6 +273,15 @@ def load_rows(
     read = task if job.privacy is None else _total(task)
     columns, labels, groups = _read(read, source, opened, shard, chosen, whole=whole)
     columns.warm(private=job.privacy is not None)
+    if task.row_rule is not None:
+        n, persons = columns.n_records, None if chosen is None else chosen.persons
+        persons = persons or Persons.of(np.arange(n), n, task.row_rule)  # rows that were not aligned are persons
+        shared: dict[str, Any] = {"threads": threads, "n_outputs": job.n_outputs}
+        if (subsamples := job.subsamples(persons.count)) is not None:
+            return SubsampledRows(task.party, columns, labels, subsamples, persons=persons, **shared)
+        apart = None if job.split is None else job.split.held_out(persons.count)
+        groups = {} if apart is None else {column: codes[apart[persons.person]] for column, codes in groups.items()}
+        return PersonRows(task.party, columns, labels, persons, apart=apart, groups=groups, **shared)
     first, n_trained = (0, None) if shard is None else (shard.start, shard.n_records)
     held_out: Storage | None = None
     total = n_trained or columns.n_records

@@ -60,6 +60,8 @@ class Party:
     alignment : hash of the ids of the party's records in their order, '' without an alignment.
     holder : the party's role in a run on secret shares, in which the party answers no query about margins; None for
         trust='trusted'.
+    units : number of equal steps into which the grid of every sum is divided: UNITS if persons have several rows
+        (vfl.base.persons), else 1.
     subsamples : the disjoint subsamples of the job's plan; None if the job has none. Charges count the dearest subsample alone
         (vfl.base.holdout), so the party refuses every query on other records, whether or not it keeps a party ledger.
     """
@@ -77,8 +79,9 @@ class Party:
         alignment: str = "",
         holder: Holder | None = None,
         subsamples: Subsamples | None = None,
+        units: int = 1,
     ) -> None:
-        self.name = name
+        self.name, self.units = name, units
         self._holder = holder
         self._shards = shards
         self._facts = tuple(facts)
@@ -213,7 +216,7 @@ class Party:
 
     def release(self, sums: Sums, terms: ReleaseTerms, key: ReleaseKey) -> Vector:
         """Return sums with the noise of their event. Every sum that the party sends passes through this method."""
-        return release(sums, terms.grid, terms.event, self._noise, key, terms.sensitivity)
+        return release(sums, terms.grid / self.units, terms.event, self._noise, key, terms.sensitivity)
 
     def best(self, scores: Vector, sensitivity: float, event: BoundedRange | None, key: ReleaseKey) -> NoisyScore:
         """Return the best of the noisy scores. No other score is sent."""

@@ -313,7 +313,7 @@ class NewRows:
         columns, labels = load_range(self._task, source, opened, shard, chosen)
         self.digests = digests_of(opened)
         if labels is not None:
-            self._labels, self._offsets, _ = self._part.job.targets.measured.parts(labels)
+            self._labels, self._offsets, *_ = self._part.job.targets.measured.parts(labels)
         self._own = self._part.applied(columns)
         return len(self._own)
 

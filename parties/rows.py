@@ -7,6 +7,7 @@ parties.party checks the budget and adds noise, once for all rows of the party.
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from parties.record_cap import OwnBounds
 from parties.storage.classes import ClassColumns
 from parties.storage.dense import Columns as Dense
 from vfl.base.holdout import Side
+from vfl.base.persons import UNITS, laid
 from vfl.base.problem import weighed
 from vfl.errors import PrivacyError
 from vfl.kernels.dense import inverse_grid
@@ -23,12 +25,13 @@ from vfl.kernels.geometry import WEIGHTS, Geometry, pieces
 from vfl.network.shards.lending import no_room
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from parties.storage.classes import Storage
     from vfl.base.holdout import Subsamples
+    from vfl.base.persons import Persons
     from vfl.base.problem import Block
     from vfl.base.types import Integers, Room, Vector
     from vfl.privacy.geometry import Clip
@@ -62,6 +65,7 @@ class Rows:
     first : position of the first of these records among all training records of the party.
     n_trained : number of all training records of the party; None if all of them are here.
     n_outputs : margins per record: one, or one per class under multinomial loss. A column has one coordinate per margin.
+    persons : (n,) position of each row's person among the training records, if rows are not records (`PersonRows`).
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Rows:
         first: int = 0,
         n_trained: int | None = None,
         n_outputs: int = 1,
+        persons: Integers | None = None,
     ) -> None:
         self.party = party
         self.columns, self.held_out = columns, held_out
@@ -85,8 +90,9 @@ class Rows:
         self._labels = None if labels is None else _compact(labels)
         self.kernels: Any = self._coordinates.kernels
         self.threads = threads
-        self._first = first
+        self._where: Any = slice(first, first + columns.n_records) if persons is None else persons
         self._n_trained = columns.n_records if n_trained is None else n_trained
+        self._units = 1 if persons is None else UNITS
         self._bounds = OwnBounds(party, self._record_norms)
         self._steps: StepsInProgress | None = None
 
@@ -215,7 +221,7 @@ class Rows:
         """Return r, set to 0 outside of a public batch of records. Disjoint batches then need no trust in the coordinator."""
         if fold is None:
             return r
-        return weighed(r, fold.members(self._n_trained)[self._first : self._first + self.columns.n_records])
+        return weighed(r, fold.members(self._n_trained)[self._where])
 
     def bounds(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
         """Return the largest residuals under a record cap; see `OwnBounds.of`."""
@@ -223,7 +229,7 @@ class Rows:
 
     def geometry(self, centre: Vector, scale: Vector, clip: Clip) -> Geometry:
         """Return the geometry of a clipped sum, after checking that the sum over all n records stays an exact integer."""
-        inverse_grid(clip.cap, clip.grid, self._n_trained)
+        inverse_grid(clip.cap, clip.grid, self._n_trained * self._units)
         return Geometry(centre, scale, clip.cap, clip.grid)
 
     def sum(self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector, cap: RecordCap | None) -> Sums:
@@ -261,6 +267,116 @@ def _compact(labels: Vector | Signs) -> Vector | Signs:
     return labels.astype(np.int8, copy=False) if signs else labels
 
 
+def with_persons(labels: Vector, persons: Persons | None) -> Vector:
+    """Return labels and factors of all rows, followed by the numbers of their persons if rows have persons; padded by −1."""
+    return labels if persons is None else persons.padded(np.concatenate([labels, persons.person]), -1.0)
+
+
+class PersonRows:
+    """Rows with the methods of `parties.rows.Rows`, of which several may belong to one person (vfl.base.persons).
+
+    Guarantee. The sums are Σ units·(sums over the rows of these units), integers in multiples of the grid divided by UNITS. A
+    row's contribution is that of a record, whatever the coordinator sends, and this object alone weighs it.
+
+    columns, labels, groups, threads, n_outputs : as for `Rows`, of all rows in the order of `persons`; groups of held-out
+        rows alone.
+    persons : persons of the rows, in the order of their weights. apart : (N,) booleans, True for held-out persons, or None.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        columns: Storage,
+        labels: Vector | None,
+        persons: Persons,
+        *,
+        apart: np.ndarray | None = None,
+        groups: Mapping[str, Integers] | None = None,
+        threads: int = 1,
+        n_outputs: int = 1,
+    ) -> None:
+        self.party, self.persons = party, persons
+        self._labels, self._n_outputs = labels, n_outputs
+        none = np.zeros(persons.count, dtype=bool)
+        self.held = held = none if apart is None else apart
+        trained, self._held = persons.among(~held), persons.among(held)
+        self._trained, self.parts = trained, list[tuple[int, Rows]]()
+        of_rows, units, done = held[persons.person], persons.units, 0
+        for weight in np.unique(units)[::-1].tolist():
+            columns, part = columns.parted(units == weight)
+            out = of_rows[units == weight]
+            part, held_out = part.parted(out) if apart is not None else (part, None)
+            of_rows, units = of_rows[units != weight], units[units != weight]
+            done, first = done + int(out.sum()), done
+            self.parts.append(
+                (
+                    weight,
+                    Rows(
+                        party,
+                        part,
+                        held_out=held_out,
+                        groups={column: codes[first:done] for column, codes in (groups or {}).items()},
+                        threads=threads,
+                        n_trained=trained.count,
+                        n_outputs=n_outputs,
+                        persons=trained.person[trained.units == weight],
+                    ),
+                )
+            )
+
+    def afresh(self) -> PersonRows:
+        """Return an object with the same rows, without the state of any run."""
+        again = copy.copy(self)
+        again.parts = [(units, rows.afresh()) for units, rows in self.parts]
+        return again
+
+    def facts(self) -> RowFacts:
+        """Return the numbers of records and coordinates. Records are persons."""
+        one = self.parts[0][1].facts()
+        return replace(one, n_trained=self._trained.count, n_held_out=self._held.count)
+
+    def labels(self) -> Vector:
+        """Return y of all rows, their exposures and weights, and the numbers of their persons. For `LinearPredictors` alone."""
+        if self._labels is None:
+            raise PrivacyError(f"party {self.party!r} holds no label")
+        return with_persons(np.asarray(self._labels, dtype=np.float64).ravel(), self.persons)
+
+    def sums(self, query: Query, records: Records) -> list[Sums]:
+        """Return the exact sums over all rows, one per release of the query, in multiples of the grid divided by UNITS."""
+        made = [[units * own for own in rows.sums(query, cut)] for units, rows, cut in self._cut(query, records)]
+        return [functools.reduce(np.add, own) for own in zip(*made, strict=True)]
+
+    def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
+        """Return the vector that a query asks for, with an entry per row, padded. Only `LinearPredictors` may receive it."""
+        width = query.answer_width(self._n_outputs)
+        made = [rows.vector(query, cut, deltas).reshape(width, -1) for _, rows, cut in self._cut(query, records)]
+        persons = self._trained if query.side is Side.TRAINING else self._held
+        return persons.padded(np.concatenate(made, axis=1).ravel())
+
+    def _cut(self, query: Query, records: Records) -> Iterator[tuple[int, Rows, Records]]:
+        """Yield units and rows of each part, with the part's entries of the padded weights."""
+        if records.margins is not None:
+            raise self._one_by_one()
+        given, stop = records.weights, 0
+        r = None if given is None else laid(given, self._trained.room, query.width * self._n_outputs)
+        for units, rows in self.parts:
+            start, stop = stop, stop + rows.columns.n_records
+            yield units, rows, records if r is None else replace(records, weights=r[:, start:stop].ravel())
+
+    def enter(self, *given: Any) -> Any:
+        """Raise PrivacyError: the coordinator sends residuals, and no linear predictors or labels."""
+        del given
+        raise self._one_by_one()
+
+    step = leave = enter
+
+    def _one_by_one(self) -> PrivacyError:
+        return PrivacyError(
+            f"party {self.party!r} was asked for steps one after another, which need linear predictors and labels of each "
+            "row: in a job in which persons have several rows, every step is a query of its own"
+        )
+
+
 class SubsampledRows:
     """Rows with the methods of `parties.rows.Rows`, divided among disjoint subsamples.
 
@@ -268,6 +384,7 @@ class SubsampledRows:
     division itself, from its job and n, and refuses a query on any other records (parties.party).
 
     columns, labels, threads, n_outputs : as for `Rows`. start : position of the first of these rows among all n.
+    persons : as for `PersonRows`; the rows of a person are then in one subsample.
     """
 
     def __init__(
@@ -280,37 +397,36 @@ class SubsampledRows:
         start: int = 0,
         threads: int = 1,
         n_outputs: int = 1,
+        persons: Persons | None = None,
     ) -> None:
-        self._party, self._labels, self._n_records = party, labels, columns.n_records
+        self._party, self._labels, self._persons = party, labels, persons
+        self._n_records = columns.n_records if persons is None else persons.count
         self._asked: Rows | None = None
-        numbers, parts = subsamples.numbers(), []
-        before, own = numbers[:start], numbers[start : start + columns.n_records]
+        numbers, parts = subsamples.numbers(), list[Any]()
+        before, own = numbers[:start], numbers[start : start + self._n_records]
+        of_rows = own if persons is None else own[persons.person]
         for k in range(subsamples.count):
-            mine = own == k
+            mine = of_rows == k
             columns, part = columns.parted(mine)
-            own = own[~mine]
-            parts.append(
-                Rows(
-                    party,
-                    part,
-                    threads=threads,
-                    first=int(np.count_nonzero(before == k)),
-                    n_trained=subsamples.size,
-                    n_outputs=n_outputs,
-                )
-            )
-        self.parts: Sequence[Rows] = parts
+            of_rows = of_rows[~mine]
+            shared: dict[str, Any] = {"threads": threads, "n_outputs": n_outputs}
+            if persons is None:
+                first = int(np.count_nonzero(before == k))
+                parts.append(Rows(party, part, first=first, n_trained=subsamples.size, **shared))
+            else:
+                parts.append(PersonRows(party, part, None, persons.among(own == k), **shared))
+        self.parts: Sequence[Any] = parts
 
     def facts(self) -> RowFacts:
         """Return the numbers of records and coordinates. Only the records of the first subsample count as training records."""
-        first = self.parts[0].facts()
+        first: RowFacts = self.parts[0].facts()
         return replace(first, n_held_out=self._n_records - first.n_trained)
 
     def labels(self) -> Vector:
         """Return y of this shard's records, then their exposures and weights, for `LinearPredictors` only."""
         if self._labels is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
-        return np.asarray(self._labels, dtype=np.float64).ravel()
+        return with_persons(np.asarray(self._labels, dtype=np.float64).ravel(), self._persons)
 
     def sums(self, query: Query, records: Records) -> list[Sums]:
         """Return the exact sums over the rows of the query's subsample, one per release of the query."""

@@ -16,6 +16,7 @@ from vfl.network.kinds import from_plain, to_plain_call
 from vfl.network.messages import Greeting, Load
 from vfl.network.shards.lending import Borrower, Lender, Lent, StoredVector
 from vfl.network.shards.ray_transport import INLINE_BYTES, answer_of
+from vfl.queries import RowRecords
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class RayTransport(MessageTransport):
         self._timeout = timeout
         self._sources = sources or {}
         self._constants = Constants()
-        self._lenders = {"weights": Lender(), "margins": Lender()}
+        self._lenders = {"weights": Lender(), "weights of rows": Lender(), "margins": Lender()}
         self._borrower = Borrower()
         self._near: frozenset[str] | None = None
 
@@ -189,9 +190,10 @@ class RayTransport(MessageTransport):
         """
         handles = super().put(records, parties)
         near = self._reached(parties, records)
+        by_row = " of rows" * isinstance(records, RowRecords)  # one query sends these beside folded vectors
         for name in ("weights", "margins"):
             if name in handles:
-                handles[name] = self._handle(name, handles[name], near=near, shared=len(parties) > 1)
+                handles[name] = self._handle(name + by_row, handles[name], near=near, shared=len(parties) > 1)
         for name in ("labels", "limits"):
             if name in handles:
                 handles[name] = self._constants.of(name, handles[name])

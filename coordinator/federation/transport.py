@@ -220,14 +220,14 @@ class FederationTransport(MessageTransport):
         return replace(reply, vector=vector)
 
     def _due_labels(self, party: str) -> int:
-        return 8 * int(self._targets.count) * self._n_records.get(party, MOST_RECORDS)
+        return 8 * int(self._targets.count) * self._n_records.get(party, MOST_RECORDS) * self._targets.rows_at(party)
 
     def _due(self, party: str, share: Query) -> Mapping[str, int]:
         per_record = share.answer_width(self._targets.n_outputs)
         if not per_record:
             return NOTHING
         n_trained, n_held = self._parts(self._n_records[party])
-        entry = np.dtype(self._kind_of(share)).itemsize
+        entry = np.dtype(self._kind_of(share)).itemsize * self._targets.rows_at(party)
         return {"vector": entry * per_record * (n_held if share.side is Side.HELD_OUT else n_trained)}
 
     def _kind_of(self, share: Query) -> str:

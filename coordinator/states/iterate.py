@@ -43,6 +43,8 @@ class Iterate:
     layout : layout of the coordinates. n_records : number of training records. label : the party with the labels.
     """
 
+    units = 1
+
     def __init__(self, layout: Layout, n_records: int, label: str) -> None:
         self._sizes = {party: len(names) for party, names in layout.columns.items()}
         self._label = label

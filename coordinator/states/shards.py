@@ -131,6 +131,8 @@ class LinearPredictorShards:
     loaded : function that is called when all shards have loaded, also after one of them was restarted.
     """
 
+    units = 1
+
     def __init__(
         self,
         shards: Group,
@@ -272,4 +274,4 @@ def whole(
 ) -> LinearPredictors:
     """Return margins of all records, held in this process."""
     held_out = None if split is None else split.held_out(n_records)
-    return LinearPredictors(labels, held_out, targets=targets)
+    return LinearPredictors(labels, held_out, targets=targets, n_records=n_records)

@@ -49,12 +49,14 @@ class Index:
     salt : salt of the alignment, 32 bytes. hash : hash of the aligned ids in their order (vfl.crypto.identifiers).
     source : digest of the aligned file; '' for data in memory.
     rows : (k,) int64, positions in the source, in the order common to all parties.
+    person : (k,) number of each row's record, at a label party whose records have several rows; None if rows are records.
     """
 
     salt: bytes
     hash: str
     source: str
     rows: Integers
+    person: Integers | None = None
 
     def said(self) -> Indexed:
         """Return the facts that other participants learn: name and hash of the alignment, and number of aligned records."""

@@ -15,6 +15,7 @@ from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import Columns, check_types
 from parties.storage.labels import GroupReader
+from vfl.base.persons import Persons
 from vfl.crypto.identifiers import alignment_hash, check_kinds, in_order, normalised
 from vfl.errors import DataError, FederationError
 
@@ -160,11 +161,13 @@ class ChosenRows:
 
     rows : (k,) positions in the source. n_rows : number of rows of the source.
     stamp : stamp of the source's files when the ids were checked; None in a process that did not check the ids.
+    persons : persons of these rows, if persons have several; None if rows are records.
     """
 
     rows: Integers
     n_rows: int
     stamp: tuple[tuple[object, ...], ...] | None = None
+    persons: Persons | None = None
 
 
 def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read: ReadIds | None = None) -> ChosenRows:
@@ -177,7 +180,14 @@ def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read
     stamp = stamp_of(spec)
     ids, _ = read_ids(task, opened) if read is None else read(opened)
     check_unchanged(index, digest_of(spec, task.party), ids, task)
-    return ChosenRows(index.rows, len(ids), stamp)
+    return ChosenRows(index.rows, len(ids), stamp, persons_of(task, index))
+
+
+def persons_of(task: PartyTask, index: Index) -> Persons | None:
+    """Return the persons of the rows of an index; None if rows are records."""
+    if task.row_rule is None or index.person is None:
+        return None
+    return Persons.of(index.person, int(index.person.max()) + 1, task.row_rule)
 
 
 class AlignedSource:

@@ -376,9 +376,10 @@ class TrainingWork(Work):
         Labels may be followed by record weights.
         """
         job = self._task.job
+        entries = party.n_trained * job.targets.rows_at(party.name)
         if name in OF_MARGINS:
-            return party.n_trained * job.n_outputs
-        return party.n_trained * (1 + (name == "labels" and job.targets.weights))
+            return entries * job.n_outputs
+        return entries * (1 + (name == "labels" and job.targets.weights))
 
     def _kind(self, name: str) -> str:
         return self._task.job.targets.kind if name == "margins" else "float64"

@@ -1,5 +1,7 @@
 """Comparison of a run on a data set with the same run on a neighbour, which differs from it in one record.
 
+If persons have several rows, a record is a person with all of its rows.
+
 compare(job, table, neighbour).complaints == ()
 """
 
@@ -24,7 +26,7 @@ import numpy as np
 
 import vfl
 from coordinator.coordinator import Coordinator
-from parties.rows import SubsampledRows
+from parties.rows import PersonRows, SubsampledRows
 from tests.neighbours.losses import Losing
 from tests.neighbours.tape import recorded
 from vfl.launch.run.folder import TIMING
@@ -235,13 +237,50 @@ def _files(root: Path) -> dict[str, bytes]:
     return found
 
 
+def _words(columns: Any) -> np.ndarray:
+    values = [np.ascontiguousarray(columns.column(j)).view(np.uint64) for j in range(columns.n_coordinates)]
+    return np.column_stack(values) if values else np.empty((columns.n_records, 0), np.uint64)
+
+
+def _of_persons(rows: PersonRows) -> np.ndarray:
+    """Return (n, k) words of each row, with its units and its group codes."""
+    units, held = rows.persons.units, rows.held[rows.persons.person]
+    found = np.zeros((units.size, rows.facts().n_columns + len(rows.parts[0][1].groups) + 1), np.uint64)
+    for weight, part in rows.parts:
+        for own, columns, codes in ((~held, part.columns, ()), (held, part.held_out, part.groups.values())):
+            if columns is not None:
+                many = [code.astype(np.uint64)[:, None] for code in codes]
+                own_words = np.hstack([_words(columns), np.full((columns.n_records, 1), weight, np.uint64), *many])
+                found[own & (units == weight), : own_words.shape[1]] = own_words
+    return found
+
+
+def _stored_persons(job: vfl.Job, party: Any) -> np.ndarray:
+    """Return (N, most_rows·k) words: what a party stores of all rows of each person, in order."""
+    rows, count, most = party.rows, party.n_records, job.id.most_rows
+    given = rows.labels().reshape(job.targets.count, -1)
+    given = given[:, given[-1] >= 0]
+    person = given[-1].astype(int)
+    words = np.ascontiguousarray(given.T).view(np.uint64)
+    if isinstance(rows, SubsampledRows):
+        numbers = job.subsamples(count).numbers()[person]
+        own = np.zeros((person.size, rows.facts().n_columns + 1), np.uint64)
+        for k, part in enumerate(rows.parts):
+            own[numbers == k] = _of_persons(part)
+    else:
+        own = _of_persons(rows)
+    words = np.hstack([own, words])
+    found = np.zeros((count, most, words.shape[1]), np.uint64)
+    for each in range(count):
+        found[each, : (person == each).sum()] = words[person == each]
+    return found.reshape(count, -1)
+
+
 def _stored(job: vfl.Job, party: Any) -> np.ndarray:
     """Return (n, k) 64-bit words: a party's stored values of each record in order, its groups, its label with factors."""
-
-    def words(columns: Any) -> np.ndarray:
-        values = [np.ascontiguousarray(columns.column(j)).view(np.uint64) for j in range(columns.n_coordinates)]
-        return np.column_stack(values) if values else np.empty((columns.n_records, 0), np.uint64)
-
+    words = _words
+    if job.row_rule is not None and party.name == job.partition.label_party:
+        return _stored_persons(job, party)
     if isinstance(party.rows, SubsampledRows):
         numbers = job.subsamples(party.n_records).numbers()
         rows = np.zeros((len(numbers), party.n_coordinates), np.uint64)

@@ -19,15 +19,20 @@ if TYPE_CHECKING:
 
     from vfl.base.losses import Loss
     from vfl.base.penalties import ColumnTerms, Penalty
+    from vfl.base.persons import RowRule
     from vfl.base.types import Vector
 
 
 class Parts(NamedTuple):
-    """Labels (n,); offsets log(exposure) (n,), None without exposure; weights s/s_max (n,), None without weights."""
+    """Labels (n,); offsets log(exposure) (n,), None without exposure; weights s/s_max (n,), None without weights.
+
+    person : number of each row's person, (n,), if persons have several rows; else None.
+    """
 
     labels: Vector
     offsets: Vector | None = None
     weights: Vector | None = None
+    person: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +44,34 @@ class Targets:
     n_outputs : margins per record, K with multinomial loss. A vector of margins is then (K·n,), one class after another.
     kind : type of the margins that a party sees in a pass. 'float32' rounds the margins, and parties answer with changes in
         float32.
+    rows : rule for persons with several rows, whose numbers follow the other vectors; None if every row is a record.
     """
 
     exposure: bool = False
     weights: bool = False
     n_outputs: int = 1
     kind: str = "float64"
+    rows: RowRule | None = None
 
     @property
     def count(self) -> int:
         """Return the number of vectors, labels included."""
-        return 1 + self.exposure + self.weights
+        return 1 + self.exposure + self.weights + (self.rows is not None)
+
+    def rows_at(self, party: str) -> int:
+        """Return the number of entries per record in a party's vectors."""
+        return 1 if self.rows is None or self.rows.party != party else self.rows.most_rows
 
     @property
     def measured(self) -> Targets:
         """Return the targets for measures of a released model, without weights: measures count every record once."""
-        return replace(self, weights=False)
+        return replace(self, weights=False, rows=None)
 
     def parts(self, given: Any) -> Parts:
         """Split `given`, (count·n,) or (count, n), into the labels and the other vectors, which it holds one after another."""
-        labels, *others = given.reshape(self.count, -1)
-        return Parts(labels, others[0] if self.exposure else None, others[-1] if self.weights else None)
+        others = iter(given.reshape(self.count, -1))
+        present = True, self.exposure, self.weights, self.rows is not None
+        return Parts(*(next(others) if there else None for there in present))  # type: ignore[arg-type]  # labels are present
 
 
 def weighed(r: Vector, weights: Vector | None) -> Vector:

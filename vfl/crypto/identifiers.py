@@ -20,11 +20,12 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vfl.base.persons import UNITS
 from vfl.errors import DataError, SpecificationError
 
 if TYPE_CHECKING:
@@ -47,17 +48,28 @@ class IdKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Id:
-    """Column by which records are aligned, with the kind of its ids.
+    """Column by which records are aligned, with the kind of its ids, and the rule for persons with several rows.
 
-    column : one name for all parties, or {party: column}. kind : 'integer' or 'text'.
+    column : one name for all parties, or {party: column}. kind : 'integer' or 'text'; None takes the type of the id columns.
+    most_rows : largest number of rows of one id at the label party. 1 makes a repeated id an error at its owner. Otherwise the
+        guarantee is for all rows of an id together (vfl.base.persons). Each of the k rows of an id weighs 1/k, so that the loss
+        is a mean over ids of means over rows. At all other parties an id has one row.
     """
 
     column: str | Mapping[str, str]
-    kind: str
+    kind: str | None = None
+    most_rows: int = 1
 
     def __post_init__(self) -> None:
-        if self.kind not in (kinds := [kind.value for kind in IdKind]):
+        if self.kind not in (None, *(kinds := [kind.value for kind in IdKind])):
             raise SpecificationError(f"id: kind must be one of: {', '.join(kinds)}; not {self.kind!r}")
+        if type(self.most_rows) is not int or not 1 <= self.most_rows <= UNITS:
+            raise SpecificationError(f"id: most_rows must be a whole number from 1 to {UNITS}, not {self.most_rows!r}")
+
+    def on(self, column: str | Mapping[str, str]) -> Id | str | Mapping[str, str]:
+        """Return this id for other columns, in its shortest form: a bare column if nothing else is declared."""
+        made = replace(self, column=column)
+        return column if made == Id(column) else made
 
 
 def normalised(

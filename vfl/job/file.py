@@ -185,9 +185,7 @@ def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Jo
         plain["classes"] = tuple(tuple(c) if isinstance(c, list) else c for c in plain["classes"])
     if isinstance(plain.get("trust"), Mapping):
         plain["trust"] = _built(Secure, plain["trust"], "[trust]")
-    if isinstance(named := plain.get("id"), Mapping) and {*named} == {"column", "kind"}.difference(
-        plain["partition"].parties
-    ):
+    if isinstance(named := plain.get("id"), Mapping) and "column" in {*named} - {*plain["partition"].parties}:
         plain["id"] = _built(Id, named, "[id]")
     if isinstance(plain.get("loss"), Mapping):
         plain["loss"] = _of_kind(_table(plain, "loss"), LOSSES, "[loss]")

@@ -19,6 +19,7 @@ from vfl.base.holdout import Split, Subsamples
 from vfl.base.losses import Loss, loss_of
 from vfl.base.partition import FeaturePartition
 from vfl.base.penalties import PENALTIES, NoPenalty
+from vfl.base.persons import RowRule
 from vfl.base.problem import INTERCEPT, Targets, coordinates_of
 from vfl.base.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
 from vfl.crypto.identifiers import Id, IdKind
@@ -184,6 +185,7 @@ class Job:
         self._check_amounts(loss)
         self._check_exposure(loss)
         self._check_weight()
+        self._check_rows()
         self._check_trust()
         if self.start is not None:
             self._check_start(self.start)
@@ -258,6 +260,32 @@ class Job:
             raise SpecificationError(
                 f"{self.solver.name} does not support weights: use SkGD, CD or GD, or leave weight out"
             )
+
+    def _check_rows(self) -> None:
+        """Refuse persons with several rows where the guarantee or the algorithm counts rows."""
+        if self.row_rule is None:
+            return
+        for asked, words, remedy in (
+            (self.secure is not None, "trust='secure' has a share of every row", "use trust='trusted'"),
+            (
+                not self.solver.weighs,
+                f"{self.solver.name} does not support weights",
+                "use SkGD, CD, GCD, GD, SGD, SVRG or OutputPerturbation",
+            ),
+            (
+                self.shows_columns,
+                "products of columns (intervals = true or a fraction, joint = true) are bounded per record",
+                "use intervals = 'subsamples', and leave joint out",
+            ),
+            (self.margins != STORAGES[0], "parties receive residuals in place of margins", "leave margins out"),
+            (
+                self.fairness is not None and self.fairness.bound,
+                "the bound of fairness without noise counts whole records",
+                "set bound to false",
+            ),
+        ):
+            if asked:
+                raise SpecificationError(f"id: most_rows lets a person have several rows, but {words}: {remedy}")
 
     def _check_trust(self) -> None:
         """Refuse a job that cannot be trained on shares, and give equal jobs one form."""
@@ -530,12 +558,19 @@ class Job:
                 )
         columns = {party: named[party] for party in self.partition.parties}
         whole = columns if len(set(columns.values())) > 1 else next(iter(columns.values()))
-        object.__setattr__(self, "id", whole if self.id_kind is None else Id(whole, kind=self.id_kind))
+        object.__setattr__(self, "id", self.id.on(whole) if isinstance(self.id, Id) else whole)
 
     @property
     def id_kind(self) -> str | None:
         """Kind of the ids, 'integer' or 'text'; None takes the type of the id columns."""
         return self.id.kind if isinstance(self.id, Id) else None
+
+    @property
+    def row_rule(self) -> RowRule | None:
+        """Rule for persons with several rows at the label party; None if every row is a record."""
+        if not isinstance(self.id, Id) or self.id.most_rows == 1:
+            return None
+        return RowRule(self.partition.label_party, self.id.most_rows)
 
     @property
     def secure(self) -> Secure | None:
@@ -596,9 +631,10 @@ class Job:
     @property
     def targets(self) -> Targets:
         """Per-record vectors that the job has besides the labels (offsets, weights), and the form of its margins."""
-        own, exact = self.partition, self.secure is not None or not self.solver.several_steps
+        own, rows = self.partition, self.row_rule
+        exact = self.secure is not None or rows is not None or not self.solver.several_steps
         kind = PRECISIONS[0] if exact else self.precision
-        return Targets(own.exposure is not None, own.weight is not None, self.n_outputs, kind)
+        return Targets(own.exposure is not None, own.weight is not None, self.n_outputs, kind, rows)
 
     @property
     def n_outputs(self) -> int:
@@ -691,7 +727,7 @@ class Job:
         """Return the job without the hold-out, the measures and groups that need a hold-out, and the exact objective."""
         partition = self.partition.without_groups()
         ids: Any = {party: self.ids[party] for party in partition.parties} if self.ids else None
-        ids = ids if self.id_kind is None else Id(ids, kind=self.id_kind)
+        ids = self.id.on(ids) if isinstance(self.id, Id) else ids
         groups = self.partition.group_columns
         columns = {column: declared for column, declared in self.columns.items() if column not in groups}
         fill = {column: value for column, value in self.fill.items() if column not in groups}
@@ -844,6 +880,11 @@ class PartyTask:
             groups=tuple(c for c in (job.fairness.columns if job.fairness else ()) if partition.owner(c) == party),
             factors=factors_of(job) if label is not None else (),
         )
+
+    @property
+    def row_rule(self) -> RowRule | None:
+        """Rule for persons with several rows, at the label party; None elsewhere, and if every row is a record."""
+        return self.job.row_rule if self.label is not None else None
 
     @property
     def features(self) -> PartyTask:

@@ -57,6 +57,7 @@ _ADDRESS = that(lambda value: isinstance(value, str), "must be text, such as 'au
 
 COORDINATOR = "coordinator"
 IN_ONE_PROCESS = "trust='secure' keeps all rows of a party in one process: leave shards at 1"
+ROWS_IN_ONE_PROCESS = "a job in which persons have several rows keeps them in one process: leave shards at 1"
 APART = "trust='secure' protects parties from one another, so each needs a process of its own: leave parties_per_process at 1"
 ALONE = (
     "[ray] parties_per_process lets parties share a process, and pinned parties run on the nodes of their owners: set pin to "

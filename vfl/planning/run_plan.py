@@ -15,6 +15,7 @@ import numpy as np
 from vfl.base import markup
 from vfl.base.columns import categories_of
 from vfl.base.holdout import Side, part_of
+from vfl.base.persons import UNITS
 from vfl.crypto import psi
 from vfl.crypto.alignment import reveals
 from vfl.crypto.psi import SIZE
@@ -36,6 +37,7 @@ from vfl.privacy.events import Gaussian, OnPart, PoissonSubsampledGaussian, bare
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.ledger.composition import exact_mu
 from vfl.privacy.zcdp import rho_of
+from vfl.queries.protocol import require_bearable
 from vfl.secure.cost import gram, logistic
 from vfl.secure.ring import RESIDUAL_BITS, bits
 from vfl.secure.roles import Roles
@@ -464,6 +466,8 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
     over = None if link is None else Link.of(link)
     problem = problem_of(job, n_records)
     given = bounding(job.solver) if bounds_fairness(job, problem) else job.solver
+    if job.row_rule is not None and given.sweeps:  # parties may not see linear predictors of rows
+        given = given.changed(sweep="block", local_passes=given.local_passes or 1)  # type: ignore[attr-defined]
     solver = given.resolve(problem) if job.secure is None else on_shares.resolved(given, problem)
     trained = solver.releases(problem)
     evaluations = evaluations_of(job, problem, n_records, solver, trained)
@@ -481,6 +485,10 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
     else:
         parts = [(event, count, side.value) for (event, count), side in asked]
     releases = tuple((on_part(event, name, part), count) for event, count, part in parts)
+    if job.row_rule is not None:
+        for event in (bare(event) for event, _ in releases):
+            if isinstance(event, Gaussian | PoissonSubsampledGaussian):
+                require_bearable(2.0 * event.sigma / event.sensitivity * UNITS)  # the grid is finer by UNITS
     sharing = sharing_of(job, problem, solver, trained)
     planned = Plan(job, problem, solver, releases, n_records, evaluations, name, sharing, knots, over, subsamples)
     if problem.besides and planned.epsilon > job.privacy.epsilon * (1.0 + 1e-9):  # type: ignore[union-attr]

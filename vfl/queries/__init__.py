@@ -50,6 +50,7 @@ from vfl.queries.parts import HELD_POSITIONS as HELD_POSITIONS
 from vfl.queries.parts import Need as Need
 from vfl.queries.parts import Records as Records
 from vfl.queries.parts import Reply as Reply
+from vfl.queries.parts import RowRecords as RowRecords
 from vfl.queries.parts import Rule as Rule
 from vfl.queries.parts import ScoreRule as ScoreRule
 from vfl.queries.parts import Statistic as Statistic

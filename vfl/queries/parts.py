@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from vfl.errors import PrivacyError
@@ -219,6 +219,26 @@ class Records:
         if vector is None:
             raise PrivacyError("a query arrived without the per-record vectors that it needs")
         return vector
+
+    def of(self, party: str) -> Records:
+        """Return the vectors that a party sees."""
+        del party
+        return self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRecords(Records):
+    """Vectors with an entry per row, for the party whose persons have several rows; all others see folded ones.
+
+    party : the label party. folded : vectors with an entry per person (vfl.base.persons).
+    """
+
+    party: str = field(kw_only=True)
+    folded: Records = field(kw_only=True)
+
+    def of(self, party: str) -> Records:
+        """Return the vectors that a party sees."""
+        return self if party == self.party else self.folded
 
 
 @dataclass(frozen=True, slots=True, eq=False)

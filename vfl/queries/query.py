@@ -128,9 +128,13 @@ class StepsInProgress(Protocol):
 
 
 class AtParty(Protocol):
-    """A party that answers a query (parties.party). The party adds up the sums of its rows, and adds all noise."""
+    """A party that answers a query (parties.party). The party adds up the sums of its rows, and adds all noise.
+
+    units : number of equal steps into which the grid of the party's sums is divided (vfl.base.persons).
+    """
 
     name: str
+    units: int
 
     @property
     def n_trained(self) -> int:

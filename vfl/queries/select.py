@@ -87,7 +87,7 @@ class Select(Joint, Weighted):
         """Return the party's best noisy score and its coordinate, for the executor only."""
         (sums,), rule = at.sums(self, records), self.rules[at.name]
         block, w = self.coordinates[at.name]
-        scores = rule(w, np.asarray(sums * self.clip.unit, dtype=np.float64))
+        scores = rule(w, np.asarray(sums * (self.clip.unit / at.units), dtype=np.float64))
         best = at.best(scores, rule.sensitivity, self.event, replace(key, part=self.part))
         return Reply(selected=best.moved(block.coordinates.start))
 

@@ -69,6 +69,10 @@ def woe(
         )
     if job.secure is not None:
         raise SpecificationError("woe: owners of columns receive labels, which trust='trusted' alone allows")
+    if job.row_rule is not None:
+        raise SpecificationError(
+            "woe: a person with several rows may have both labels, and other parties would count one: leave most_rows out"
+        )
     binned = [c for c in job.partition.features if isinstance(job.schema[c], Binned | Categorical)]
     what = "Binned or Categorical column"
     asked = asked_columns(job, columns, binned, release="woe", what=what, remedy=DECLARE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.crypto.alignment import IndexRules
 from vfl.errors import PlacementError, SpecificationError, nearest
-from vfl.job.site import Faults, Federated, InProcess, Ray, Site, resolve
+from vfl.job.site import ROWS_IN_ONE_PROCESS, Faults, Federated, InProcess, Ray, Site, resolve
 from vfl.launch.sites.connection import check_address
 from vfl.launch.sources import in_memory, owned
 from vfl.secure.roles import SEPARATE
@@ -157,6 +157,8 @@ def require_fit(site: OpenSite, job: Job) -> None:
     """Raise PlacementError for a job that cannot run at this site. Each organisation also checks a job on its own."""
     if not isinstance(site, Organisations):
         site.require_fit(job.trust_name)
+        if job.row_rule is not None and site.shards > 1:
+            raise PlacementError(ROWS_IN_ONE_PROCESS)
     elif job.intervals_share:
         raise PlacementError(
             "intervals show every party's scaled columns to the parties after it, before noise, so they are not offered across "
