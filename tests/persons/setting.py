@@ -63,7 +63,7 @@ def job(solver: Any = None, *, most_rows: int = 6, **options: Any) -> vfl.Job:
         "bounds": BOUNDS,
         "privacy": None,
         "penalty": vfl.L2(0.05),
-        "id": vfl.Id("id", most_rows=most_rows),
+        "id": vfl.columns.Id("id", most_rows=most_rows),
         "solver": solver or vfl.SkGD(),
     }
     return vfl.Job(**given | options)

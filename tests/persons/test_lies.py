@@ -226,10 +226,10 @@ def test_ids_and_job_files(tmp_path: Any) -> None:
     path = tmp_path / "job.toml"
     path.write_text(asked.to_toml())
     assert read(path)[0] == asked
-    assert job(id=vfl.Id("id")).id == "id"
-    assert job(id=vfl.Id("id")).digest == job(id="id").digest != asked.digest
+    assert job(id=vfl.columns.Id("id")).id == "id"
+    assert job(id=vfl.columns.Id("id")).digest == job(id="id").digest != asked.digest
     for wrong in (0, 4097, 2.0, True):
         with pytest.raises(SpecificationError, match="most_rows"):
-            vfl.Id("id", most_rows=wrong)
+            vfl.columns.Id("id", most_rows=wrong)
     with pytest.raises(PlacementError, match="shards"):
         require_fit(vfl.InProcess(shards=2), asked)

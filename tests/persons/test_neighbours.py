@@ -65,7 +65,7 @@ PAIRS: dict[str, Any] = {
 
 
 def several(asked: vfl.Job) -> vfl.Job:
-    return replace(asked, id=vfl.Id("id", most_rows=MOST))
+    return replace(asked, id=vfl.columns.Id("id", most_rows=MOST))
 
 
 def compared(asked: vfl.Job, pair: Any, run: Any = harness.train, **options: Any) -> Comparison:
