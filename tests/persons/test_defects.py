@@ -127,7 +127,7 @@ def test_halves_of_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         return np.arange(float(found.size)) if name == HELD_POSITIONS else found
 
     fair = JOBS["fairness"]()
-    asked = replace(fair, evaluation=vfl.Evaluation(holdout=0.4, fairness=FAIR))
+    asked = replace(fair, evaluation=vfl.Evaluation(holdout=0.7, fairness=FAIR))
     assert complaints(asked, "loud") == ()
     monkeypatch.setattr(LinearPredictors, "_of_held_out", by_rows)
     assert complaints(asked, "loud")

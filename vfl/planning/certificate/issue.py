@@ -204,6 +204,11 @@ OF_WEIGHTS = {
     "party": "; the weight of every record if a message has several blocks",
     "coordinator": "; the weight of every record",
 }
+OF_ROWS = {
+    "party": "; residuals at the other parties are means over a person's rows, from which they can infer its share of each "
+    "label, and often its number of rows",
+    "coordinator": "; which rows belong to one person",
+}
 NORMS = {
     "party": "; also the cap of each residual, or capped residuals, from which it can compute the norm of the other "
     "parties' columns of a record",
@@ -251,6 +256,7 @@ def who_sees_what(plan: Plan, *, private: bool) -> dict[str, str]:
     for also, sees in (
         (NORMS, trusted and plan.vectors.norms > 0),
         (OF_WEIGHTS, job.targets.weights),
+        (OF_ROWS, job.row_rule is not None),
         (OF_EXPOSURE, job.targets.exposure),
         (OF_CURVES, plan.n_before > 0),
         (OF_PRODUCTS, trusted and plan.has_products),
@@ -284,6 +290,11 @@ def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
     geometry += IN_SPREADS if spread else ""
     sharing = plan.sharing
     geometry += "" if sharing is None else SHARED_ROWS
+    geometry += (
+        ""
+        if job.row_rule is None
+        else f"; a record is a person, whose rows (at most {job.row_rule.most_rows}) share its weight"
+    )
     return {
         "trust": {} if sharing is None else sharing.stated(),
         "private": private,
