@@ -150,6 +150,13 @@ class LinearPredictors:
         """Undo all changes since `state` was taken."""
         self._values, self._held, self._kept = state[0], dict(state[1]), dict(state[2])
 
+    def drawn(self, name: str) -> Vector | None:
+        """Return the kept vector of this name that the coordinator drew, with an entry per record; None if there is none."""
+        kept = self._kept.get(name)
+        if kept is None or self._persons is None:
+            return kept
+        return kept[np.unique(self._persons.person, return_index=True)[1]]
+
     @np.errstate(all="ignore")
     def records(self, query: Query) -> Records:
         """Return the per-record vectors that the parties see for a query.

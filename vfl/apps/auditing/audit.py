@@ -209,7 +209,7 @@ def audit(
     started = time.perf_counter()
     _require(job, confidence, runs)
     taken_off = tuple(name for name in ("dataset", "id") if getattr(job, name) is not None)
-    bare_job = replace(job, id=None, dataset=None)
+    bare_job = replace(job, id=None if job.row_rule is None else job.id, dataset=None)  # rows need the id's rule
     public, n_records = _public(bare_job, public_data, n_records)
     plan = make_plan(bare_job, n_records)
     parts: Sequence[Side | None] = (None,) if bare_job.split is None else (Side.TRAINING, Side.HELD_OUT)
@@ -381,7 +381,12 @@ def _rehearsal(
 ) -> Rehearsal:
     on1, on0 = tables(plan.job, canary, positions, plan.n_records, public)
     trained = (np.cumsum(~held_out) - 1)[positions[~held_out[positions]]]
-    return Rehearsal(plan, (world_of(plan.job, on0), world_of(plan.job, on1)), trained, canary.name)
+    rows: list[Any] = [None, None]
+    if (rule := plan.job.row_rule) is not None:  # neighbours differ in the number of the canaries' rows, too
+        rows = [np.arange(plan.n_records) % rule.most_rows + 1 for _ in rows]
+        rows[0][positions], rows[1][positions] = 1, rule.most_rows
+    worlds = world_of(plan.job, on0, rows[0]), world_of(plan.job, on1, rows[1])
+    return Rehearsal(plan, worlds, trained, canary.name)
 
 
 def _reach(run: Transcript, size: int, claim: Claim) -> float:

@@ -17,13 +17,16 @@ from coordinator.charging.budget import Budget
 from coordinator.charging.charger import Charger
 from coordinator.executor import Executor
 from coordinator.states.linear_predictors import LinearPredictors
-from parties.loading import load
+from parties.alignment.reading import ChosenRows, open_for
+from parties.loading import load, load_rows, over
 from parties.party import Party
 from parties.record_cap import OwnCap
+from vfl.base.persons import Persons
 from vfl.base.problem import Targets
 from vfl.job.flags import exact_queries
 from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
+from vfl.network.shards import LocalGroup
 from vfl.privacy.events import PoissonSubsampledGaussian, bare
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.selection import NoisyScore
@@ -85,25 +88,35 @@ class Transcript:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """One loaded simulated data set. parties : loaded parties, which every run copies (`Party.afresh`)."""
+    """One loaded simulated data set. parties : loaded parties, which every run copies (`Party.afresh`). n_records : n."""
 
     parties: Mapping[str, Party]
     labels: Vector
     held_out: np.ndarray | None
+    n_records: int
     targets: Targets = Targets()  # noqa: RUF009 - frozen
 
     def margins(self) -> LinearPredictors:
         """Return the margins at w = 0."""
-        return LinearPredictors(self.labels, self.held_out, targets=self.targets)
+        return LinearPredictors(self.labels, self.held_out, targets=self.targets, n_records=self.n_records)
 
 
-def world_of(job: Job, table: Mapping[str, Any]) -> World:
-    """Load one simulated data set in the same way as a run does."""
-    sources = sources_of(job, table)
-    parties = {name: load(job.for_party(name), source) for name, source in sources.items()}
-    labels = parties[job.partition.label_party].labels()
-    held_out = None if job.split is None else job.split.held_out(len(labels) // job.targets.count)
-    return World(parties, labels, held_out, job.targets)
+def world_of(job: Job, table: Mapping[str, Any], rows: Integers | None = None) -> World:
+    """Load one simulated data set in the same way as a run does.
+
+    rows : (n,) number of equal rows of each person at the label party; None if rows are records.
+    """
+    parties = {name: load(job.for_party(name), source) for name, source in sources_of(job, table).items()}
+    label, n = job.partition.label_party, next(iter(parties.values())).n_records
+    if job.row_rule is not None and rows is not None:
+        persons = Persons.of(np.repeat(np.arange(n), rows), n, job.row_rule)
+        order = persons.order
+        source = sources_of(job, {name: [cells[i] for i in persons.person] for name, cells in table.items()})[label]
+        task, chosen = job.for_party(label), ChosenRows(order, len(order), persons=persons.taken(order))
+        loaded = load_rows(task, source, open_for(task, source, ids=False), None, chosen)
+        parties[label] = over(task, LocalGroup([loaded]), [loaded.facts()], None)
+    held_out = None if job.split is None else job.split.held_out(n)
+    return World(parties, parties[label].labels(), held_out, n, job.targets)
 
 
 class ShadowParty(Party):
@@ -126,7 +139,8 @@ class ShadowParty(Party):
 
     def release(self, sums: Any, terms: ReleaseTerms, key: ReleaseKey) -> Vector:
         """Record the exact sums, and return the next given release."""
-        self.seen.append((np.asarray(sums * terms.grid, dtype=np.float64), terms.grid))
+        grid = terms.grid / self.units
+        self.seen.append((np.asarray(sums * grid, dtype=np.float64), grid))
         return self.told.pop(0).copy()
 
     def best(self, scores: Vector, sensitivity: float, event: Any, key: ReleaseKey) -> NoisyScore:
@@ -152,7 +166,7 @@ class ShadowTransport:
             if not isinstance(share, Select):
                 count = len(share.sizes())
                 party.told, self.told = self.told[:count], self.told[count:]
-            replies[name] = party.answer(share, records, key)
+            replies[name] = party.answer(share, records.of(name), key)
             self.seen += [(name, sums) for sums, _ in party.seen]
             self.grids += [grid for _, grid in party.seen]
             party.seen = []
@@ -178,13 +192,20 @@ class Shadow:
 
     def grids(self, query: Query, sizes: Sequence[int]) -> list[Vector]:
         """Return the grids of the entries of the last releases in `exact`, which have these sizes; [] if they are unknown."""
-        known = self._transport.grids if query.shares() else [query.statistic.grid] if isinstance(query, Tally) else []
+        known = (
+            self._transport.grids
+            if query.shares()
+            else [query.statistic.grid / self.margins.units]
+            if isinstance(query, Tally)
+            else []
+        )
         return [np.full(size, grid) for size, grid in zip(sizes, known, strict=False)]
 
     def without(self, query: Query, released: Released, canaries: Integers) -> list[tuple[str, Vector]]:
         """Return what `exact` would return for a batch without the canaries, but take no step."""
-        before = self.margins.state()
-        self.keep(BATCH, with_canaries(before[2][BATCH], canaries, 0.0))
+        before, batch = self.margins.state(), self.margins.drawn(BATCH)
+        if batch is not None:
+            self.keep(BATCH, with_canaries(batch, canaries, 0.0))
         found = self.exact(query, released)
         self.margins.restore(before)
         return found
@@ -308,7 +329,7 @@ class Rehearsal:
         The claim of a secret sample holds against an opponent who knows which *other* records were drawn (vfl.privacy.pld).
         The shadows, whose sums enter the likelihood, assume that the canaries were drawn.
         """
-        vector = margins.state()[2].get(query.target)
+        vector = margins.drawn(query.target)
         if vector is None:
             return
         if truth not in shadows:
