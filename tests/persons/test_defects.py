@@ -98,7 +98,7 @@ def test_a_fold_without_units(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_statistic_that_counts_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = job(GD, privacy={"class_balance": 0.1})
+    asked = job(GD, evaluation=vfl.Evaluation(holdout=None, class_balance=0.1))
     assert complaints(asked, "most to fewer") == ()
     monkeypatch.setattr(Persons, "total", lambda self, sums, *vectors: UNITS * sums(*vectors))
     assert complaints(asked, "most to fewer")

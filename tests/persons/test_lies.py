@@ -211,7 +211,6 @@ REFUSED: dict[str, Any] = {
     "NoisyGram": {"solver": vfl.solvers.NoisyGram(), "loss": "squared"},
     "joint": {"solver": vfl.SkGD(joint=True)},
     "intervals": {"intervals": True, "privacy": vfl.Privacy(epsilon=1)},
-    "margins": {"margins": "float32"},
 }
 
 

@@ -21,7 +21,7 @@ SOLVERS: dict[str, Any] = {
     "GCD": vfl.solvers.GCD(rounds=400),
     "SVRG": vfl.solvers.SVRG(passes=200),
 }
-BLOCK = vfl.solvers.Details(sweep="block")
+BLOCK = vfl.solvers.Details(message="block")
 """The messages that a run with several rows per person sends in any case."""
 
 

@@ -98,7 +98,7 @@ JOBS: dict[str, Any] = {
     "held out, errors": lambda: job(vfl.SkGD(passes=2), "poisson", evaluation=EVALUATION),
     "subsamples": lambda: job(vfl.SkGD(passes=2), intervals="subsamples", penalty=vfl.penalties.NoPenalty()),
     "moments": lambda: job(vfl.solvers.GD(passes=2), privacy={"smoothness": "private"}),
-    "classes": lambda: job(vfl.SkGD(passes=2), privacy={"class_balance": 0.1}),
+    "classes": lambda: job(vfl.SkGD(passes=2), evaluation=vfl.Evaluation(holdout=None, class_balance=0.1)),
     "curves": lambda: job(vfl.SkGD(passes=2), columns={"*": vfl.columns.Curve()}),
     "fairness": lambda: replace(
         job(vfl.SkGD(passes=2)),

@@ -277,7 +277,6 @@ class Job:
                 "products of columns (intervals = true or a fraction, joint = true) are bounded per record",
                 "use intervals = 'subsamples', and leave joint out",
             ),
-            (self.margins != STORAGES[0], "parties receive residuals in place of margins", "leave margins out"),
             (
                 self.fairness is not None and self.fairness.bound,
                 "the bound of fairness without noise counts whole records",

@@ -466,8 +466,8 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
     over = None if link is None else Link.of(link)
     problem = problem_of(job, n_records)
     given = bounding(job.solver) if bounds_fairness(job, problem) else job.solver
-    if job.row_rule is not None and given.sweeps:  # parties may not see linear predictors of rows
-        given = given.changed(sweep="block", local_passes=given.local_passes or 1)  # type: ignore[attr-defined]
+    if job.row_rule is not None and given.several_steps:  # parties may not see linear predictors of rows
+        given = given.changed(message="block", local_passes=given.local_passes or 1)  # type: ignore[attr-defined]
     solver = given.resolve(problem) if job.secure is None else on_shares.resolved(given, problem)
     trained = solver.releases(problem)
     evaluations = evaluations_of(job, problem, n_records, solver, trained)
