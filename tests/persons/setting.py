@@ -12,8 +12,8 @@ import parties.loading
 import vfl
 from parties.alignment.index import Index
 from parties.alignment.reading import ChosenRows, persons_of
-from vfl.launch.engines import inprocess
 from vfl.launch.run import execution
+from vfl.launch.sites import inprocess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

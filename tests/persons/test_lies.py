@@ -20,7 +20,7 @@ from vfl.base.persons import UNITS, Persons, RowRule, kept_rows
 from vfl.base.problem import Block, Targets
 from vfl.errors import PlacementError, PrivacyError, SpecificationError
 from vfl.job.file import read
-from vfl.launch.engines.place import require_fit
+from vfl.launch.sites.open_site import require_fit
 from vfl.privacy.geometry import Clip
 from vfl.queries import Backward, Descend, Forward, RecordNorms, Records, Reply, Step, Tally
 from vfl.queries.protocol import Derivative
