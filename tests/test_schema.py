@@ -19,11 +19,10 @@ def test_unnamed_columns_are_plain_numbers():
 
 
 def test_short_forms_are_expanded():
-    schema = Schema({"sex": Categorical(("F", "M"))}, bounds={"age": (18, 100)}, fill={"age": 20, "sex": "M", "n": 0})
+    schema = Schema({"age": Numeric(fill=20), "n": Numeric(fill=0)}, bounds={"age": (18, 100)})
     assert schema["age"] == Numeric((18.0, 100.0), fill=20.0)
-    assert schema["sex"] == Categorical(("F", "M"), fill="M")
     assert schema["n"] == Numeric(fill=0.0)
-    assert schema.unbounded(["age", "sex", "n"]) == ("n",)
+    assert schema.unbounded(["age", "n"]) == ("n",)
 
 
 def test_coordinates_of_categories():
@@ -51,9 +50,8 @@ def test_an_indicator_of_missing_cells_is_a_coordinate_of_its_own():
 
 def test_round_trip_and_equality():
     schema = Schema(
-        {"sex": Categorical(("F", "M"), unknown="zero"), "ok": Boolean(fill=True)},
+        {"sex": Categorical(("F", "M"), unknown="zero"), "ok": Boolean(fill=True), "c": Numeric(fill=0.5)},
         bounds={"b": (0, 1)},
-        fill={"c": 0.5},
     )
     assert Schema.from_dict(schema.to_dict()) == schema
     assert hash(Schema.from_dict(dict(reversed(schema.to_dict().items())))) == hash(schema)
@@ -76,16 +74,21 @@ WRONG = {
         "[0.0, 5e-324]",
         "change the column's unit",
     ),
-    "fill outside": (lambda: Schema(bounds={"age": (18, 100)}, fill={"age": 0}), "'age'", "fill 0", "[18, 100]"),
+    "fill outside": (
+        lambda: Schema({"age": Numeric(fill=0)}, bounds={"age": (18, 100)}),
+        "'age'",
+        "fill 0",
+        "[18, 100]",
+    ),
     "fill not finite": (lambda: Numeric(fill=math.nan), "fill must be a finite number"),
-    "fill twice": (lambda: Schema({"age": Numeric(fill=1)}, fill={"age": 2}), "'age'", "fill", "twice"),
+    "bounds twice": (lambda: Schema({"age": Numeric((0, 1))}, bounds={"age": (0, 2)}), "'age'", "bounds", "twice"),
     "bounds of categories": (
         lambda: Schema({"sex": Categorical(("F", "M"))}, bounds={"sex": (0, 1)}),
         "column 'sex': bounds is unknown",
         "known: categories, fill, unknown, missing",
     ),
     "fill no category": (
-        lambda: Schema({"sex": Categorical(("female", "male"))}, fill={"sex": "mal"}),
+        lambda: Schema.from_dict({"sex": {"kind": "categorical", "categories": ["female", "male"], "fill": "mal"}}),
         "column 'sex'",
         "fill 'mal'",
         "(did you mean 'male' or 'female'?)",

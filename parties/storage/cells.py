@@ -244,6 +244,7 @@ def infinite(column: str) -> str:
     )
 
 
-def missing(column: str) -> str:
+def missing(column: str, kind: str = "Numeric") -> str:
     """Return the error message for a column that has missing cells but no declared fill."""
-    return f"column {column!r} has missing values: declare {entry('fill', column, 'value', 'VALUE')}, or complete it"
+    fill = entry("columns", column, f"vfl.{kind}(fill=VALUE)", "{ fill = VALUE }")
+    return f"column {column!r} has missing values: declare {fill}, or complete it"

@@ -213,7 +213,7 @@ class GroupReader:
         found, absent = self._values[column](cells)
         if declared.fill is None:
             if declared.missing is None and absent.any():
-                raise self._origin.error(missing(column))
+                raise self._origin.error(missing(column, type(declared).__name__))
             found[absent] = groups
         found[found == UNKNOWN] = groups
         codes: Integers = found.astype(np.int64)

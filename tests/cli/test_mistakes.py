@@ -88,6 +88,10 @@ ASSIGNMENTS = [
     ("solver={kind='NoisyGram'}", "NoisyGram needs loss='squared'"),
     ("id_kind=integer", "it is now id = vfl.columns.Id"),
     ("storage=float32", "unknown key 'storage' in the job file; it is now precision of the job"),
+    (
+        "fill.calls=0",
+        "it is now fill of the column in columns (vfl.Numeric(fill=VALUE), fill = VALUE under [columns.COLUMN]",
+    ),
     ("sparse=[]", "it is now sparse of vfl.FeaturePartition ([partition] of a job file)"),
     ("privacy.class_balance=0.1", "it belongs to [evaluation] (--set evaluation.class_balance=...)"),
     ("read_from_data=x", "it belongs to [privacy] (--set privacy.read_from_data=...)"),
@@ -157,8 +161,8 @@ def test_an_invalid_file(folder: Path, call: Callable[..., Said], there: str, in
         (
             {"calls": None},
             (
-                "column 'calls' has missing values: declare fill={'calls': value}, or calls = VALUE under [fill] of a job "
-                "file, or complete it"
+                "column 'calls' has missing values: declare columns={'calls': vfl.Numeric(fill=VALUE)}, or calls = { fill = "
+                "VALUE } under [columns] of a job file, or complete it"
             ),
         ),
         (
@@ -188,12 +192,12 @@ def test_remedies_can_be_copied_into_a_job_file(tmp_path: Path) -> None:
     """Job-file lines in remedies, with values put in, parse to the intended values."""
     bounds, fill = (
         entry(option, "a b", "...", value).partition(", or ")[2].removesuffix(f" under [{option}] of a job file")
-        for option, value in (("bounds", "[0, 1]"), ("fill", "0.5"))
+        for option, value in (("bounds", "[0, 1]"), ("columns", "{ fill = 0.5 }"))
     )
     (privacy,) = re.findall(r'privacy = "\w+"', WITHOUT_PRIVACY)
     text = (
         f'format = 1\n{privacy}\n[partition]\nparties = {{ x = ["a b"] }}\nlabel = ["x", "y"]\n'
-        f"[bounds]\n{bounds}\n[fill]\n{fill}\n"
+        f"[bounds]\n{bounds}\n[columns]\n{fill}\n"
     )
     (tmp_path / "job.toml").write_text(text, encoding="utf-8")
     job, _ = jobfile.read(tmp_path / "job.toml")

@@ -131,7 +131,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
         ("declare bounds for the label 'default', or give the solver an explicit clip",),
     ),
     "a fill outside the bounds": (
-        lambda: job(fill={"age": 1000}),
+        lambda: job(columns={"age": vfl.Numeric(fill=1000)}),
         SpecificationError,
         ("'age'", "fill 1000 lies outside the bounds [18, 100]"),
     ),
@@ -312,7 +312,6 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
             ),
             ("evaluation", True, "evaluation must be vfl.Evaluation(...), or None, not True"),
             ("bounds", [(0, 1)], "bounds must be a mapping, {column: (low, high)}, not [(0, 1)]"),
-            ("fill", 0.0, "fill must be a mapping, {column: value}, not 0.0"),
             ("name", None, "name must be text, not None"),
             ("dataset", 7, "dataset must be text, or None, not 7"),
         )
@@ -462,8 +461,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         table(age=[30, None, 40]),
         DataError,
         (
-            "party 'bank', the table: column 'age' has missing values: declare fill={'age': value}, or age = VALUE under "
-            "[fill] of a job file, or complete it"
+            "party 'bank', the table: column 'age' has missing values: declare columns={'age': vfl.Numeric(fill=VALUE)}, "
+            "or age = { fill = VALUE } under [columns] of a job file, or complete it"
         ),
     ),
     "row counts that differ": (
@@ -516,7 +515,10 @@ def test_bounds_per_party_and_for_all() -> None:
     features = partition().features
     party = partition().parties[0]
     own = partition().columns(party)
-    spec = job(bounds={"*": (0, 9), f"{party}.*": (-1, 1), own[0]: (2, 3)}, fill={own[1]: 1, features[-1]: 5})
+    spec = job(
+        bounds={"*": (0, 9), f"{party}.*": (-1, 1), own[0]: (2, 3)},
+        columns={own[1]: vfl.Numeric(fill=1), features[-1]: vfl.Numeric(fill=5)},
+    )
     expected = dict.fromkeys(features, (0.0, 9.0)) | dict.fromkeys(own, (-1.0, 1.0)) | {own[0]: (2.0, 3.0)}
     assert {column: spec.schema[column].limits for column in features} == expected
     assert spec.schema[own[1]].fill == 1.0
@@ -549,7 +551,11 @@ def test_values_outside_bounds_and_missing_ones_are_never_refused() -> None:
     """Others can see a refusal, which would reveal one record: cells are clamped and filled as declared."""
     wild = table(age=[-1e300, float("inf"), None], income=[1e9, -5, 0])
     tame = table(age=[18, 100, 20], income=[2e5, 0, 0])
-    spec = job(fill={"age": 20}, privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(0)), solver=vfl.SkGD(passes=2))
+    spec = job(
+        columns={"age": vfl.Numeric(fill=20)},
+        privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(0)),
+        solver=vfl.SkGD(passes=2),
+    )
     results = [vfl.train(spec, data, at="inprocess") for data in (wild, tame)]
     assert results[0].w.tobytes() == results[1].w.tobytes()
 
@@ -902,7 +908,7 @@ class TestSet:
         assert environment.site.address == "ray://host:10001"
 
     def test_an_override_may_start_a_table(self, tmp_path: Path) -> None:
-        assert read(tmp_path, FILE, "fill.calls=3")[0].fill == {"calls": 3}
+        assert read(tmp_path, FILE, "columns.calls.fill=3")[0].columns == {"calls": vfl.Numeric(fill=3)}
 
     def test_an_empty_override_takes_a_value_out(self, tmp_path: Path) -> None:
         assert read(tmp_path, FILE, "evaluation.holdout=0.25", "evaluation=")[0].holdout is None
@@ -1000,7 +1006,7 @@ def jobs(draw: st.DrawFn) -> vfl.Job:
         for c in sorted(categorical)
     }
     bounds = {c: draw(ranges) for c in features if c not in categorical}
-    fill = {c: bounds[c][1] for c in bounds if draw(st.booleans())}
+    declared |= {c: vfl.Numeric(fill=bounds[c][1]) for c in bounds if draw(st.booleans())}
     loss = draw(st.sampled_from(["logistic", "squared", "huber", "smoothed_hinge", "hinge"]))
     regression = loss in ("squared", "huber")
     if regression:
@@ -1031,7 +1037,6 @@ def jobs(draw: st.DrawFn) -> vfl.Job:
         penalty=draw(penalties),
         solver=trained_by,
         bounds=bounds,
-        fill=fill,
         columns=declared,
         classes=draw(st.none() | st.just(("no", "yes")) | st.just((1, 2))) if not regression else None,
         precision=draw(st.sampled_from(["float64", "float32"])),
@@ -1111,7 +1116,7 @@ class TestDigest:
 
     def test_one_declaration_has_one_digest(self) -> None:
         fills = [
-            {"fill": {"age": 20}},
+            {"columns": {"age": vfl.Numeric(fill=20)}},
             {"bounds": bounds_without("age"), "columns": {"age": vfl.Numeric((18, 100), 20)}},
         ]
         groups = [{"bounds": {"*": (0, 1)}}, {"bounds": {"bank.*": (0, 1), "telco.*": (0, 1)}}]
@@ -1132,7 +1137,7 @@ class TestDigest:
             job(bounds=BOUNDS | {"age": (18, 99)}),
             job(bounds=bounds_without("age"), columns={"age": vfl.Boolean()}),
             job(bounds=BOUNDS | {"default": (0, 1)}),
-            job(fill={"age": 20}),
+            job(columns={"age": vfl.Numeric(fill=20)}),
             job(classes=("no", "yes")),
             *(job(bounds=bounds_without("age"), columns={"age": vfl.Categorical([1, 2**53 + k])}) for k in range(2)),
             job(solver=vfl.SkGD(seed=2**53)),
@@ -1184,7 +1189,7 @@ class TestDroppedColumns:
             ({"columns": {"c": vfl.Dropped()}}, "'telco' are dropped: leave the party out"),
             ({"columns": {"y": vfl.Dropped()}}, "'y' is the label"),
             ({"columns": {"bb": vfl.Dropped()}}, "did you mean 'b'?"),
-            ({"columns": {"b": vfl.Dropped()}, "fill": {"b": 0}}, "leave it out of fill"),
+            ({"columns": {"b": vfl.Dropped()}, "bounds": {"b": (0, 1)}}, "leave it out of bounds"),
         ],
     )
     def test_columns_that_cannot_be_dropped(self, changes: dict[str, Any], message: str) -> None:

@@ -35,6 +35,11 @@ def job(**options):
         (vfl.Federated, {"file": "f.toml", "wait_seconds": 3.0}, "'wait_seconds'; it is an option of Faults;"),
         (vfl.L2, {}, "L2 needs strength"),
         (vfl.Job, JOB | {"sparse": ["bank"]}, "'sparse'; it is an option of FeaturePartition;"),
+        (
+            vfl.Job,
+            JOB | {"fill": {"calls": 0}},
+            "'fill'; it is now fill of the column in columns (vfl.Numeric(fill=VALUE)",
+        ),
         (vfl.Job, JOB | {"storage": "float32"}, "'storage'; it is now precision of the job"),
         (vfl.Job, JOB | {"margins": "float32"}, "'margins'; it is now precision of the job"),
         (vfl.Job, JOB | {"read_from_data": "the names"}, "it is an option of Privacy;"),

@@ -139,5 +139,5 @@ def test_a_dropped_column_leaves_short_names() -> None:
 
 def test_errors_name_the_party() -> None:
     gaps = SHOP.assign(age=SHOP.age.where(SHOP.index != 5))
-    with pytest.raises(vfl.errors.DataError, match=r"missing values: declare fill={'shop\.age': value}"):
+    with pytest.raises(vfl.errors.DataError, match=r"missing values: declare columns={'shop\.age': vfl"):
         trained(without_fairness(), {"bank": BANK, "shop": gaps})

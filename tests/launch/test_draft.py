@@ -123,7 +123,7 @@ def test_missing_declarations_are_listed_until_they_are_made(files: dict[str, Pa
     left = {
         "": ["classes"],
         "[bounds]": ["income", "default", '"calls and texts"'],
-        "[fill]": ['"calls and texts"'],
+        '[columns."calls and texts"]': ["fill"],
     }
     assert left_in(text) == left
     assert left_in(declared(text)) == {}

@@ -452,8 +452,8 @@ def test_a_plain_pipeline_takes_the_frames_that_the_result_takes(form: str, spel
     spec = vfl.Job(
         partition=vfl.FeaturePartition({"a": names[:3], "b": names[3:]}, label=("a", "y")),
         bounds={"x": (0.0, 4.0)},
-        fill={"x": 1.0},
         columns={
+            "x": vfl.Numeric(fill=1.0),
             "region": vfl.Categorical(codes[0]),
             "code": vfl.Categorical(codes[1], missing="indicator"),
             "level": vfl.Categorical(("low", "high")),

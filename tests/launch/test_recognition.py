@@ -224,7 +224,7 @@ def test_dates_are_drafted_as_parts(tmp_path: Path) -> None:
         text = draft({"bank": tmp_path / name}, folder=tmp_path)
         assert '[columns.a]\nkind = "date"\nparts = ["year", "month"]' in text
         (tmp_path / "job.toml").write_text(
-            text.replace("# c = [2, 2]", "c = [0, 2]").replace("# c = 0", "c = 0").replace("# cat", "cat")
+            text.replace("# c = [2, 2]", "c = [0, 2]").replace("# fill = 0", "fill = 0").replace("# cat", "cat")
         )
         job, environment = jobfile.read(tmp_path / "job.toml", ["privacy=none"])
         assert job.schema["a"] == vfl.columns.DateParts(("year", "month"))

@@ -214,7 +214,7 @@ def test_released_weights_of_evidence(before: dict[str, Any], after: dict[str, A
         (folder / "woe").write_text(repr(found))
 
     columns = {"a": vfl.columns.Binned((0.0,)), "b": vfl.columns.Binned((-0.5, 0.5)), "c": vfl.columns.Binned((0.2,))}
-    draft = replace(job(SKGD), columns=columns, bounds={}, fill={})
+    draft = replace(job(SKGD), columns=columns, bounds={})
     found = compare(draft, replaced(table(), **before), replaced(table(), **after), run=released)
     assert found.raised == (None, None)
     assert found.complaints == ()
@@ -253,7 +253,7 @@ def test_odd_cells_beside_ids(data: st.DataObject) -> None:
     whole = {name: list(cells)[:5] for name, cells in table().items()}
     whole["id"] = data.draw(st.sampled_from([["01", "1", "a", " b", "1.0"], [1, 2, 3, 4, 5], [10**9, 7, -1, 0, 2**62]]))
     form = data.draw(st.sampled_from([form for name, form in UNTYPED.items() if not name.startswith("one")]))
-    spec = job(SKGD, id="id", fill={"a": 0.0})
+    spec = job(SKGD, id="id", columns={"a": vfl.Numeric(fill=0.0)})
     cells = data.draw(odd), data.draw(odd)
     found = compare(spec, *(replaced(whole, a=cell) for cell in cells), given=form, run=read)
     assert found.complaints == ()
@@ -275,7 +275,7 @@ def test_whole_runs_of_any_job(data: st.DataObject) -> None:
         "intercept": data.draw(st.booleans()),
         "evaluation": vfl.Evaluation(holdout=data.draw(st.sampled_from([None, 0.4]))),
         "precision": data.draw(st.sampled_from(["float64", "float32"])),
-        "fill": dict.fromkeys("abc", 0.0),
+        "columns": dict.fromkeys("abc", vfl.Numeric(fill=0.0)),
     }
     try:
         spec = job(TRIED[name], loss, **options)

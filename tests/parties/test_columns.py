@@ -53,7 +53,7 @@ def test_the_order_is_that_of_the_coordinates_not_of_the_source():
 
 def test_the_users_own_array_is_not_changed():
     mine = {"a": np.array([NAN, 5.0, 99.0])}
-    load(mine, Schema(bounds={"a": (0, 10)}, fill={"a": 3}), scaling="bounds")
+    load(mine, Schema({"a": Numeric((0, 10), fill=3)}), scaling="bounds")
     np.testing.assert_array_equal(mine["a"], [NAN, 5.0, 99.0])
 
 
@@ -97,7 +97,7 @@ def test_missing_cells_can_be_a_feature(declared, cells, rows):
 @pytest.mark.parametrize("missing", [NAN, None])
 def test_missing_values_are_filled_as_declared(missing):
     data = {"a": pa.array([1.0, missing], from_pandas=False)}
-    schema = Schema(bounds={"a": (0, 8)}, fill={"a": 2})
+    schema = Schema({"a": Numeric((0, 8), fill=2)})
     assert values(data, schema) == [[1.0], [2.0]]
     assert values(data, schema, scaling="bounds") == [[0.125], [0.25]]
 
@@ -114,7 +114,7 @@ edge = st.floats(allow_nan=False, width=64)
     dtype=st.sampled_from([np.float64, np.float32]),
 )
 def test_no_value_exceeds_the_reach_of_its_sensitivity(ends, cells, scaling, intercept, dtype):
-    schema = Schema(bounds={"a": ends}, fill={"a": ends[0]})
+    schema = Schema({"a": Numeric(ends, fill=ends[0])})
     scale = Scaling.of(schema, ["a"], scaling=scaling, intercept=intercept)
     source = open_source({"a": np.array(cells)}, ["a"], party="bank")
     columns, _ = read_columns(source, ["a"], schema, scale, dtype=dtype)
@@ -247,7 +247,8 @@ TEXT = (
     "the column categorical; of a text file with decimal commas, declare decimal = ','"
 )
 MISSING = (
-    "column 'a' has missing values: declare fill={'a': value}, or a = VALUE under [fill] of a job file, or complete it"
+    "column 'a' has missing values: declare columns={'a': vfl.Numeric(fill=VALUE)}, or a = { fill = VALUE } under [columns] of "
+    "a job file, or complete it"
 )
 NOT_BOOLEAN = "column 'a' is declared boolean but holds values different from true, false, 1 and 0"
 NOT_DECLARED = (

@@ -16,7 +16,7 @@ from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import read_columns
 from parties.storage.sparse import read_sparse
-from vfl.base.columns import Boolean, Categorical
+from vfl.base.columns import Boolean, Categorical, Numeric
 from vfl.base.schema import BinaryLabel, Scaling, Schema
 from vfl.errors import DataError, SpecificationError
 
@@ -78,7 +78,7 @@ def test_files(save, tmp_path):
 def test_the_users_own_matrix_is_not_changed():
     mine = scipy.sparse.csc_array(np.array([[NAN, 5.0], [0.0, 99.0]]))
     kept = mine.copy()
-    read(mine, Schema(bounds={"a": (0, 10), "b": (0, 10)}, fill={"a": 3}), NAMES[:2], scaling="bounds")
+    read(mine, Schema({"a": Numeric((0, 10), fill=3)}, bounds={"b": (0, 10)}), NAMES[:2], scaling="bounds")
     read(UNSORTED)
     assert UNSORTED.indices.tolist() == [1, 2, 0]
     np.testing.assert_array_equal(mine.data, kept.data)
@@ -99,7 +99,7 @@ def test_values_equal_those_of_dense_columns_to_the_bit(scaling, dtype):
     X = rng.normal(size=(50, 4)) * (rng.random((50, 4)) < 0.3)
     X[3, 1], X[4, 1], X[5, 2], X[:, 3] = INF, NAN, -1e300, X[:, 3] > 0
     names = [*NAMES, "d"]
-    schema = Schema({"d": Boolean()}, bounds={"a": (-0.1, 0.3), "b": (-1, 2), "c": (-5, 0)}, fill={"b": 0.7})
+    schema = Schema({"d": Boolean(), "b": Numeric((-1, 2), fill=0.7)}, bounds={"a": (-0.1, 0.3), "c": (-5, 0)})
     columns, _ = read(scipy.sparse.csr_array(X), schema, names, scaling, intercept=True, dtype=dtype)
     scale = Scaling.of(schema, names, scaling=scaling, intercept=True, unshifted=names)
     source = open_source(X, contents_of(schema, names), party="bank")
@@ -156,7 +156,10 @@ BROKEN = {
     "missing": (
         with_cell(NAN),
         {},
-        "column 'b' has missing values: declare fill={'b': value}, or b = VALUE under [fill] of a job file, or complete it",
+        (
+            "column 'b' has missing values: declare columns={'b': vfl.Numeric(fill=VALUE)}, or b = { fill = VALUE } under "
+            "[columns] of a job file, or complete it"
+        ),
     ),
     "infinite": (
         with_cell(-INF),

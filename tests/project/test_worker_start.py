@@ -54,8 +54,8 @@ bank = ["age", "debt"]
 [bounds]
 age = [0, 100]
 debt = [0, 10]
-[fill]
-debt = 0
+[columns.debt]
+fill = 0
 [privacy]
 epsilon = 1.0
 delta = 1e-9

@@ -48,7 +48,13 @@ def train(seed: int = 1, **options: Any) -> vfl.Result:
     """Return a model without privacy, which the tests compare to the bit."""
     partition = vfl.FeaturePartition(COLUMNS, ("bank", "default"))
     bounds = {"income": (0, 100), "age": (18, 90), "calls": (0, 50)}
-    given = {"loss": "logistic", "id": "customer", "bounds": bounds, "fill": {"calls": 7.0}, "privacy": None}
+    given = {
+        "loss": "logistic",
+        "id": "customer",
+        "bounds": bounds,
+        "columns": {"calls": vfl.Numeric(fill=7.0)},
+        "privacy": None,
+    }
     given |= {"solver": vfl.SkGD(passes=seed), "penalty": vfl.L2(0.01)}
     job = vfl.Job(name="credit", partition=partition, **(given | options))
     frame = table()

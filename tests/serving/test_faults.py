@@ -406,7 +406,7 @@ def test_a_database_is_read_again_and_a_source_that_was_not_there_is_found(
 def test_records_are_looked_up_in_a_database_per_request(tmp_path: Path) -> None:
     """Scores are those of the index; a missing cell refuses its own record alone; a changed table holds at once."""
     duckdb = pytest.importorskip("duckdb")
-    setting, result = Setting(tmp_path), train(fill={})
+    setting, result = Setting(tmp_path), train(columns={})
     setting.prepare(result)
     frames = {"bank": table()[["customer", "income", "age"]], "telco": table()[["customer", "calls"]]}
     frames["telco"].loc[5, "calls"] = frames["bank"].loc[6, "age"] = None
@@ -454,7 +454,7 @@ def test_a_looked_up_cell_that_refuses_its_record_is_named_in_the_owners_log_alo
     tmp_path: Path,
 ) -> None:
     duckdb = pytest.importorskip("duckdb")
-    setting, result = Setting(tmp_path), train(fill={})
+    setting, result = Setting(tmp_path), train(columns={})
     setting.prepare(result)
     setting.policy("telco", "lookup = true\n")
     frame, path = table()[["customer", "calls"]], setting.folder / "telco.duckdb"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def result() -> vfl.Result:
-    return train(fill={})
+    return train(columns={})
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ MOVED = {
     "class_balance": "class_balance of vfl.Evaluation ([evaluation] of a job file)",
     "sparse": "sparse of vfl.FeaturePartition ([partition] of a job file)",
     **dict.fromkeys(("storage", "margins"), 'precision of the job, "float32"'),
+    "fill": "fill of the column in columns (vfl.Numeric(fill=VALUE), fill = VALUE under [columns.COLUMN] of a job file)",
 }
 """Former options, for errors."""
 _TAKERS: dict[str, tuple[str, ...]] = {}

@@ -58,7 +58,6 @@ class Schema:
     columns : {column: Numeric(...), Boolean(...), Categorical(...) or a feature (vfl.base.features)}. Columns that are
         Dropped() are not part of a schema.
     bounds : {column: (lo, hi)}, short for Numeric(bounds=(lo, hi)).
-    fill : {column: value}, for columns whose declarations have no fill.
 
     Raises SpecificationError, whose message names the column.
     """
@@ -72,15 +71,13 @@ class Schema:
         columns: Mapping[str, Declaration | Dropped] | None = None,
         *,
         bounds: Mapping[str, Sequence[float]] | None = None,
-        fill: Mapping[str, Any] | None = None,
     ) -> None:
         plain = {column: _arguments(column, declaration) for column, declaration in (columns or {}).items()}
-        for option, values in (("bounds", bounds or {}), ("fill", fill or {})):
-            for column, value in values.items():
-                arguments = plain.setdefault(column, {"kind": Numeric.kind})
-                if option in arguments:
-                    raise SpecificationError(f"column {column!r}: `{option}` is declared twice")
-                arguments[option] = value
+        for column, limits in (bounds or {}).items():
+            arguments = plain.setdefault(column, {"kind": Numeric.kind})
+            if "bounds" in arguments:
+                raise SpecificationError(f"column {column!r}: `bounds` is declared twice")
+            arguments["bounds"] = limits
         self._keep([(column, _read(column, _declaration(column, given))) for column, given in sorted(plain.items())])
 
     def _keep(self, declared: Sequence[tuple[str, Declaration]]) -> None:

@@ -12,6 +12,7 @@ id = "customer"        column by which records are aligned; or [id] bank = "cust
 sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [bounds]               income = [0, 2e5], "telco.*" = [0, 1] (telco's columns without own bounds; "*": those of all parties)
 [loss]                 kind = "huber", width = 2.0 (instead of loss = NAME, for a loss with options)
+[columns.calls]        fill = 0 (value for missing cells)
 [columns.city]         kind = "categorical", categories = ["Bern", "Basel"], missing = "indicator" (or: kind = "dropped")
 [penalty]              kind = "l2", strength = 1e-4
 precision = "float32"  (columns in half the memory)
@@ -168,7 +169,8 @@ def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Jo
         if "noise" in privacy:
             privacy["noise"] = _built(SeededNoise, _table(privacy, "noise"), "[privacy.noise]")
         plain["privacy"] = _built(Privacy, privacy, "[privacy]")
-    plain |= {key: _table(plain, key) for key in ("bounds", "fill") if key in plain}
+    if "bounds" in plain:
+        plain["bounds"] = _table(plain, "bounds")
     if isinstance(plain.get("evaluation"), Mapping) and "fairness" in plain["evaluation"]:
         fairness = _built(Fairness, _table(plain["evaluation"], "fairness"), "[evaluation.fairness]")
         plain["evaluation"] = {**plain["evaluation"], "fairness": fairness}

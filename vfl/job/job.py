@@ -57,7 +57,7 @@ APART = ("name", "precision")
 """Options that change neither the guarantee nor what others see of the data, and so are no part of the digest."""
 ALL = "*"
 OF_PARTY = ".*"
-SPELT = {"bounds": "(low, high)", "fill": "value", "columns": "vfl.Categorical([...]) or another declaration"}
+SPELT = {"bounds": "(low, high)", "columns": "vfl.Categorical([...]) or another declaration"}
 
 
 @explained
@@ -77,9 +77,9 @@ class Job:
         needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the label.
         "*" stands for all numeric features without bounds of their own, "PARTY.*" for such features of one party. Neither form
         includes the label.
-    fill : {column: value} for missing cells. In any other column, a missing cell is an error at the column's owner.
-    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. Dropped()
-        removes a column; the job then equals a job that never named the column.
+    columns : {column: Numeric(...), Boolean(...), Categorical(...) or a feature}, for declarations beyond bounds. Only a column
+        with a `fill` or an indicator may have missing cells, which are otherwise an error at the column's owner. Bounds that a
+        declaration leaves out are those of `bounds`. Dropped() removes a column; the job then equals a job that never named it.
     classes : (negative, positive) if the label is not 0/1 or boolean. For one class against the rest, the negative class
         may be several labels, (("a", "b"), "c"). With multinomial loss, all labels that may occur, ("a", "b", "c").
     scaling : 'bounds' maps declared bounds to [−1, 1], or without an intercept only divides by a factor. 'none' does not scale.
@@ -114,7 +114,6 @@ class Job:
     penalty: Penalty = field(default_factory=NoPenalty)
     solver: Solver = field(default_factory=SkGD)
     bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    fill: Mapping[str, Any] = field(default_factory=dict)
     columns: Mapping[str, Declaration | Dropped] = field(default_factory=dict)
     classes: tuple[Category | tuple[Category, ...], ...] | None = None
     intercept: bool = True
@@ -138,7 +137,7 @@ class Job:
             if isinstance(name := getattr(self, option), str):
                 object.__setattr__(self, option, named(option, name, named_kinds)())
         self._check_types()
-        for option in ("bounds", "fill", "columns"):
+        for option in SPELT:
             object.__setattr__(self, option, dict(getattr(self, option)))
         self._name()
         self._drop()
@@ -309,7 +308,7 @@ class Job:
         require("penalty", self.penalty, "a penalty such as vfl.L2(0.1)", fits=penalised)
         solved = provides(self.solver, ("resolve", "releases", "schedule"))
         require("solver", self.solver, "a solver such as vfl.SkGD()", fits=solved)
-        for option in ("bounds", "fill", "columns"):
+        for option in SPELT:
             value = getattr(self, option)
             require(option, value, f"a mapping, {{column: {SPELT[option]}}}", fits=isinstance(value, MappingABC))
 
@@ -419,7 +418,7 @@ class Job:
 
     def _name(self) -> None:
         """Replace names such as 'PARTY.COLUMN' by the names that the partition uses, so that equal jobs are written alike."""
-        for option in ("bounds", "fill", "columns"):
+        for option in SPELT:
             named: dict[str, Any] = {}
             for column, value in getattr(self, option).items():
                 grouped = not isinstance(column, str) or column.endswith(OF_PARTY)
@@ -440,9 +439,8 @@ class Job:
         dropped = {column for column, declared in self.columns.items() if isinstance(declared, Dropped)}
         if not dropped:
             return
-        for option in ("bounds", "fill"):
-            for column in dropped & set(getattr(self, option)):
-                raise SpecificationError(f"column {column!r} is dropped: leave it out of {option}")
+        for column in dropped & set(self.bounds):
+            raise SpecificationError(f"column {column!r} is dropped: leave it out of bounds")
         object.__setattr__(self, "partition", self.partition.without(dropped))
         kept = {column: declared for column, declared in self.columns.items() if column not in dropped}
         object.__setattr__(self, "columns", kept)
@@ -465,7 +463,7 @@ class Job:
                 raise SpecificationError(
                     f"columns [{group!r}] declare numbers with bounds as vfl.Curve(...), not {declared!r}"
                 )
-        schema = Schema({c: d for c, d in self.columns.items() if c not in curves}, bounds=named, fill=self.fill)
+        schema = Schema({c: d for c, d in self.columns.items() if c not in curves}, bounds=named)
         schema.check({*known, *schema.bases()})
         for group, columns in groups.items():
             if group in self.bounds and group not in known:
@@ -729,10 +727,9 @@ class Job:
         ids = self.id.on(ids) if isinstance(self.id, Id) else ids
         groups = self.partition.group_columns
         columns = {column: declared for column, declared in self.columns.items() if column not in groups}
-        fill = {column: value for column, value in self.fill.items() if column not in groups}
         balance = self.class_balance
         counted = None if balance is None else Evaluation(holdout=None, class_balance=balance)
-        return replace(self, evaluation=counted, partition=partition, id=ids, columns=columns, fill=fill)
+        return replace(self, evaluation=counted, partition=partition, id=ids, columns=columns)
 
     def noise_source(self) -> NoiseSource:
         """Return the noise source: the operating system, unless the job names seeded noise."""

@@ -557,9 +557,9 @@ def _declarations(
         lines += [*_comments(c, found), line]
     lines += [_marked(_key(c), Question("bounds", c, range_of(found)), ask) for c, found in beside.items()]
     gaps = [column for column, found in numeric.items() if found.missing]
-    if gaps:
-        lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
-        lines += [_marked(_key(c), Question("fill", c, middles[c]), ask) for c in gaps]
+    for c in gaps:
+        lines += ["", f"[columns.{_key(c)}]  # cells are missing in the data: declare what they become"]
+        lines += [_marked("fill", Question("fill", c, middles[c]), ask)]
     for column, (party, local, found) in columns.items():
         if column in numeric:
             continue

@@ -224,7 +224,6 @@ def private_quantiles(
         name=f"{job.name}-quantiles",
         columns={**job.columns, **lines, **grids},
         bounds={c: b for c, b in job.bounds.items() if c not in grids},
-        fill={c: f for c, f in job.fill.items() if c not in grids},
     )
     solver = ColumnCounts(tuple(own for column in asked for own in grids[column].own(column)), CELLS[0])
     outcome = paid_release(draft, data, solver, privacy, at=at, ledger=ledger)

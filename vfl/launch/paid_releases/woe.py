@@ -86,7 +86,6 @@ def woe(
         partition=whole.partition.changed(weight=None, sparse=None),
         columns={**{c: d for c, d in whole.columns.items() if c not in unread}, **others},
         bounds={c: b for c, b in whole.bounds.items() if c in asked or c == whole.partition.label_column},
-        fill={c: f for c, f in whole.fill.items() if c not in unread},
         loss="logistic",
         intercept=False,
     )

@@ -85,10 +85,7 @@ class Model:
             declared = schema[column]
             if isinstance(declared, Curve):
                 bent[column] = declared.at(found)
-        bounds, fill = (
-            {c: v for c, v in given.items() if c not in self.knots} for given in (self.job.bounds, self.job.fill)
-        )
-        return replace(self.job, columns=bent, bounds=bounds, fill=fill)
+        return replace(self.job, columns=bent, bounds={c: v for c, v in self.job.bounds.items() if c not in self.knots})
 
     @property
     def feature_names(self) -> tuple[str, ...]:
