@@ -13,7 +13,7 @@ import numpy as np
 
 from coordinator.transport import expected, given, require_version
 from vfl.crypto.alignment import MOST_IDS, Aligned, AlignmentProgress, IdsGreeting, Indexed
-from vfl.crypto.identifiers import IdKind, check_kinds
+from vfl.crypto.identifiers import check_kinds, check_rules
 from vfl.crypto.psi import SIZE, bucketed, intersect, is_large, joined, ring
 from vfl.errors import DataError, FederationError
 from vfl.network.messages import BeginAligning, Conclude, Done, Multiply, ReadIds, SendSet
@@ -36,13 +36,15 @@ def align(transport: MessageTransport, *, required: bool = False) -> Generator[A
     required : True if a run has begun with the current index. A new index would reorder the records, so the need for one raises
         DataError or FederationError.
 
-    Raises DataError if ids are of different kinds or no id is common, and FederationError if the parties' hashes differ.
+    Raises DataError if ids are of different kinds or no id is common, and FederationError if the parties normalise ids
+    differently or if their hashes differ.
     """
     greetings = transport.call(dict.fromkeys(transport.parties, ReadIds()), IdsGreeting, READ_SECONDS)
     for party, greeting in greetings.items():
         require_version(party, greeting.version)
         if not 0 < greeting.n_ids <= MOST_IDS:
             raise FederationError(f"party {party!r} reported an impossible number of ids")
+    check_rules({party: greeting.rule for party, greeting in greetings.items()})
     sizes = {party: greeting.n_ids for party, greeting in greetings.items()}
     transport.check_sizes(sizes)
     kept = {party: greeting.kept for party, greeting in greetings.items()}
@@ -57,7 +59,7 @@ def align(transport: MessageTransport, *, required: bool = False) -> Generator[A
         return Aligned(first.alignment, first.n_records, sizes, reused=True)
     if required:
         raise FederationError("the parties hold indexes of different alignments: start a new run")
-    check_kinds({party: IdKind(greeting.kind) for party, greeting in greetings.items()})
+    check_kinds({party: greeting.kind for party, greeting in greetings.items()})
     offered = {greeting.pending for greeting in greetings.values()}
     begin = BeginAligning(offered.pop() if len(offered) == 1 else None, sizes)
     transport.call(dict.fromkeys(sizes, begin), Done)

@@ -155,7 +155,7 @@ class IdsActor(NamedActor):
         opened = open_for(self._ids_task, _opened(source), ids=True)
         require_content(self._ids_task, opened, content, ids=True)
         self._ids = IdRange(self._ids_task, opened, shard)
-        return self._ids.kind.value, digests_of(opened)
+        return self._ids.kind, digests_of(opened)
 
     def of_ids(self, method: str, *arguments: Any) -> Any:
         """Call a method of the ids that this actor keeps (parties.alignment.divided.IdRange).

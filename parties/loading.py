@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from parties.sources.base import Source
     from parties.storage.classes import Storage
     from vfl.base.types import Integers, Vector
-    from vfl.crypto.identifiers import IdKind
     from vfl.job.job import PartyTask
     from vfl.network.shards import Group, Shard
 
@@ -211,7 +210,7 @@ def digests_of(opened: Source) -> dict[int, str]:
 
 def _content(task: PartyTask, opened: Source, *, ids: bool) -> str:
     wanted = list(contents_for(task))
-    named = [task.id] if ids and task.id is not None else []
+    named = task.id if ids else ()
     return content_of(opened, [*named, *wanted] or opened.names[:1])
 
 
@@ -369,7 +368,7 @@ class ShardedSource:
         return [answer for answer, _ in answers]
 
 
-def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, handed: Any) -> tuple[DividedIds, IdKind]:
+def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, handed: Any) -> tuple[DividedIds, str]:
     """Make each shard read and keep the ids of one range of rows. Return the ids of all rows, and the kind of the ids.
 
     Each id is read once. Raises DataError if the source changed between the reads of two shards (see `SourceCheck`).

@@ -9,10 +9,20 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from parties.sources.ranges import rows_of
 from parties.sources.sparse import SparseSource
-from vfl.crypto.identifiers import PIECE, IdKind, RemoteIdentifiers, check_one_kind, cut, joined, normalised, repeats
+from vfl.crypto.identifiers import (
+    PIECE,
+    RemoteIdentifiers,
+    check_one_kind,
+    cut,
+    joined,
+    key_name,
+    normalised,
+    repeats,
+)
 from vfl.network.shards import Each
 
 if TYPE_CHECKING:
@@ -38,12 +48,9 @@ class IdRange:
 
     def __init__(self, task: PartyTask, opened: Source, shard: Shard) -> None:
         source = opened.ids if isinstance(opened, SparseSource) else opened
-        own, column = rows_of(source, shard.start, shard.stop), str(task.id)
+        own = rows_of(source, shard.start, shard.stop)
         self._ids, self.kind = normalised(
-            lambda: (batch.column(0) for batch in own.batches([column])),
-            party=task.party,
-            column=column,
-            kind=task.id_kind,
+            lambda: keys_in(own, task.id), party=task.party, column=key_name(task.id), key=task.key
         )
 
     def at(self, rows: Integers) -> tuple[bytes, Integers]:
@@ -63,6 +70,13 @@ class IdRange:
     def _hashed(self) -> Hashes:
         hashed = (int.from_bytes(hashlib.blake2b(own, digest_size=8).digest()) for own in self._ids)
         return np.fromiter(hashed, np.uint64, len(self._ids))
+
+
+def keys_in(source: Source, columns: Sequence[str]) -> Iterator[pa.Array]:
+    """Yield the cells of an id column, or the rows of the columns of a composite key."""
+    for batch in source.batches(columns):
+        whole = pa.StructArray.from_arrays(batch.columns, names=list(columns)) if len(columns) > 1 else batch.column(0)
+        yield whole
 
 
 class DividedIds(RemoteIdentifiers):
@@ -124,26 +138,26 @@ class DividedIds(RemoteIdentifiers):
 
 def read_divided(
     task: PartyTask, opened: Source, ranges: Sequence[Shard], shards: Group, load: Callable[[], list[str]]
-) -> tuple[DividedIds, IdKind]:
+) -> tuple[DividedIds, str]:
     """Make every shard read its ids. Return the ids of all rows, and the kind of the ids. Raises DataError as `read_ids` does.
 
     load : function that makes every shard read its ids, and returns the kind of the ids per shard.
     """
-    column = str(task.id)
-    kind = check_one_kind(map(IdKind, load()), party=task.party, column=column)
+    column = key_name(task.id)
+    kind = check_one_kind(load(), party=task.party, column=column)
     ids = DividedIds(shards, ranges)
     twice = ids.repeated_rows()
     if len(twice):
-        raise repeats(_cells_at(opened, column, twice), party=task.party, column=column)
+        raise repeats(_cells_at(opened, task.id, twice), party=task.party, column=column)
     return ids, kind
 
 
-def _cells_at(opened: Source, column: str, rows: Integers) -> list[object]:
+def _cells_at(opened: Source, columns: Sequence[str], rows: Integers) -> list[object]:
     """Return the cells of these rows as the source holds them, not converted. rows : in ascending order."""
     found: list[object] = []
     count = 0
-    for batch in opened.batches([column]):
-        first, last = np.searchsorted(rows, [count, count + batch.num_rows])
-        found += batch.column(0).take(rows[first:last] - count).to_pylist()
-        count += batch.num_rows
+    for keys in keys_in(opened, columns):
+        first, last = np.searchsorted(rows, [count, count + len(keys)])
+        found += keys.take(rows[first:last] - count).to_pylist()
+        count += len(keys)
     return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from parties.alignment.divided import keys_in
 from parties.alignment.index import digest_of, file_of, stamp_of
 from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
@@ -16,7 +17,7 @@ from parties.storage.cells import contents_of
 from parties.storage.dense import Columns, check_types
 from parties.storage.labels import GroupReader
 from vfl.base.persons import Persons
-from vfl.crypto.identifiers import alignment_hash, check_kinds, in_order, normalised
+from vfl.crypto.identifiers import alignment_hash, check_kinds, in_order, key_name, normalised
 from vfl.errors import DataError, FederationError
 
 if TYPE_CHECKING:
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from parties.sources.base import Content, Origin, Source
     from parties.storage.dense import ColumnReaders
     from vfl.base.types import Integers, Vector
-    from vfl.crypto.identifiers import IdKind, Ids
+    from vfl.crypto.identifiers import Ids
     from vfl.job import Job
     from vfl.job.job import PartyTask
 
-    ReadIds = Callable[[Source], tuple[Sequence[bytes], IdKind]]
+    ReadIds = Callable[[Source], tuple[Sequence[bytes], str]]
     """Function that reads the ids of a source opened with its ids (`open_for`)."""
 
 
@@ -45,7 +46,7 @@ def open_for(task: PartyTask, spec: Any, *, ids: bool) -> Source:
     An alignment opens all columns that the run reads, so that a missing column is found before it. A bare array has the columns
     in their declared order, after the ids; blocks only determine the order of storage.
     """
-    identified: dict[str, Content] = {_id_of(task): "id"} if ids else {}
+    identified: dict[str, Content] = dict.fromkeys(_id_of(task), "id") if ids else {}
     return open_source(spec, identified | contents_for(task), party=task.party)
 
 
@@ -57,29 +58,29 @@ def check_before(task: PartyTask, source: Source) -> None:
         check_types(source, *wanted, label=task.label, factors=task.factors, groups=groups)
 
 
-def _id_of(task: PartyTask) -> str:
-    if task.id is None:
+def _id_of(task: PartyTask) -> tuple[str, ...]:
+    if not task.id:
         raise FederationError(f"party {task.party!r} was asked for ids by a job that aligns no records")
     return task.id
 
 
 def _open_ids(task: PartyTask, spec: Any) -> Source:
-    return open_source(spec, {_id_of(task): "id"}, party=task.party)
+    return open_source(spec, dict.fromkeys(_id_of(task), "id"), party=task.party)
 
 
-def read_ids(task: PartyTask, source: Source) -> tuple[Ids, IdKind]:
+def read_ids(task: PartyTask, source: Source) -> tuple[Ids, str]:
     """Return the normalised ids of all rows, and their kind. Raises DataError; see vfl.crypto.identifiers."""
-    column = _id_of(task)
-    return normalised(lambda: _pieces(source, column), party=task.party, column=column, kind=task.id_kind)
-
-
-def _pieces(source: Source, column: str) -> Iterator[pa.Array]:
-    return (batch.column(0) for batch in source.batches([column]))
+    columns = _id_of(task)
+    return normalised(lambda: keys_in(source, columns), party=task.party, column=key_name(columns), key=task.key)
 
 
 def raw_ids(task: PartyTask, spec: Any) -> list[Any]:
-    """Return the ids of all rows as the source holds them, not normalised, so that the owner recognises its records."""
-    return [cell for piece in _pieces(_open_ids(task, spec), _id_of(task)) for cell in piece.to_pylist()]
+    """Return the ids of all rows as the source holds them, not normalised, so that the owner recognises its records.
+
+    A composite key is a tuple of its cells.
+    """
+    cells = (cell for piece in keys_in(_open_ids(task, spec), _id_of(task)) for cell in piece.to_pylist())
+    return [tuple(cell.values()) if isinstance(cell, dict) else cell for cell in cells]
 
 
 def holds_ids(task: PartyTask, spec: Any) -> bool:
@@ -93,7 +94,7 @@ def holds_ids(task: PartyTask, spec: Any) -> bool:
     return True
 
 
-def all_hold_ids(ids: Mapping[str, str], holding: Mapping[str, bool]) -> bool:
+def all_hold_ids(ids: Mapping[str, Sequence[str]], holding: Mapping[str, bool]) -> bool:
     """Return True if the data of all parties hold ids, which can then join the records; False if no party's data hold ids.
 
     ids : {party: id column}. Raises DataError if only some parties' data hold ids.
@@ -101,8 +102,8 @@ def all_hold_ids(ids: Mapping[str, str], holding: Mapping[str, bool]) -> bool:
     lacking = [party for party, ids in holding.items() if not ids]
     if lacking and len(lacking) < len(holding):
         raise DataError(
-            f"the data of party {lacking[0]!r} have no id column {ids[lacking[0]]!r}, and the data of others have one. "
-            "Give it for all parties (in a text file, check the format), or leave it out everywhere if the rows are in "
+            f"the data of party {lacking[0]!r} have no id column {key_name(ids[lacking[0]])!r}, and the data of others have "
+            "one. Give it for all parties (in a text file, check the format), or leave it out everywhere if the rows are in "
             "the same order"
         )
     return not lacking
@@ -150,8 +151,8 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
     same = digest == index.source and int(index.rows.max()) < len(ids)
     if not same or alignment_hash(in_order(ids, index.rows), index.salt) != index.hash:
         raise DataError(
-            f"party {task.party!r}, id column {task.id!r}: the data changed after their records were aligned. Restore "
-            "the data, or align again with vfl align JOB and start a new run"
+            f"party {task.party!r}, id column {key_name(task.id)!r}: the data changed after their records were aligned. "
+            "Restore the data, or align again with vfl align JOB and start a new run"
         )
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from parties.alignment.reading import ReadIds as Reader
     from parties.services.service import Sent
     from vfl.crypto.alignment import Indexed, IndexRules
-    from vfl.crypto.identifiers import IdKind
     from vfl.crypto.psi import Points
     from vfl.job.job import PartyTask
 
@@ -139,7 +138,7 @@ class AlignmentService(Service):
         self._task, self.source, self._keeping, self._read = task, source, keeping, read
         self._parties, self.salt, self.cores = parties, salt, cores
         self.sizes: Mapping[str, int] = {}
-        self._ids: tuple[Sequence[bytes], IdKind] | None = None
+        self._ids: tuple[Sequence[bytes], str] | None = None
         self._pending: AlignmentState | None = None
         self._index: Index | None = None
         self._blinder: psi.Blinder | None = None
@@ -219,7 +218,7 @@ class AlignmentService(Service):
 
     def settled(self) -> Index | None:
         """Return the index with the rows to load, after a restart the index that the run kept; None without alignment."""
-        if self._task.id is None:
+        if not self._task.id:
             return None
         if self._ids is None and self._keeping.run is None:
             raise FederationError(
@@ -251,7 +250,7 @@ class AlignmentService(Service):
         check_before(task, opened)
         ids, kind = read_ids(task, opened) if self._read is None else self._read(opened)
         path = file_of(self.source)
-        described = (list(task.job.ids.items()), task.job.id_kind, task.party, path)
+        described = (list(task.job.ids.items()), task.key.digest, task.party, path)
         folder = place(keeping.folder)
         self._of_job = folder / (named("job", *described) + SUFFIX) if path else None
         self._of_run = folder / (named("run", keeping.run, task.party) + SUFFIX) if keeping.run else None
@@ -283,7 +282,7 @@ class AlignmentService(Service):
     def _greeting(self) -> IdsGreeting:
         ids, kind = self._require_ids()
         kept = None if self._index is None else self._index.said()
-        return IdsGreeting(__version__, len(ids), kind, self._offered(), kept)
+        return IdsGreeting(__version__, len(ids), kind, self._task.key.digest, self._offered(), kept)
 
     def _offered(self) -> str | None:
         """Return the name of a pending alignment that this party can continue."""
@@ -322,7 +321,7 @@ class AlignmentService(Service):
                 index.write(path)
         return index.said()
 
-    def _require_ids(self) -> tuple[Sequence[bytes], IdKind]:
+    def _require_ids(self) -> tuple[Sequence[bytes], str]:
         if self._ids is None:
             raise FederationError("a party was asked to align before it read its ids")
         return self._ids

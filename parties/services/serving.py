@@ -37,7 +37,7 @@ from parties.sources.databases import Lookup, is_database
 from parties.sources.stores import is_stored
 from parties.storage.cells import contents_of
 from vfl.base.writing import append_lines, create_file
-from vfl.crypto.identifiers import cut, joined, normal_forms
+from vfl.crypto.identifiers import cut, joined, key_name, normal_forms
 from vfl.errors import ConsentRefused, DataError, FederationError, VflError
 from vfl.network.messages import (
     ABSENT,
@@ -166,7 +166,13 @@ class DatabaseRows:
     """Records in a database, looked up anew for each request. This class has the methods of `Rows`."""
 
     def __init__(self, part: ModelPart, source: Any, fill: Mapping[str, Any], tell: Callable[[str], None]) -> None:
-        self._part, (self._task, self._id), self._tell = part, _with_ids(part, fill), tell
+        self._part, (self._task, columns), self._tell = part, _with_ids(part, fill), tell
+        if len(columns) > 1:
+            raise DataError(
+                f"party {part.party!r} cannot look up composite ids ({key_name(columns)}) in a database: give a file or a view"
+                " with one id column"
+            )
+        (self._id,) = columns
         origin = Origin(part.party, f"source {plugins.shown(source)!r}")
         self._lookup = Lookup(source, self._id, contents_of(self._task.schema, self._task.columns), origin)
 
@@ -327,16 +333,16 @@ def _first_rows(cells: Iterable[Any], task: PartyTask) -> tuple[dict[bytes, int]
     row_of, twice = dict[bytes, int](), []
     for row, cell in enumerate(cells):
         with contextlib.suppress(DataError):
-            (own,) = normal_forms([cell], kind=task.id_kind)
+            (own,) = normal_forms([cell], key=task.key)
             if row_of.setdefault(own, row) != row:
                 twice.append(row_of[own])
     return row_of, twice
 
 
-def _with_ids(part: ModelPart, fill: Mapping[str, Any]) -> tuple[PartyTask, str]:
-    """Return the task of reading new records, and the name of the id column."""
+def _with_ids(part: ModelPart, fill: Mapping[str, Any]) -> tuple[PartyTask, tuple[str, ...]]:
+    """Return the task of reading new records, and the columns of the id."""
     task = task_of(part, labelled=False)
-    if task.id is None:
+    if not task.id:
         raise DataError(f"party {part.party!r} cannot look up records: the job of the model names no id column")
     return replace(task, schema=task.schema.filled(task.canonical, fill)), task.id
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from parties.sources.base import NO_DATE, Seekable
 from vfl.base.columns import canonical_category, nearest_double
+from vfl.crypto.identifiers import as_text
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
@@ -137,8 +138,12 @@ def _utf8(cell: Any) -> bytes:
 
 
 def _ids(cells: Any, column: str, origin: Origin) -> pa.Array:
-    """Return ids, all integers or all text. A cell of another type is refused and does not change how other ids are read."""
-    present = [cell for cell in cells if not is_missing(cell)]
+    """Return ids, all integers or all text. Dates and UUIDs become text.
+
+    A cell of another type is refused and does not change how other ids are read.
+    """
+    cells = as_text([None if is_missing(cell) else cell for cell in cells])
+    present = [cell for cell in cells if cell is not None]
     if all(isinstance(cell, str) for cell in present):
         kind = pa.string()
     elif all(isinstance(cell, int | np.integer) and not isinstance(cell, bool) for cell in present):
@@ -146,7 +151,7 @@ def _ids(cells: Any, column: str, origin: Origin) -> pa.Array:
     else:
         raise origin.error(f"id column {column!r} mixes types: convert all its ids to integers, or all to text")
     return origin.attempt(
-        lambda: pa.array([None if is_missing(cell) else cell for cell in cells], type=kind),
+        lambda: pa.array(cells, type=kind),
         f"id column {column!r} holds integers of more than 64 bits, or text that is not valid Unicode: give such ids as text",
     )
 

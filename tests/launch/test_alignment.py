@@ -690,7 +690,7 @@ class TestProtocol:
 
     def test_another_version_is_refused(self) -> None:
         with pytest.raises(VersionMismatch, match=r"party 'telco' runs vfl 0\.0\.0"):
-            outcome_of(Recording(sides(frames()), lambda said: IdsGreeting("0.0.0", 1, "text")))
+            outcome_of(Recording(sides(frames()), lambda said: IdsGreeting("0.0.0", 1, "text", "")))
 
     def test_messages_in_wrong_order(self) -> None:
         side = sides(frames())["bank"]

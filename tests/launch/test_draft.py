@@ -71,8 +71,8 @@ def test_a_draft_is_refused_until_its_marks_are_resolved(files: dict[str, Path],
     job, environment = jobfile.read(path)
     assert job.partition.columns("bank") == ("income", "member")
     assert job.schema["city"] == vfl.Categorical(('Bern "old"', "Zürich"), unknown="zero", missing="indicator")
-    assert (set(job.ids.values()), job.id_kind, job.partition.label) == (
-        {"customer_id"},
+    assert (set(job.ids.values()), job.id.kind, job.partition.label) == (
+        {("customer_id",)},
         "integer",
         ("bank", "default"),
     )

@@ -14,7 +14,7 @@ from coordinator import alignment
 from tests.launch import test_alignment as jobs
 from tests.security.blinding import Blinder
 from vfl.crypto import buckets, psi
-from vfl.crypto.identifiers import IdKind, Ids, normalised, repeated
+from vfl.crypto.identifiers import IdKind, Ids, Key, normalised, repeated
 from vfl.errors import DataError, FederationError, OutputError
 from vfl.launch.sites.inprocess import InProcessTransport
 from vfl.network.messages import SendSet
@@ -171,4 +171,4 @@ def test_ids_are_a_sequence_in_compact_form() -> None:
 def test_mistakes_in_pieces_of_a_column(pieces: list[list[Any]], message: str) -> None:
     with pytest.raises(DataError, match=message):
         normalised(lambda: pieces, party="a")
-    assert normalised(lambda: [[1], [2]], party="a", kind=IdKind.TEXT) == ([b"1", b"2"], IdKind.TEXT)
+    assert normalised(lambda: [[1], [2]], party="a", key=Key(("text",))) == ([b"1", b"2"], IdKind.TEXT)

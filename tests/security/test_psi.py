@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.security.blinding import Blinder, normalise
 from vfl.crypto import psi
-from vfl.crypto.identifiers import IdKind, alignment_hash, check_kinds, normalised
+from vfl.crypto.identifiers import IdKind, Key, alignment_hash, check_kinds, normalised
 from vfl.errors import DataError, FederationError, OutputError, SpecificationError
 
 SALT = bytes(range(32))
@@ -106,7 +106,7 @@ def test_unicode_and_integers_match_as_documented():
     assert set(joined(ids, Wire(ids).rows)["a"]) == {"Zoë Müller".encode(), "李四".encode()}
     ids = {
         "a": normalise(np.array([2**63 - 1, -4, 7], np.int64), party="a"),
-        "b": normalise(["0007", "+9223372036854775807", "5"], party="b", kind=IdKind.INTEGER),
+        "b": normalise(["0007", "+9223372036854775807", "5"], party="b", key=Key(("integer",))),
     }
     assert joined(ids, Wire(ids).rows)["a"] in ([b"7", b"%d" % (2**63 - 1)], [b"%d" % (2**63 - 1), b"7"])
 
@@ -423,7 +423,7 @@ def test_bad_specifications(tmp_path):
 )
 def test_bad_ids_are_errors_at_their_owner_and_show_no_id(ids, kind, message):
     with pytest.raises(DataError) as error:
-        normalise(ids, party="lender", kind=kind)
+        normalise(ids, party="lender", key=Key((kind,)))
     text = str(error.value)
     assert text.startswith("party 'lender', id column: ")
     assert message in text
@@ -437,13 +437,13 @@ def test_kinds_must_agree():
         (np.array([1, 2], np.uint8), IdKind.INTEGER),
         (np.array(["x", "y"]), IdKind.TEXT),
     ):
-        assert normalised(lambda column=column: [column], party="a")[1] is kind
+        assert normalised(lambda column=column: [column], party="a")[1] == kind
     check_kinds({"a": IdKind.TEXT, "b": IdKind.TEXT})
     check_kinds({"a": IdKind.INTEGER})
     with pytest.raises(DataError, match=r"'b' and text at 'a', 'c'.*declare"):
         check_kinds({"a": IdKind.TEXT, "b": IdKind.INTEGER, "c": IdKind.TEXT})
-    assert normalise([7, -7], party="a", kind=IdKind.TEXT) == [b"7", b"-7"]
-    assert normalise(["7", "-007"], party="a", kind=IdKind.INTEGER) == [b"7", b"-7"]
+    assert normalise([7, -7], party="a", key=Key(("text",))) == [b"7", b"-7"]
+    assert normalise(["7", "-007"], party="a", key=Key(("integer",))) == [b"7", b"-7"]
 
 
 def test_table_columns_are_accepted_as_they_are():

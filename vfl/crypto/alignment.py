@@ -75,13 +75,15 @@ class Indexed:
 class IdsGreeting:
     """Description of a party's ids before an alignment.
 
-    version : version of the party's code. kind : type by which the party's ids are compared.
+    version : version of the party's code. kind : type by which the party's ids are compared. rule : digest of the rule by which
+        the party normalises ids (vfl.crypto.identifiers.Key).
     pending : name of an interrupted alignment of these ids that can continue. kept : index that the party already has.
     """
 
     version: str
     n_ids: int
     kind: str
+    rule: str
     pending: str | None = None
     kept: Indexed | None = None
 

@@ -6,8 +6,16 @@
   space matter. NFKC would make "x²" and "x2" the same person. A missed match only loses a record; a false one joins two people.
 - Integers are compared by value: 7 is 7 in a column of any width. Text declared as integer is read as decimal digits with
   an optional sign, so "007" is 7; integers declared as text become decimal digits.
+- Text declared as date is read as an ISO 8601 date, and text declared as uuid in any usual form of a UUID. Cells of the types
+  date, time stamp and UUID are read as such text.
+- A job may declare further steps for text (`STEPS`), which every party applies in the order of `STEPS`.
+- The components of a composite key are compared one by one. In the key, the length of each component comes before its text,
+  so that ("ab", "c") and ("a", "bc") differ.
 - A missing, empty, repeated or unreadable identifier is an error at its owner. Two different cells with one normal form are,
 too.
+
+Whoever holds a list of names and birthdays can guess keys that are made of them, as can whoever holds a list of all customer
+numbers. The intersection tells each party which of its own keys are common, whether or not the keys are of real people.
 """
 
 from __future__ import annotations
@@ -15,21 +23,24 @@ from __future__ import annotations
 import enum
 import hashlib
 import itertools
+import json
 import math
 import re
 import unicodedata
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vfl.base.persons import UNITS
-from vfl.errors import DataError, SpecificationError
+from vfl.errors import DataError, FederationError, SpecificationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from vfl.base.types import Integers
 
@@ -44,71 +55,182 @@ class IdKind(enum.StrEnum):
 
     INTEGER = "integer"
     TEXT = "text"
+    DATE = "date"
+    UUID = "uuid"
+
+
+STEPS = ("nfkc", "casefold", "digits", "spaces")
+"""Steps that a job may declare for text, in their order: Unicode normal form KC, case folding (followed by NFC), removal of
+everything but the digits 0 to 9, and removal of all white space."""
+_SURROUNDING = "strip"
+"""Step that is always taken: white space around text is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Public rule by which keys are compared, equal for all parties.
+
+    kinds : declared kind of each component; None takes the type of the component's column. steps : steps for each component.
+    """
+
+    kinds: tuple[str | None, ...] = (None,)
+    steps: tuple[tuple[str, ...], ...] = ((),)
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the rule. Parties compare digests before any set of keys is sent."""
+        return hashlib.sha256(json.dumps(["vfl key", 1, self.kinds, self.steps]).encode()).hexdigest()
+
+
+def key_name(columns: Sequence[str]) -> str:
+    """Return the name of a key in messages and tables: its columns' names."""
+    return " + ".join(columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Id:
     """Column by which records are aligned, with the kind of its ids, and the rule for persons with several rows.
 
-    column : one name for all parties, or {party: column}. kind : 'integer' or 'text'; None takes the type of the id columns.
+    column : one name for all parties, or {party: column}. Several names, ("name", "born"), make a composite key.
+    kind : 'integer', 'text', 'date' (ISO 8601) or 'uuid'; None takes the type of the id columns. A composite key may have one
+        kind for each component, ("text", "date").
+    normalise : steps for text before ids are compared, from `STEPS`: ("casefold", "digits"). A composite key may have such a
+        tuple for each component. White space around text is always removed.
     most_rows : largest number of rows of one id at the label party. 1 makes a repeated id an error at its owner. Otherwise the
         guarantee is for all rows of an id together (vfl.base.persons). Each of the k rows of an id weighs 1/k, so that the loss
         is a mean over ids of means over rows. At all other parties an id has one row.
     """
 
-    column: str | Mapping[str, str]
-    kind: str | None = None
+    column: str | Sequence[str] | Mapping[str, str | Sequence[str]]
+    kind: str | Sequence[str] | None = None
+    normalise: Sequence[str] | Sequence[Sequence[str]] = field(default=(), kw_only=True)
     most_rows: int = 1
 
     def __post_init__(self) -> None:
-        if self.kind not in (None, *(kinds := [kind.value for kind in IdKind])):
-            raise SpecificationError(f"id: kind must be one of: {', '.join(kinds)}; not {self.kind!r}")
+        parts = self.size
+        kinds = (self.kind,) * parts if isinstance(self.kind, str | None) else tuple(self.kind)
+        listed = self.normalise
+        if isinstance(listed, str) or not isinstance(listed, Sequence):
+            raise SpecificationError(f"id: normalise is a list of steps, not {listed!r}")
+        together = all(isinstance(step, str) for step in listed)
+        steps = (tuple(listed),) * parts if together else tuple(tuple(own) for own in listed)
+        for name, values in (("kind", kinds), ("normalise", steps)):
+            if len(values) != parts:
+                raise SpecificationError(
+                    f"id: {name} has {len(values)} entries, and the key has {parts}: give one for each"
+                )
+        known = [kind.value for kind in IdKind]
+        for kind in kinds:
+            if kind not in known and (kind is not None or self.kind is not None):
+                raise SpecificationError(f"id: kind must be one of: {', '.join(known)}; not {kind!r}")
+        for step in itertools.chain.from_iterable(steps):
+            if step not in (*STEPS, _SURROUNDING):
+                close = nearest(str(step), STEPS)
+                raise SpecificationError(f"id: unknown step {step!r}{close}; steps of normalise: {', '.join(STEPS)}")
+        for kind, own in zip(kinds, steps, strict=True):
+            if kind not in (None, IdKind.TEXT) and own and not together:
+                raise SpecificationError(f"id: steps of normalise are for text, and a component is {kind}")
+        steps = tuple(
+            tuple(step for step in STEPS if step in own) if kind in (None, IdKind.TEXT) else ()
+            for kind, own in zip(kinds, steps, strict=True)
+        )
+        object.__setattr__(self, "kind", kinds if len(set(kinds)) > 1 else kinds[0])
+        object.__setattr__(self, "normalise", steps if len(set(steps)) > 1 else steps[0])
         if type(self.most_rows) is not int or not 1 <= self.most_rows <= UNITS:
             raise SpecificationError(f"id: most_rows must be a whole number from 1 to {UNITS}, not {self.most_rows!r}")
 
-    def on(self, column: str | Mapping[str, str]) -> Id | str | Mapping[str, str]:
+    @property
+    def size(self) -> int:
+        """Return the number of components of the key. Raises SpecificationError if it differs between parties."""
+        named = self.column.values() if isinstance(self.column, Mapping) else [self.column]
+        sizes = {len(own) if isinstance(own, tuple | list) else 1 for own in named} or {1}
+        if len(sizes) > 1 or 0 in sizes:
+            raise SpecificationError("id: the keys of the parties need equally many columns, at least one")
+        return sizes.pop()
+
+    @property
+    def key(self) -> Key:
+        """Return the rule by which the ids are compared."""
+        kinds: Any = (self.kind,) * self.size if isinstance(self.kind, str | None) else self.kind
+        steps: Any = self.normalise
+        return Key(kinds, steps if steps and not isinstance(steps[0], str) else (steps,) * self.size)
+
+    def on(self, column: Any) -> Id | str | Mapping[str, str]:
         """Return this id for other columns, in its shortest form: a bare column if nothing else is declared."""
         made = replace(self, column=column)
         return column if made == Id(column) else made
 
 
 def normalised(
-    pieces: Callable[[], Iterable[Any]], *, party: str, column: str | None = None, kind: IdKind | None = None
-) -> tuple[Ids, IdKind]:
+    pieces: Callable[[], Iterable[Any]],
+    *,
+    party: str,
+    column: str | None = None,
+    key: Key = Key(),
+) -> tuple[Ids, str]:
     """Return a column's identifiers in normal form (UTF-8 bytes, order unchanged) and the kind of the column.
 
     The result must not be sent to other participants.
 
     pieces : function that returns the column's chunks in order: lists, NumPy or Arrow arrays, columns of tables. The function
-        is called again if an identifier occurs twice.
+        is called again if an identifier occurs twice. Each cell of a composite key holds its components (`parts_of`).
     party, column : owner and name of the column, for the messages.
-    kind : declared kind, to which the identifiers are converted; None for the kind that follows from the column's type.
+    key : declared rule, by which the identifiers are converted.
 
     Raises DataError if there are no identifiers or they have another type, if a cell is missing or empty, or if two identifiers
     are equal as written or in normal form.
     """
-    place, found, first = _Place(party, column), Ids(), dict[IdKind, Any]()
+    place, found, first = _Place(party, column), Ids(), dict[tuple[IdKind, ...], Any]()
     for piece in pieces():
         if cells := _cells(piece):
-            own = _kind(cells, place)
+            own = _kinds(cells, key, place)
             first.setdefault(own, cells[0])
             if len(first) > 1:
-                _kind(list(first.values()), place)  # raises
-            found.extend(_normal(cells, own, kind, place))
+                _kinds(list(first.values()), key, place)  # raises
+            found.extend(_normal(cells, own, key, place))
     if not first:
         _kind([], place)  # raises
     if repeated(found):
         raise repeats([cell for piece in pieces() for cell in _cells(piece)], party=party, column=column)
-    return found, kind or next(iter(first))
+    return found, ", ".join(declared or own for declared, own in zip(key.kinds, next(iter(first)), strict=True))
 
 
-def normal_forms(cells: list[Any], *, kind: IdKind | None = None) -> list[bytes]:
-    """Return the identifiers of a request in normal form. Identifiers may repeat. kind : declared kind of the job.
+def normal_forms(cells: list[Any], *, key: Key) -> list[bytes]:
+    """Return the identifiers of a request in normal form. Identifiers may repeat. key : declared rule of the job.
 
-    Raises DataError for types other than integers or text, and for an empty identifier.
+    Raises DataError for types other than integers or text, for an empty identifier, and for another number of components.
     """
     place = _Place("of the request", None)
-    return _normal(cells, _kind(cells, place), kind, place)
+    return _normal(cells, _kinds(cells, key, place), key, place)
+
+
+def parts_of(cells: Iterable[Any], key: Key, place: _Place) -> list[list[Any]]:
+    """Return the components of keys, one list for each.
+
+    cells : keys. A composite key is a mapping (in Arrow a struct), a tuple or a list.
+    """
+    if len(key.kinds) == 1:
+        return [as_text(cells)]
+    rows = [list(cell.values()) if isinstance(cell, Mapping) else cell for cell in cells]
+    if not all(isinstance(row, tuple | list) and len(row) == len(key.kinds) for row in rows):
+        raise place.error("a key has another number of components than the job declares", "give one for each column")
+    return [as_text(own) for own in zip(*rows, strict=True)]
+
+
+def as_text(cells: Iterable[Any]) -> list[Any]:
+    """Return cells in which dates, time stamps and UUIDs are text. The text of a time stamp at midnight is that of its date."""
+    listed = list(cells)
+    if not any(issubclass(own, date | np.datetime64 | uuid.UUID) for own in set(map(type, listed))):
+        return listed
+    return list(map(_text_of, listed))
+
+
+def _text_of(cell: Any) -> Any:
+    if isinstance(cell, np.datetime64):
+        cell = cell.astype("datetime64[us]").item()
+    if isinstance(cell, datetime):
+        return (cell.date() if cell.timetz() == time() else cell).isoformat()
+    return str(cell) if isinstance(cell, date | uuid.UUID) else cell
 
 
 class IdentifierSequence(Sequence[bytes], ABC):
@@ -209,16 +331,27 @@ class Ids(IdentifierSequence):
     __hash__ = None  # type: ignore[assignment]
 
 
-def _normal(cells: list[Any], found: IdKind, kind: IdKind | None, place: _Place) -> list[bytes]:
-    kind = found if kind is None else IdKind(kind)
-    if found is IdKind.INTEGER:
+def _normal(cells: list[Any], found: tuple[IdKind, ...], key: Key, place: _Place) -> list[bytes]:
+    parts = [
+        _component(own, kind, IdKind(declared or kind), steps, place)
+        for own, kind, declared, steps in zip(parts_of(cells, key, place), found, key.kinds, key.steps, strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return [b"".join(len(own).to_bytes(4, "big") + own for own in row) for row in zip(*parts, strict=True)]
+
+
+def _component(cells: list[Any], found: IdKind, kind: IdKind, steps: tuple[str, ...], place: _Place) -> list[bytes]:
+    """Return the normal forms of one component. found : type of the cells. kind : kind by which they are compared."""
+    if found is IdKind.INTEGER and kind in (IdKind.INTEGER, IdKind.TEXT):
         texts = [str(int(cell)) for cell in cells]
     else:
-        texts = [_canonical(cell) for cell in cells]
+        texts = [_canonical(str(cell), steps) for cell in cells]
         if not all(texts):
-            raise place.error("an id is empty", "drop or fill such rows in the source")
-        if kind is IdKind.INTEGER:
-            texts = _as_integers(texts, place)
+            after = " after the steps of normalise" if steps else ""
+            raise place.error(f"an id is empty{after}", "drop or fill such rows in the source")
+        if kind is not IdKind.TEXT:
+            texts = _as(kind, texts, place)
     try:
         return [text.encode() for text in texts]
     except UnicodeEncodeError:
@@ -228,36 +361,48 @@ def _normal(cells: list[Any], found: IdKind, kind: IdKind | None, place: _Place)
 def repeats(cells: list[Any], *, party: str, column: str | None) -> DataError:
     """Return the error for a column in which two cells are equal, as written or in normal form."""
     place = _Place(party, column)
-    if len(set(cells)) < len(cells):
+    if len(set(map(repr, cells))) < len(cells):
         return place.error("an id occurs more than once", "keep one row for each id")
     return place.error(
         "ids that differ as written are equal once they are normalised "
-        "(Unicode NFC, white space around them removed, integers by value)",
+        "(Unicode NFC, white space around them removed, integers by value, declared steps)",
         "merge such rows, or give them ids that differ in more than that",
     )
 
 
-def check_one_kind(kinds: Iterable[IdKind], *, party: str, column: str | None) -> IdKind:
-    """Return the common kind (integer or text) of all chunks of a column. Raises DataError if chunks have different kinds."""
+def check_one_kind(kinds: Iterable[str], *, party: str, column: str | None) -> str:
+    """Return the common kind of all chunks of a column. Raises DataError if chunks have different kinds."""
     found = sorted(set(kinds))
     if len(found) > 1:
         raise _of_types("int and str", _Place(party, column))
     return found[0]
 
 
-def check_kinds(kinds: Mapping[str, IdKind]) -> None:
+def check_kinds(kinds: Mapping[str, str]) -> None:
     """Raise DataError unless the ids of all parties are of one kind. The error lists the parties of each kind.
 
-    kinds : {party: kind}.
+    kinds : {party: kind, as `normalised` returns it}.
     """
-    by_kind = {kind: [party for party, own in kinds.items() if own is kind] for kind in IdKind}
-    if all(by_kind.values()):
-        integer, text = (", ".join(map(repr, by_kind[kind])) for kind in (IdKind.INTEGER, IdKind.TEXT))
-        raise DataError(
-            f"ids are integers at {integer} and text at {text}, so they would not match. Read the id column as text at "
-            "all parties, or declare its kind in the job: id=vfl.columns.Id(COLUMN, kind='integer') or 'text' "
-            "(a CSV file holds text)"
+    if len(set(kinds.values())) > 1:
+        said = " and ".join(
+            f"{kind} at {', '.join(repr(party) for party, own in kinds.items() if own == kind)}"
+            for kind in sorted(set(kinds.values()))
         )
+        raise DataError(
+            f"ids are {said}, so they would not match. Read the id column as text at "
+            "all parties, or declare its kind in the job: id=vfl.columns.Id(COLUMN, kind='integer') or 'text' (a CSV file holds text)"
+        )
+
+
+def check_rules(digests: Mapping[str, str]) -> None:
+    """Raise FederationError unless all parties normalise ids by one rule. digests : {party: digest of its rule (`Key`)}."""
+    (first, digest), *others = digests.items()
+    for party, other in others:
+        if other != digest:
+            raise FederationError(
+                f"parties {first!r} and {party!r} would normalise ids by different rules, so ids would not match: give both "
+                "the same job, with one `normalise` and one `kind` of its id"
+            )
 
 
 def alignment_hash(ids: Iterable[bytes], salt: bytes) -> str:
@@ -312,14 +457,53 @@ def _of_types(names: str, place: _Place) -> DataError:
     return place.error(f"ids are of type {names}", "read the id column as integers, or as text")
 
 
-def _canonical(text: str) -> str:
+def _kinds(cells: list[Any], key: Key, place: _Place) -> tuple[IdKind, ...]:
+    return tuple(_kind(own, place) for own in parts_of(cells, key, place))
+
+
+def _canonical(text: str, steps: tuple[str, ...]) -> str:
     # ASCII text is already in normal form, and most columns are ASCII.
-    return (text if text.isascii() else unicodedata.normalize("NFC", text)).strip()
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC" if "nfkc" in steps else "NFC", text)
+    if "casefold" in steps:
+        text = text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
+    if "digits" in steps:
+        text = "".join(re.findall("[0-9]", text))
+    if "spaces" in steps:
+        text = "".join(text.split())
+    return text.strip()
 
 
-def _as_integers(texts: list[str], place: _Place) -> list[str]:
-    if not all(map(_DECIMAL.fullmatch, texts)):
-        raise place.error(
-            "the job declares ids as integers, and one is not a decimal number", "declare kind='text' in vfl.columns.Id"
-        )
-    return [str(int(text)) for text in texts]
+def _as(kind: IdKind, texts: list[str], place: _Place) -> list[str]:
+    """Return the canonical text of integers, dates or UUIDs. Raises DataError for text that is none."""
+    try:
+        return [_READ[kind](text) for text in texts]
+    except ValueError:
+        pass
+    said, one = _SAID[kind]
+    raise place.error(f"the job declares ids as {said}, and one is not {one}", "declare kind='text' in vfl.columns.Id")
+
+
+def _integer(text: str) -> str:
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError
+    return str(int(text))
+
+
+def _date(text: str) -> str:
+    moment = datetime.fromisoformat(text)
+    if moment.timetz() != time():
+        raise ValueError
+    return date(moment.year, moment.month, moment.day).isoformat()
+
+
+_READ: Mapping[IdKind, Callable[[str], str]] = {
+    IdKind.INTEGER: _integer,
+    IdKind.DATE: _date,
+    IdKind.UUID: lambda text: str(uuid.UUID(text)),
+}
+_SAID = {
+    IdKind.INTEGER: ("integers", "a decimal number"),
+    IdKind.DATE: ("dates", "an ISO 8601 date, 2026-11-28"),
+    IdKind.UUID: ("UUIDs", "one"),
+}

@@ -22,7 +22,7 @@ from vfl.base.penalties import PENALTIES, NoPenalty
 from vfl.base.persons import RowRule
 from vfl.base.problem import INTERCEPT, Targets, coordinates_of
 from vfl.base.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
-from vfl.crypto.identifiers import Id, IdKind
+from vfl.crypto.identifiers import Id
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest, no_bounds
 from vfl.job.plain import FORMAT, digest_of, plain_of
 from vfl.job.start import Start
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from vfl.base.columns import Category
     from vfl.base.penalties import Penalty
     from vfl.base.schema import Declaration, Label
+    from vfl.crypto.identifiers import Key
     from vfl.job.environment import Environment
     from vfl.privacy.noise import NoiseSource
     from vfl.queries.protocol import Solver
@@ -121,7 +122,7 @@ class Job:
     precision: str = "float64"
     trust: str | Secure = "trusted"
     dataset: str | None = None
-    id: str | Mapping[str, str] | Id | None = None
+    id: str | Sequence[str] | Mapping[str, str | Sequence[str]] | Id | None = None
     intervals: bool | float | str | None = None
     evaluation: Evaluation | None = None
     start: Start | None = None
@@ -537,15 +538,21 @@ class Job:
                 raise SpecificationError(
                     f"id names {party!r}, which is not a party{nearest(party, self.partition.parties)}"
                 )
-            if not isinstance(column, str) or not column:
-                raise SpecificationError(f"id is the name of a column, or {{party: column}}, not {column!r}")
-            if column in self.partition.features or column in (
+            listed = tuple(column) if isinstance(column, tuple | list) else (column,)
+            if not listed or len(set(listed)) < len(listed) or not all(isinstance(own, str) and own for own in listed):
+                raise SpecificationError(
+                    "id is the name of a column, a list of different names for a composite key, or {party: either}, "
+                    f"not {column!r}"
+                )
+            used = {
+                *self.partition.features,
                 self.partition.label_column,
                 *self.partition.factor_columns,
                 *self.partition.group_columns,
-            ):
+            }
+            for own in used.intersection(listed):
                 raise SpecificationError(
-                    f"the id column {column!r} is also a feature or the label: leave it out of the partition, since a model "
+                    f"the id column {own!r} is also a feature or the label: leave it out of the partition, since a model "
                     "with an id as a feature would reveal records"
                 )
         for party in self.partition.parties:
@@ -553,14 +560,16 @@ class Job:
                 raise SpecificationError(
                     f"id names no column of party {party!r}: give one, or one name for all parties"
                 )
-        columns = {party: named[party] for party in self.partition.parties}
+        columns = {party: _short(named[party]) for party in self.partition.parties}
         whole = columns if len(set(columns.values())) > 1 else next(iter(columns.values()))
+        if not isinstance(self.id, Id):
+            Id(whole)  # raises if the keys of the parties do not fit together
         object.__setattr__(self, "id", self.id.on(whole) if isinstance(self.id, Id) else whole)
 
     @property
-    def id_kind(self) -> str | None:
-        """Kind of the ids, 'integer' or 'text'; None takes the type of the id columns."""
-        return self.id.kind if isinstance(self.id, Id) else None
+    def key(self) -> Key:
+        """Rule by which ids are compared."""
+        return (self.id if isinstance(self.id, Id) else Id(self.id or "")).key
 
     @property
     def row_rule(self) -> RowRule | None:
@@ -580,14 +589,13 @@ class Job:
         return TRUSTS[self.secure is not None]
 
     @property
-    def ids(self) -> Mapping[str, str]:
-        """{party: its id column} in the partition's order; {} without alignment."""
+    def ids(self) -> Mapping[str, tuple[str, ...]]:
+        """{party: columns of its id, several for a composite key} in the partition's order; {} without alignment."""
         own = self.id.column if isinstance(self.id, Id) else self.id
-        return (
-            dict(own or {})
-            if own is None or isinstance(own, MappingABC)
-            else dict.fromkeys(self.partition.parties, own)
-        )
+        if own is None:
+            return {}
+        named = own if isinstance(own, MappingABC) else dict.fromkeys(self.partition.parties, own)
+        return {party: (columns,) if isinstance(columns, str) else tuple(columns) for party, columns in named.items()}
 
     @property
     def table_names(self) -> dict[str, dict[str, str]]:
@@ -602,9 +610,7 @@ class Job:
             party: {c: f"{party}.{c}" if held[c] > 1 else c for c in dict.fromkeys(columns)}
             for party, columns in read.items()
         }
-        return {
-            party: columns | {c: c for c in (self.ids.get(party),) if c is not None} for party, columns in named.items()
-        }
+        return {party: columns | {c: c for c in self.ids.get(party, ())} for party, columns in named.items()}
 
     def for_party(self, party: str) -> PartyTask:
         """Return one party's view of the job. Raises PartitionError for an unknown party."""
@@ -613,7 +619,7 @@ class Job:
     def wanted(self, party: str) -> tuple[str, ...]:
         """Return all columns that the job reads from a party: features, groups, the id, and the label at its owner."""
         made_of = [source for column in self.partition.wanted(party) for source in self.schema.sources(column)]
-        return tuple(dict.fromkeys([*made_of, *((self.ids[party],) if party in self.ids else ())]))
+        return tuple(dict.fromkeys([*made_of, *self.ids.get(party, ())]))
 
     def made_of(self, party: str) -> tuple[str, ...]:
         """Return the columns from which a party's features are computed, under the party's own names."""
@@ -816,6 +822,12 @@ class Job:
         return (self.digest, *(getattr(self, option) for option in APART))
 
 
+def _short(columns: Any) -> Any:
+    """Return the columns of a key in one form: a name, or a tuple of several names."""
+    listed = tuple(columns) if isinstance(columns, tuple | list) else (columns,)
+    return listed if len(listed) > 1 else listed[0]
+
+
 def require_job(value: Any) -> None:
     """Raise SpecificationError unless the value is a Job. The message says how to read a Job from a file."""
     wanted = "a vfl.Job (Job.from_toml(FILE) returns the job of a file, and its environment)"
@@ -834,7 +846,7 @@ class PartyTask:
     sparse : True if zeros have to stay zeros. storage : 'float64' or 'float32'.
     label : (column in the party's data, declaration), if the party holds the label and the label is wanted.
     intercept : True if a column of ones is stored after the other columns.
-    id : column by which records are aligned; None without alignment. id_kind : as in `Job`.
+    id : columns by which records are aligned, several for a composite key; () without alignment. key : as in `Job`.
     groups : columns by which fairness is checked; such a column may be a feature too.
     factors : exposure and weight, if the party holds the label and the factors are wanted.
     """
@@ -849,8 +861,8 @@ class PartyTask:
     storage: str
     label: tuple[str, Label] | None
     intercept: bool
-    id: str | None
-    id_kind: IdKind | None
+    id: tuple[str, ...]
+    key: Key
     groups: tuple[str, ...] = ()
     factors: tuple[Factor, ...] = ()
 
@@ -871,8 +883,8 @@ class PartyTask:
             storage=job.precision,
             label=label,
             intercept=job.intercept and label is not None,
-            id=job.ids.get(party),
-            id_kind=None if job.id_kind is None else IdKind(job.id_kind),
+            id=job.ids.get(party, ()),
+            key=job.key,
             groups=tuple(c for c in (job.fairness.columns if job.fairness else ()) if partition.owner(c) == party),
             factors=factors_of(job) if label is not None else (),
         )

@@ -14,6 +14,7 @@ from vfl.base.arguments import package, require
 from vfl.base.losses import loss_of
 from vfl.base.problem import coordinates_of
 from vfl.crypto.alignment import Aligned, AlignmentProgress
+from vfl.crypto.identifiers import key_name
 from vfl.errors import SpecificationError
 from vfl.job.site import InProcess
 from vfl.launch.run.model import labels_of, probabilities_of
@@ -180,7 +181,7 @@ def _labelled(
     cut: float,
     rows: Mapping[str, int] | None = None,
 ) -> Predictions:
-    loss, column = loss_of(job.loss), None if ids is None else job.ids[job.partition.receiver(parties)]
+    loss, column = loss_of(job.loss), None if ids is None else key_name(job.ids[job.partition.receiver(parties)])
     probabilities = probabilities_of(job, scores) if loss.log_odds or loss.multinomial else None
     listed = None if ids is None else tuple(ids)
     threshold = threshold_of(cut, log_odds=loss.log_odds) if job.classification and not job.multinomial else None

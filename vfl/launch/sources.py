@@ -205,8 +205,8 @@ def _contents(job: Job, *, label: bool = True, groups: bool = True, ids: bool = 
         held = task.groups if groups else ()
         factors = task.factors if groups else task.measured.factors
         contents[party] = contents_of(task.schema, task.columns, task.label if label else None, held, factors)
-        if ids and task.id is not None:
-            contents[party][task.id] = "id"
+        if ids:
+            contents[party] |= dict.fromkeys(task.id, "id")
     return contents
 
 

@@ -18,6 +18,7 @@ from vfl.base.holdout import Side, part_of
 from vfl.base.persons import UNITS
 from vfl.crypto import psi
 from vfl.crypto.alignment import reveals
+from vfl.crypto.identifiers import key_name
 from vfl.crypto.psi import SIZE
 from vfl.errors import PartyLost, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of
@@ -806,7 +807,9 @@ def _alignment(plan: Plan) -> Lines:
         return (("rows", "row i of every party is taken for the same record, since the job names no id"),)
     if not job.ids:
         return ()
-    columns = job.id if isinstance(job.id, str) else ", ".join(f"{party}: {c}" for party, c in job.ids.items())
+    named = {party: key_name(columns) for party, columns in job.ids.items()}
+    same = len(set(named.values())) == 1
+    columns = next(iter(named.values())) if same else ", ".join(f"{party}: {c}" for party, c in named.items())
     n = plan.n_records
     cost = (
         f"about {plan.alignment_seconds:.2g} s on one core if no party holds more ids than the {n} that all have; "

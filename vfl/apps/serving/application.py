@@ -232,11 +232,17 @@ def of_json(body: bytes, most: int) -> ScoreRequest:
     if not isinstance(plain, dict) or (set(plain) - {"ids", "columns", "purpose", "model"}):
         raise Refusal(422, "bad_request", "send an object with ids, columns, purpose or model")
     ids, columns = plain.get("ids"), plain.get("columns", {})
-    if ids is not None and (not isinstance(ids, list) or not all(type(own) in (str, int) for own in ids)):
-        raise Refusal(422, "bad_ids", "ids must be a list of text or whole numbers")
+    if ids is not None and (not isinstance(ids, list) or not all(_is_id(own) for own in ids)):
+        raise Refusal(
+            422, "bad_ids", "ids must be a list of text or whole numbers, or of lists of them for composite ids"
+        )
     if not isinstance(columns, dict) or not all(isinstance(own, list) for own in columns.values()):
         raise Refusal(422, "bad_columns", "columns must be an object with a list for each column")
     return ScoreRequest(ids, columns, plain.get("purpose", ""), plain.get("model"))
+
+
+def _is_id(cell: Any) -> bool:
+    return type(cell) in (str, int) or (type(cell) is list and all(type(own) in (str, int) for own in cell))
 
 
 def of_arrow(body: bytes, purpose: str = "", model: str | None = None) -> ScoreRequest:

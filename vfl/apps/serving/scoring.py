@@ -21,7 +21,7 @@ from parties.prediction import ModelPart, added
 from parties.services.serving import LOOKED_UP, ServingService, packed
 from vfl.apps.serving.file import FILL
 from vfl.apps.serving.lanes import Lane
-from vfl.crypto.identifiers import IdKind, normal_forms
+from vfl.crypto.identifiers import normal_forms
 from vfl.errors import DataError, FederationError, OutputError, PartyLost, SpecificationError, VflError
 from vfl.launch.run.result import Result
 from vfl.network.messages import (
@@ -657,7 +657,7 @@ class ServedModels:
     def _ids(version: Version, given: Sequence[Any]) -> list[bytes]:
         """Return the ids of a request in normal form. Raises Refusal for an id that no data can hold."""
         try:
-            return normal_forms(list(given), kind=None if version.job.id_kind is None else IdKind(version.job.id_kind))
+            return normal_forms(list(given), key=version.job.key)
         except DataError:
             raise Refusal(
                 422, "bad_ids", "an id is empty or not valid Unicode, or ids are not all text, or all whole numbers"

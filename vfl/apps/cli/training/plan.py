@@ -207,7 +207,7 @@ def _to_dict(
         },
         "placement": list(advice(sizes_of(planned), Machine.here())),
         "alignment": {
-            "id": dict(job.ids),
+            "id": {party: list(columns) for party, columns in job.ids.items()},
             "seconds_on_one_core": planned.alignment_seconds,
             "reveals": reveals(len(job.ids)),
         }
