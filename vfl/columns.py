@@ -6,6 +6,7 @@ from vfl.base.columns import Boolean as Boolean
 from vfl.base.columns import Categorical as Categorical
 from vfl.base.columns import Dropped as Dropped
 from vfl.base.columns import Numeric as Numeric
+from vfl.base.features import Aggregate as Aggregate
 from vfl.base.features import Binned as Binned
 from vfl.base.features import Curve as Curve
 from vfl.base.features import Cyclic as Cyclic

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from parties.alignment.divided import keys_in
 from parties.alignment.index import digest_of, file_of, stamp_of
+from parties.sources.aggregated import aggregated, raw_contents
 from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
@@ -47,7 +48,20 @@ def open_for(task: PartyTask, spec: Any, *, ids: bool) -> Source:
     in their declared order, after the ids; blocks only determine the order of storage.
     """
     identified: dict[str, Content] = dict.fromkeys(_id_of(task), "id") if ids else {}
-    return open_source(spec, identified | contents_for(task), party=task.party)
+    return _opened(task, spec, identified | contents_for(task))
+
+
+def _opened(task: PartyTask, spec: Any, contents: Mapping[str, Content]) -> Source:
+    """Open some columns of a party's source. If its task has aggregates, the source has one row per id."""
+    if not (aggregates := task.aggregates):
+        return open_source(spec, contents, party=task.party)
+    ids: dict[str, Content] = dict.fromkeys(_id_of(task), "id")
+    wanted = {column: content for column, content in contents.items() if column not in ids}
+    source = open_source(spec, ids | raw_contents(wanted, aggregates), party=task.party)
+    keys, _ = normalised(
+        lambda: keys_in(source, task.id), party=task.party, column=key_name(task.id), key=task.key, repeating=True
+    )
+    return aggregated(source, keys, ids | wanted, aggregates)
 
 
 def check_before(task: PartyTask, source: Source) -> None:
@@ -65,7 +79,7 @@ def _id_of(task: PartyTask) -> tuple[str, ...]:
 
 
 def _open_ids(task: PartyTask, spec: Any) -> Source:
-    return open_source(spec, dict.fromkeys(_id_of(task), "id"), party=task.party)
+    return _opened(task, spec, dict.fromkeys(_id_of(task), "id"))
 
 
 def read_ids(task: PartyTask, source: Source) -> tuple[Ids, str]:

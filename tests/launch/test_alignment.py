@@ -216,7 +216,7 @@ class TestTraining:
         expected = train(replace(job(), id=None), joined(numbered)).coef_.tobytes()
         assert train(job(), numbered).coef_.tobytes() == expected
         text = {**numbered, "telco": numbered["telco"].assign(customer=frames()["telco"].customer.str[1:])}
-        with pytest.raises(DataError, match=r"integers at 'bank'.*kind='integer'\) or 'text'"):
+        with pytest.raises(DataError, match=r"integer at 'bank'.*kind='integer'\) or 'text'"):
             train(job(), text)
         assert train(job(id=vfl.columns.Id("customer", kind="integer")), text).coef_.tobytes() == expected
         with pytest.raises(DataError, match="no id is common"):  # as text, '00012' differs from '12'
@@ -751,6 +751,6 @@ class TestSaid:
         jobfile.write(spec, tmp_path / "job.toml")
         again, _ = jobfile.read(tmp_path / "job.toml")
         assert again == spec
-        assert again.ids == spec.ids == {"bank": "customer", "telco": spec.ids["telco"]}
+        assert again.ids == spec.ids == {"bank": ("customer",), "telco": spec.ids["telco"]}
         assert len({spec.digest, job(id=None).digest, job().digest}) == 3
         assert job(id=dict.fromkeys(("telco", "bank"), "customer")) == job()

@@ -27,7 +27,18 @@ from vfl.base.columns import (
     repeated,
 )
 from vfl.base.documents import built
-from vfl.base.features import FEATURES, Crossed, Curve, Feature, FeatureKind, Pair, Side, contents_of, ranges_of
+from vfl.base.features import (
+    FEATURES,
+    Aggregate,
+    Crossed,
+    Curve,
+    Feature,
+    FeatureKind,
+    Pair,
+    Side,
+    contents_of,
+    ranges_of,
+)
 from vfl.base.features.products import PIECES
 from vfl.errors import SpecificationError, entry, nearest, no_bounds
 
@@ -177,6 +188,11 @@ class Schema:
         """Return the columns in the party's data from which a column of the partition is computed; mostly the column itself."""
         found, own = self[column], self._local.get(column, column)
         return found.sources(own) if isinstance(found, Feature) else (own,)
+
+    def cells(self, column: str) -> tuple[str, ...]:
+        """Return the columns in the party's data whose cells are read for a column: its sources, or those of an aggregate."""
+        found = self[column]
+        return (found.of, *((found.by,) if found.by else ())) if isinstance(found, Aggregate) else self.sources(column)
 
     def contents(self, column: str) -> dict[str, Any]:
         """Return {source: form of its cells}: 'number', 'boolean', 'text' or 'date'."""

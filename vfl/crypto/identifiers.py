@@ -167,6 +167,7 @@ def normalised(
     party: str,
     column: str | None = None,
     key: Key = Key(),
+    repeating: bool = False,
 ) -> tuple[Ids, str]:
     """Return a column's identifiers in normal form (UTF-8 bytes, order unchanged) and the kind of the column.
 
@@ -175,7 +176,7 @@ def normalised(
     pieces : function that returns the column's chunks in order: lists, NumPy or Arrow arrays, columns of tables. The function
         is called again if an identifier occurs twice. Each cell of a composite key holds its components (`parts_of`).
     party, column : owner and name of the column, for the messages.
-    key : declared rule, by which the identifiers are converted.
+    key : declared rule, by which the identifiers are converted. repeating : True if identifiers may occur several times.
 
     Raises DataError if there are no identifiers or they have another type, if a cell is missing or empty, or if two identifiers
     are equal as written or in normal form.
@@ -190,7 +191,7 @@ def normalised(
             found.extend(_normal(cells, own, key, place))
     if not first:
         _kind([], place)  # raises
-    if repeated(found):
+    if not repeating and repeated(found):
         raise repeats([cell for piece in pieces() for cell in _cells(piece)], party=party, column=column)
     return found, ", ".join(declared or own for declared, own in zip(key.kinds, next(iter(first)), strict=True))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vfl.base import markup
 from vfl.base.arguments import explained, named, provides, require, require_number
 from vfl.base.columns import Dropped, Numeric, canonical_category, categories_of
-from vfl.base.features import Curve, curves_in
+from vfl.base.features import Aggregate, Curve, curves_in
 from vfl.base.holdout import Split, Subsamples
 from vfl.base.losses import Loss, loss_of
 from vfl.base.partition import FeaturePartition
@@ -152,6 +152,7 @@ class Job:
             if getattr(self, option) not in known and not isinstance(getattr(self, option), Secure):
                 raise SpecificationError(f"unknown {option} {getattr(self, option)!r}; give one of: {', '.join(known)}")
         self._check_ids()
+        self._check_aggregates()
         given: Any = self.classes
         if self.multinomial:
             if self.classes is None:
@@ -478,7 +479,7 @@ class Job:
         local = {column: self.partition.local(column) for column in known if self.partition.local(column) != column}
         schema = schema.placed({column: self.partition.owner(column) for column in known}, local)
         for column in self.partition.columns(self.partition.label_party):
-            if self.partition.label[1] in schema.sources(column):
+            if self.partition.label[1] in schema.cells(column):
                 raise SpecificationError(
                     f"column {column!r} is made of the label {self.partition.label[1]!r}: a feature must not depend on it"
                 )
@@ -526,6 +527,19 @@ class Job:
                 f"{loss_of(self.loss).name} loss has an unbounded derivative: declare bounds for the label {label!r}, or "
                 "give the solver an explicit clip"
             )
+
+    def _check_aggregates(self) -> None:
+        """Refuse aggregates per id in a job without ids, and at a label party whose rows are records."""
+        for column in self.partition.features:
+            if not isinstance(self.schema[column], Aggregate):
+                continue
+            if self.id is None:
+                raise SpecificationError(f"column {column!r} is an aggregate of the rows of an id: declare id, too")
+            if self.row_rule is not None and self.partition.owner(column) == self.partition.label_party:
+                raise SpecificationError(
+                    f"column {column!r} is an aggregate at the label party, whose rows the job trains on one by one: leave "
+                    "most_rows of the id out, or make it a column of its own"
+                )
 
     def _check_ids(self) -> None:
         """Refuse an id that does not name one column per party. Equal ids are then written alike."""
@@ -618,7 +632,7 @@ class Job:
 
     def wanted(self, party: str) -> tuple[str, ...]:
         """Return all columns that the job reads from a party: features, groups, the id, and the label at its owner."""
-        made_of = [source for column in self.partition.wanted(party) for source in self.schema.sources(column)]
+        made_of = [source for column in self.partition.wanted(party) for source in self.schema.cells(column)]
         return tuple(dict.fromkeys([*made_of, *self.ids.get(party, ())]))
 
     def made_of(self, party: str) -> tuple[str, ...]:
@@ -893,6 +907,12 @@ class PartyTask:
     def row_rule(self) -> RowRule | None:
         """Rule for persons with several rows, at the label party; None elsewhere, and if every row is a record."""
         return self.job.row_rule if self.label is not None else None
+
+    @property
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        """Aggregates among the party's columns. The party then has several rows per id, of which it makes one."""
+        declared = (self.schema[column] for column in self.columns)
+        return tuple(dict.fromkeys(own for own in declared if isinstance(own, Aggregate)))
 
     @property
     def features(self) -> PartyTask:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TypeAlias, get_args
 
+from vfl.base.features.aggregate import Aggregate as Aggregate
 from vfl.base.features.base import Feature as Feature
 from vfl.base.features.base import OfCells as OfCells
 from vfl.base.features.curve import Curve as Curve
@@ -35,5 +36,7 @@ from vfl.base.features.text import Hashed as Hashed
 from vfl.base.features.text import Ordinal as Ordinal
 from vfl.base.features.text import murmur as murmur
 
-FeatureKind: TypeAlias = Binned | Curve | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Pair
+FeatureKind: TypeAlias = (
+    Aggregate | Binned | Curve | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Pair
+)
 FEATURES: tuple[type[FeatureKind], ...] = get_args(FeatureKind)
