@@ -37,6 +37,6 @@ from vfl.base.features.text import Ordinal as Ordinal
 from vfl.base.features.text import murmur as murmur
 
 FeatureKind: TypeAlias = (
-    Aggregate | Binned | Curve | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Pair
+    Binned | Curve | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Aggregate | Pair
 )
 FEATURES: tuple[type[FeatureKind], ...] = get_args(FeatureKind)
