@@ -140,7 +140,7 @@ def composite() -> dict[str, pd.DataFrame]:
 
 
 def key(**more: Any) -> vfl.Id:
-    return vfl.Id(
+    return vfl.columns.Id(
         {"bank": ("name", "born"), "telco": ("name", "born")}, ("text", "date"), normalise=("casefold",), **more
     )
 
@@ -169,9 +169,9 @@ def test_a_composite_key_round_trips_through_a_job_file(tmp_path: Path) -> None:
     jobfile.write(spec, tmp_path / "job.toml")
     again, _ = jobfile.read(tmp_path / "job.toml")
     assert again == spec
-    assert again.id == vfl.Id(("name", "born"), ("text", "date"), normalise=("casefold",))
+    assert again.id == vfl.columns.Id(("name", "born"), ("text", "date"), normalise=("casefold",))
     assert spec.digest != job(id=("name", "born")).digest
-    assert job(id=["name", "born"]) == job(id=vfl.Id(("name", "born")))
+    assert job(id=["name", "born"]) == job(id=vfl.columns.Id(("name", "born")))
     assert "by name + born" in str(vfl.plan(spec, 1000))
 
 

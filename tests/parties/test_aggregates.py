@@ -118,7 +118,7 @@ def test_ids_are_grouped_in_normal_form() -> None:
     data = tables()
     written = data["telco"].copy()
     written["customer"] = [own.upper() if k % 2 else f" {own}" for k, own in enumerate(written.customer)]
-    spec = job(id=vfl.Id("customer", normalise=("casefold",)))
+    spec = job(id=vfl.columns.Id("customer", normalise=("casefold",)))
     found = train(spec, data | {"telco": written})
     np.testing.assert_allclose(found.coef_, train(spec, data).coef_, rtol=1e-9)
 

@@ -4,7 +4,7 @@ format = 1
 name = "credit"
 loss = "logistic"
 id = "customer"        column by which records are aligned; or [id] bank = "customer", telco = "subscriber";
-                       or id = { column = "customer", kind = "integer" }
+                       or id = { column = ["name", "born"], kind = ["text", "date"], normalise = ["casefold"] }
 [partition]            parties = {bank = ["income"], telco = ["calls"]}, label = ["bank", "default"]
                        exposure = "years" (for counts: a column of the label's owner, with bounds above 0)
                        weight = "amount" (a column of the label's owner, with bounds from 0 on; a record of weight s counts
