@@ -176,8 +176,9 @@ def test_exports_read_the_aggregates_of_a_record() -> None:
     """A pipeline and a query take the aggregates under their own names, since one record no longer has several rows."""
     data = tables()
     found = train(job(), data)
-    margins = pd.Series(vfl.predict(found, data).numbers("margin")["margin"], vfl.predict(found, data).ids)
-    wide = by_hand(data["telco"]).merge(data["bank"], on="customer").set_index("customer").loc[list(margins.index)]
+    predicted = vfl.predict(found, data)
+    scores = pd.Series(predicted.scores, predicted.ids)
+    wide = by_hand(data["telco"]).merge(data["bank"], on="customer").set_index("customer").loc[list(scores.index)]
     renamed = wide.rename(columns={column: own.result for column, own in MADE.items()})
-    np.testing.assert_allclose(found.to_sklearn().decision_function(renamed), margins, rtol=1e-9)
+    np.testing.assert_allclose(found.to_sklearn().decision_function(renamed), scores, rtol=1e-9)
     assert '"sum(amount)"' in found.to_sql()

@@ -391,7 +391,8 @@ def check_kinds(kinds: Mapping[str, str]) -> None:
         )
         raise DataError(
             f"ids are {said}, so they would not match. Read the id column as text at "
-            "all parties, or declare its kind in the job: id=vfl.columns.Id(COLUMN, kind='integer') or 'text' (a CSV file holds text)"
+            "all parties, or declare its kind in the job: id=vfl.columns.Id(COLUMN, kind='integer') or 'text' "
+            "(a CSV file holds text)"
         )
 
 
