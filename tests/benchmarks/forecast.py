@@ -4,7 +4,7 @@
 
 FILE keeps one line of JSON per run, so that an interrupted benchmark continues and tables are made again without runs. The
 guesses of each forecast are right: the share of positive labels and the signal of the best linear model are those of all
-records. Tables give problems on which the rule was chosen apart from those that were kept aside.
+records. Tables give problems on which the rule was chosen apart from those that were held out.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _alarms(title: str, runs: Sequence[Run]) -> None:
 
 def tables(runs: Sequence[Run]) -> None:
     """Print coverage, width and bias by problem, by ρ and by ε, and the alarms."""
-    sides = {"chosen on": [r for r in runs if not r.kept], "kept aside": [r for r in runs if r.kept]}
+    sides = {"chosen on": [r for r in runs if not r.kept], "held out": [r for r in runs if r.kept]}
     for name, own in sides.items():
         if not own:
             continue

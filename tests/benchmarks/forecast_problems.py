@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 RECORDS = 100_000
 """Records of a simulated problem."""
 KEPT_SIMULATED = 50
-"""Simulated problems from this seed on are kept aside."""
+"""Simulated problems from this seed on are held out."""
 
 
 NORMAL = NormalDist()
@@ -121,7 +121,7 @@ def simulated(seed: int) -> Set:
 
 
 KINDS = ("one-hot", "dependent", "lognormal", "integer", "wide bounds", "heavy tails")
-"""Kinds of columns of the problems `kind NAME, LOSS`, all kept aside: made and seeded before any run."""
+"""Kinds of columns of the problems `kind NAME, LOSS`, all held out: made and seeded before any run."""
 
 
 def of_kind(name: str, loss: str) -> Set:
@@ -270,4 +270,4 @@ REAL: dict[str, tuple[Callable[[Path | None], Any], bool]] = {
         True,
     ),
 }
-"""{name: (how to build it from the folder of the real data, True if it is kept aside)}."""
+"""{name: (how to build it from the folder of the real data, True if it is held out)}."""

@@ -185,7 +185,7 @@ def provenance(results: Iterable[Result]) -> str:
     if commits:
         sentences.append(f"Commit {', '.join(commits)}.")
     if loads:
-        sentences.append(f"Load of the machine meanwhile: {min(loads):g} to {max(loads):g}.")
+        sentences.append(f"Load average during the measurements: {min(loads):g} to {max(loads):g}.")
     return " ".join(sentences)
 
 
