@@ -88,7 +88,7 @@ def load(
     threads : number of threads of the party's kernels.
     own : the party's identity across organisations, for the keys of a run on secret shares. With an identity, the cells of all
         rows of an aligned source are checked: other parties choose the rows by their ids, so an error about the chosen rows
-        alone would tell the other parties of single records.
+        alone would reveal single records to the other parties.
     shards : number of shards of the party's rows, all in this process.
     """
     agreed = policy if isinstance(policy, Policy) else consented(task, source, policy)

@@ -71,7 +71,7 @@ LOOK_SECONDS, RETRY_SECONDS = 1.0, 10.0
 REREAD_SECONDS, REREAD_SHARE = 60.0, 0.05
 """Limits for sources in which a change cannot be seen, such as databases: least seconds between two readings, and largest share
 of time spent on reading."""
-LOADING, UNREADABLE = "its data are being read", "its data cannot be read; its owner is told the reason"
+LOADING, UNREADABLE = "its data are being read", "its data cannot be read; its owner sees the reason"
 MOST_PARTS = 64
 LOOKED_UP = (ANSWERED, AWAY)
 """Outcomes of requests whose records were looked up. `ServingService` logs these requests."""

@@ -226,7 +226,7 @@ class CsvSource:
                 raise self.origin.error("the source changed while it was read")
             yield batch
         if count < self.at_most and self.lines.quotes and not self.origin.attempt(self._ends, _SHAPE):
-            raise self.origin.error("a quote is never closed, so the records after it cannot be told apart")
+            raise self.origin.error("a quote is never closed, so the records after it cannot be separated")
         self.n_records = count
 
     def batches_between(

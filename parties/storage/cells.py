@@ -188,7 +188,7 @@ def lookup(categories: Iterable[Category]) -> Callable[[object], int]:
 def require_reachable(cells: pa.Array, categories: Iterable[Category], column: str, origin: Origin) -> None:
     """Raise DataError if no cell of this type can be one of the categories, as truth values where text is declared.
 
-    The type is a fact of the table's schema, so the error tells nothing about records.
+    The type is a fact of the table's schema, so the error reveals nothing about records.
     """
     kind, texts = _kind(cells), [canonical_category(category) for category in categories]
     if pa.types.is_boolean(kind):

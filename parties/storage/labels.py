@@ -120,7 +120,7 @@ class LabelReader:
             if (values < 0).any():
                 raise self._origin.misread(
                     f"label {self.column!r} holds values that are not one of the two declared classes: correct classes, or "
-                    "leave those records out; for one class against the rest, name the others in a list: "
+                    "leave those records out; for a one-vs-rest model, name the other classes in a list: "
                     'classes = [["A", "B"], "C"]'
                 )
             return np.where(values == len(self._declared.listed) - 1, 1.0, -1.0)

@@ -557,7 +557,7 @@ REFUSALS = [
     ({"max_iter": 0}, SpecificationError, "passes must be a whole number of at least 1"),
     ({"max_iter": 5, "solver": vfl.SkGD(passes=5)}, SpecificationError, "give one of them"),
     ({"max_iter": 5, "solver": vfl.solvers.GCD()}, SpecificationError, "GCD makes no passes"),
-    ({"tol": 1e-3, "solver": vfl.solvers.SGD()}, SpecificationError, "SGD has no rule for stopping"),
+    ({"tol": 1e-3, "solver": vfl.solvers.SGD()}, SpecificationError, "SGD has no stopping rule"),
     ({"tol": 2.0, "epsilon": None}, SpecificationError, "tol must be None or a number from 0 to 1"),
     ({"classes": (1, 1)}, SpecificationError, "two or more different labels"),
     ({"ledger": "book.db"}, SpecificationError, "go together"),

@@ -63,7 +63,7 @@ def test_bounds_beside_the_values_are_named(bounds: tuple[float, float], side: s
     months = table().assign(income=np.random.default_rng(1).integers(1, 13, N).astype(float))
     job = job_of(bounds=BOUNDS | {"income": bounds}, privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(0)))
     (said,) = (each for each in wide_bounds(vfl.train(job, months, at="inprocess")) if "'income'" in each)
-    assert f"or {side} it, which are clamped" in said
+    assert f"or {side} it, where they are clamped" in said
 
 
 def test_runs_without_released_moments_or_with_others_say_nothing(result: vfl.Result) -> None:

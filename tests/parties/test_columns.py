@@ -330,7 +330,7 @@ WRONG = {
         {"columns": ["x"], "label": ("a", BinaryLabel(("no", "yes")))},
         (
             "label 'a' holds values that are not one of the two declared classes: correct classes, or leave those records out; "
-            'for one class against the rest, name the others in a list: classes = [["A", "B"], "C"]'
+            'for a one-vs-rest model, name the other classes in a list: classes = [["A", "B"], "C"]'
         ),
     ),
     "label missing": (

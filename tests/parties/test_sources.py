@@ -327,7 +327,7 @@ BROKEN_FILES = {
     "bytes": (broken("d.csv", bytes(range(256)) * 999), "the header " + ENCODING),
     "open quote": (
         broken("d.csv", 'a,b,c\n1,2,"SECRET\n3,4,z\n'),
-        "a quote is never closed, so the records after it cannot be told apart",
+        "a quote is never closed, so the records after it cannot be separated",
     ),
     "utf-16": (broken("d.csv", "a,b\n1,2\n".encode("utf-16")), "the header " + ENCODING),
     "latin-1": (broken("d.csv", "a,b\n1,SECRÉT\n".encode("latin-1")), "column 'b' " + ENCODING),

@@ -67,7 +67,7 @@ def test_reasons_are_quantities_of_the_papers() -> None:
 
 
 def test_the_plan_states_the_recommendation() -> None:
-    assert "  advice     SkGD is expected to win" in plan(job(), 200_000).explain()
+    assert "  advice     SkGD is expected to do best" in plan(job(), 200_000).explain()
     assert "advice" not in plan(job(privacy=None), 200_000).explain()
 
 

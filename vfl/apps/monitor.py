@@ -286,7 +286,7 @@ def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]
     job = result.applied
     if job.multinomial:
         raise SpecificationError(
-            "monitor watches one score per record, and multinomial loss has K: monitor one class against the rest"
+            "monitor watches one score per record, and multinomial loss has K: monitor a one-vs-rest model"
         )
     if job.secure is not None:
         raise SpecificationError(

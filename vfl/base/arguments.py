@@ -106,7 +106,7 @@ def check_options(specification: Any, where: str = "") -> None:
 
 
 def package(name: str, extra: str, what: str) -> Any:
-    """Import a module of an optional package. SpecificationError names the extra that installs it. what : what needs it."""
+    """Import a module of an optional package. SpecificationError names the extra to install. what : feature that needs it."""
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -73,8 +73,8 @@ def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST, *, follow: 
 def read_key(path: Path, what: str, remedy: str, largest: int, harm: str = "") -> tuple[bytes, os.stat_result]:
     """Return the content, at most largest + 1 bytes, and the status of a file of keys. Raises SpecificationError.
 
-    what : kind of the file in errors. remedy : remedy if the file is missing. harm : what others could do with a secret key,
-        whose file only its owner may be allowed to use; '' for a public file.
+    what : kind of the file in errors. remedy : remedy if the file is missing. harm : what others could do with this secret key;
+        a file that others may use is then refused. '' for a public file.
     """
     try:
         with opened(path) as file:
@@ -196,7 +196,7 @@ def read_toml(
 
     number : the file has to state format = NUMBER, which is left out of the content.
     remedy : end of the error for a missing file. largest, follow : as for vfl.base.documents.
-    name : name of the file in errors, instead of its path, which may tell more than the reader of the error should know.
+    name : name of the file in errors, instead of its path, which may reveal more than the reader of the error should know.
     error : class of the error if the file is missing, cannot be read, is not TOML, or has another format.
     shows : True shows the line that is not TOML. Use False for errors that leave a party, since the file may hold its data.
     """
@@ -236,7 +236,7 @@ def built(
     """Return kind(**plain) for a dataclass; lists of text become tuples.
 
     where : beginning of a key's name in errors. error : class of the error for a key that is unknown, missing or of a wrong
-        type. The checks of the fields (vfl.base.arguments.option) have their own.
+        type. The checks of the fields (vfl.base.arguments.option) raise their own errors.
     parts : {field: dataclass} of the fields that are tables themselves.
     """
     if not isinstance(plain, Mapping):

@@ -73,7 +73,7 @@ class Split:
 
     @property
     def _most(self) -> int:
-        """The held-out share in units of 2⁻⁶⁴. A record below position HEAD is held out if its random word is smaller."""
+        """The held-out share in units of 2⁻⁶⁴. A record at a position below HEAD is held out if its word is smaller."""
         return int(self.share * 2.0**64)
 
     def held_out(self, n_records: int, start: int = 0) -> np.ndarray:

@@ -108,7 +108,7 @@ class Loss(ABC):
     def constant(self, share: float, noise: float) -> float:
         """Return the margin of the best constant model.
 
-        share : noisy share of positive labels. noise : deviation of its noise.
+        share : noisy share of positive labels. noise : standard deviation of its noise.
         """
         return 0.0
 

@@ -180,8 +180,8 @@ def _written(path: Path, pieces: Iterable[bytes | bytearray], mode: int) -> Iter
 def append_lines(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Append lines to a log: all of them, or none. The log may be shared by several processes.
 
-    A partial line at the end, which a killed process left, is cut off first. Nothing depends on it, since its writer did not
-    return. Raises OSError, for a full disk as well. durable : as for `append`.
+    A partial line at the end, which a killed process left, is cut off first: its writer never reported the line as written.
+    Raises OSError, for a full disk as well. durable : as for `append`.
     """
     descriptor = owners_file(os.fspath(path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:

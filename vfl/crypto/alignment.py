@@ -27,7 +27,7 @@ PAIRWISE = "with these {m} parties that includes the intersections of fewer than
 
 
 def reveals(n_parties: int) -> dict[str, str]:
-    """Return {participant: what an alignment of `n_parties` reveals to it}, in words."""
+    """Return {participant: facts that an alignment of `n_parties` reveals to it}, in words."""
     said = dict(REVEALS)
     if n_parties > 2:
         said["coordinator"] += "; " + PAIRWISE.format(m=n_parties)

@@ -26,9 +26,9 @@ Limits:
   as Montgomery u. X25519 accepts every u; half of them lie on the curve, half on its twist, and blinding does not change that.
   The points reveal nothing else: the groups' orders are a large prime times 8 and times 4, and scalars that are multiples of 8
   (clamped) remove these factors. The order of a set is hidden. A participant that knows the salt therefore sees only how many
-  ids of a set hash to the twist. With probability ½ this number tells two guesses of a whole set apart, which matters for sets
-  of a few ids. A map onto the curve only would prevent this. Such a map costs one modular exponentiation per id: in Python,
-  four times the cost of blinding the id.
+  ids of a set hash to the twist. With probability ½ this number distinguishes two guesses of a whole set, which matters for
+  sets of a few ids. A map onto the curve only would prevent this. Such a map costs one modular exponentiation per id: in
+  Python, four times the cost of blinding the id.
 - A point of small order would make different ids equal, so such a point is refused. A hash is one with probability 2⁻²⁵⁰.
 """
 

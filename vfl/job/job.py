@@ -81,8 +81,8 @@ class Job:
     columns : {column: Numeric(...), Boolean(...), Categorical(...) or a feature}, for declarations beyond bounds. Only a column
         with a `fill` or an indicator may have missing cells, which are otherwise an error at the column's owner. Bounds that a
         declaration leaves out are those of `bounds`. Dropped() removes a column; the job then equals a job that never named it.
-    classes : (negative, positive) if the label is not 0/1 or boolean. For one class against the rest, the negative class
-        may be several labels, (("a", "b"), "c"). With multinomial loss, all labels that may occur, ("a", "b", "c").
+    classes : (negative, positive) if the label is not 0/1 or boolean. For a one-vs-rest model, the negative class may be
+        several labels, (("a", "b"), "c"). With multinomial loss, all labels that may occur, ("a", "b", "c").
     scaling : 'bounds' maps declared bounds to [−1, 1], or without an intercept only divides by a factor. 'none' does not scale.
     precision : 'float64', or 'float32' for columns in half the memory. Products and sums are float64 in both cases. Where a
         party takes several steps per message (SkGD and CD, not under trust='secure'), 'float32' also rounds the linear
@@ -212,7 +212,7 @@ class Job:
         if self.fairness is not None:
             raise SpecificationError(
                 "fairness compares predictions of two classes, and multinomial loss has more: leave fairness out, or train "
-                "one class against the rest"
+                "a one-vs-rest model"
             )
         if self.class_balance is not None:
             raise SpecificationError(
@@ -450,7 +450,8 @@ class Job:
     def _declared(self) -> Schema:
         """Return the declarations of all columns.
 
-        "*" and "PARTY.*" declare bounds of all columns without bounds of their own, or a curve for every number with bounds.
+        "*" and "PARTY.*" declare bounds of all columns without bounds of their own, or a curve for every numeric column with
+        bounds.
         """
         features = self.partition.features
         late = (self.partition.label_column, *self.partition.factor_columns, *self.partition.group_columns)

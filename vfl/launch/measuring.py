@@ -43,7 +43,7 @@ class Echo:
         self._borrower, self._lender = Borrower(), Lender()
 
     def answer(self, given: Any) -> Any:
-        """Return the vector as a party would: copy it out of shared memory, then return the copy through shared memory."""
+        """Copy the vector out of shared memory, and return the copy through shared memory, as a party does."""
         view = self._borrower.borrow(given) if isinstance(given, Lent) else None
         return given if view is None else self._lender.lend(view.copy())
 

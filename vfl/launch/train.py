@@ -105,7 +105,9 @@ def train(
                 raise
             shutil.rmtree(folder)  # the run has not begun: leave no folder that looks like a run
             if isinstance(error, PartyLost):
-                error.add_note("nothing was charged and no run is kept: when the party is back, run or submit it again")
+                error.add_note(
+                    "nothing was charged and no run is kept: when the party is back, run or submit the job again"
+                )
             raise
         result.save(folder)
     return result
@@ -137,7 +139,7 @@ def starting_from(job: Job, model: Result | str | Path | None) -> Job:
     report = verify(certificate, model=result.document(), findings=result.told())
     wrong = "; ".join(str(check) for check in report.failed if check.name != "signature")  # a result may be unsigned
     if certificate.start != ({} if result.job.start is None else result.job.start.stated()):
-        wrong = wrong or "its certificate and its job differ in the model that it started from"
+        wrong = wrong or "its certificate and its job name different starting models"
     if wrong:
         raise OutputError(f"training cannot start from this model, since its certificate does not hold: {wrong}")
     return replace(

@@ -109,8 +109,8 @@ class Confusion:
     def rate(self, hits: int, misses: int, known: float | None = None) -> Estimate | None:
         """Return the share hits/(hits + misses) of two cells; None if the noise hides the number of records in both cells.
 
-        known : the number of these records by a release with other noise, which decides what is shown and told. Without it the
-            noisy number decides what is shown, and the interval is wider.
+        known : the number of these records by a release with other noise, which decides if the rate is reported. With None, the
+            noisy number itself decides, and the interval is wider.
         """
         counts, raw = self.possible, self.raw
         count = float(counts[hits] + counts[misses])
@@ -132,11 +132,11 @@ class Confusion:
     ) -> dict[str, Estimate]:
         """Return accuracy, true and false positive rate, precision, the share predicted positive, and the mean cost if given.
 
-        A rate is left out if the noise hides the number of records that the rate refers to. The baseline of the cost decides
-        alike for all records, whichever way is cheaper.
+        A rate is left out if the noise hides the number of records that the rate refers to. The baseline of the cost is that of
+        the cheaper of two constant predictions.
 
         positives, flagged : numbers of positive records and of those predicted positive, by a release with other noise. They
-            decide what is told; None takes the noisy numbers.
+            decide which rates are reported; None takes the noisy numbers.
         """
         n, shares = self.n_records, (self.share(FN, TP), self.share(FP, TP))
         positive, predicted = (share.value for share in shares)
@@ -162,7 +162,7 @@ class Confusion:
         return found | {"flagged": shares[1]}
 
     def lift(self) -> Estimate | None:
-        """Return the lift, precision divided by the share of positive records; None if the noise hides either one.
+        """Return the lift, precision divided by the share of positive records; None if the noise hides precision or share.
 
         The intervals of precision and share hold together, so the interval of the quotient holds too.
         """

@@ -191,7 +191,7 @@ class Covariances(NamedTuple):
 def covariances(
     problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noisy, basis: Vector, numeric: NDArray[np.bool_]
 ) -> Covariances:
-    """Return the covariances of a run's model, and the limits of what they tell.
+    """Return the covariances of a run's model, with the limits within which standard errors are valid.
 
     The first limit excludes combinations r whose curvature the noise of H may hide: rᵀH⁻¹r would grow by more than GROWTH if
     the eigenvalues of H were lower by LOWERED·σ. The second limit excludes combinations along which the run had not settled.

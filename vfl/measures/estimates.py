@@ -111,31 +111,31 @@ SURE = 4.0
 RARE = 0.01
 """Share of the records that the noise of a count may hide without a change of the caps (`sizes_of`)."""
 SELECTED = 2.44
-"""Half-width, in standard deviations, of an interval whose own noisy count decides that it is shown. It fails in 1.5 % of runs,
-shown or not, so at most 1.5 % of runs show an interval that fails.
+"""Half-width, in standard deviations, of an interval that is reported depending on its own noisy count. Such an interval misses
+the true value in at most 1.5 % of runs.
 """
 ROUGH = 0.125
-"""Largest standard error of a rate or an area that is told: an interval may be as wide as the distance from ½ to 1. Public
-facts and another release decide it, since intervals that their own noise selects would be wrong too often.
+"""Largest standard error of a reported rate or area: its interval may be as wide as the distance from ½ to 1. Public facts and
+another release determine the standard error, since intervals selected by their own noise would be wrong too often.
 """
 KNOWN = 10.0
-"""A mean error of the constant prediction is shown if it is at least this many standard deviations of its noise. If it had to
-stand out from the noise only, those that are shown would be too large: 1.4 to 8 times in runs with heavy noise.
+"""Smallest reported mean error of the constant prediction, in standard deviations of its noise. With a limit just above the
+noise, reported means would be too large: 1.4 to 8 times in runs with heavy noise.
 """
 WIDTH = 2.0
 """Half-width of an interval of 95 %, in standard deviations."""
 
 TOLD = 4.0
-"""A mean error is told if it is this many standard deviations of its noise, by a release with other noise: an interval of twice
-its half-width would still exclude 0.
+"""Smallest reported mean error, as measured by a release with other noise, in standard deviations of its noise: an interval
+twice as wide would still exclude 0.
 """
 FEW, NEAR, FAR = 16.0, 1.5, 10.0
-"""R² and D² are shown if the sum of the constant's errors is at least FEW records' caps, and its excess (`_excess`) at most
-1/NEAR of the model's mean error, which does not depend on the constant, or 1/FAR of the constant's. If the constant's mean
-alone decided, they would be shown in runs whose constant is far off, with 0 to 0.6 of the intervals right.
+"""R² and D² are reported if the sum of the constant's errors is at least FEW records' caps, and the constant's excess
+(`_excess`) is at most 1/NEAR of the model's mean error or 1/FAR of the constant's mean error. If only the constant's mean
+decided, runs whose constant is far off would report intervals with a coverage of 0 to 0.6.
 """
 COARSE = 0.05
-"""Largest standard deviation of its noise at which the share of the labels that lie on a bound is told."""
+"""Largest standard deviation of the noise of the share of labels on a bound, for this share to be reported."""
 
 Interval: TypeAlias = tuple[float, float]
 
@@ -153,8 +153,8 @@ class Estimate:
     within : the interval; None means `value` ± two standard errors.
     cap : largest amount that a record's loss, error or deviance counts with; None if nothing is cut. Measure and interval are
         those of the cut amounts.
-    withheld : True if a rule that does not depend on the measure's own noise says too noisy, False if it says told; None
-        without such a rule.
+    withheld : True or False if a rule that does not depend on the measure's own noise calls the measure too noisy or
+        reportable; None without such a rule.
     """
 
     value: float
@@ -183,8 +183,8 @@ class Estimate:
     def too_noisy(self) -> bool:
         """Return `withheld`; without it, True if the interval is wider than the distance from the baseline to a perfect model.
 
-        An interval that the end of a range cuts counts as four standard errors wide: noise beyond the end would else
-        select what is told. Except for rates, return True if 0 is the best value and the interval contains it.
+        An interval that the end of a range cuts counts as four standard errors wide: otherwise, noise beyond the end would
+        select which measures are reported. Except for rates, return True if 0 is the best value and the interval contains it.
         """
         if self.withheld is not None:
             return self.withheld
@@ -507,13 +507,13 @@ def residuals(
     mean deviances: the fraction of the deviance that the model explains. The intervals of R² and D² are Fieller's
     (`_explained`). The interval of the root mean squared error has the roots of the ends of the mean square's interval, since
     the delta method fails for a mean that noise dominates. Without a constant there are no baselines, no R² and no D². They are
-    also left out if the constant's mean error is not `KNOWN`, and R² or D² if the interval of the quotient has no end.
+    also left out if the constant's mean error is below `KNOWN`, and R² or D² if the interval of the quotient is unbounded.
 
     apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant's mean
         error exceeds that of the labels' mean by exactly the deviance between both (a Bregman divergence). The lower ends of R²
         and D² are lowered to allow for this excess. exposures : bound on the mean of e^(2−p) for exposures e, else 1.
-    known : the means of the same errors by a release with other noise (`sizes_of`). They decide on what is told: a measure that
-        its own noise selects would be wrong where it is told. None takes the released means.
+    known : the means of the same errors by a release with other noise (`sizes_of`). They decide which measures are reported,
+        since the interval of a measure selected by its own noise would be wrong. None takes the released means.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records
@@ -547,14 +547,14 @@ def sizes_of(
 ) -> tuple[tuple[float, ...], tuple[float, ...], Estimate]:
     """Return caps, means and the share of the labels at an end of their bounds, from released counts of errors by their size.
 
-    The caps of errors and deviances, as shares of those that were counted, hold all that the noise does not hide. The means are
-    rough, in the order of `Residuals` and in units of these caps; 0 if the noise hides most records.
+    The new caps of errors and deviances, as shares of the caps used in counting, lie above all errors that the noise does not
+    hide. The means are rough, in the order of `Residuals` and in units of these caps; 0 if the noise hides most records.
 
     kept : True for a cap that the job declares, of errors and of deviances. low_end : False if no label is cut at the low end.
 
-    Bins count whose number exceeds SURE standard deviations of the noise. If they hold less than half of the records, the caps
-    stay as they are. Where a bin beyond may hide more than RARE of the records, the caps are twice as large: cutting skewed
-    errors moves the best constant away from the mean, which `residuals` takes for the best.
+    Only bins whose counts exceed SURE standard deviations of the noise are used. If these bins hold less than half of the
+    records, the caps stay as they are. Where a bin beyond may hide more than RARE of the records, the caps are twice as large:
+    cutting skewed errors moves the best constant away from the mean, which `residuals` takes for the best.
     """
     kinds = released[:-2].reshape(2, -1, statistic.bins)  # by model, kind of error and bin
     clear = np.where(kinds > SURE * sigma, kinds, 0.0)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SUBSAMPLED = (
     "standard errors are from the spread of 8 fits on disjoint subsamples, with Student's t of 7 degrees of freedom. The "
-    "spread does not tell the noise of privacy from sampling, nor show a bias that all fits share"
+    "spread neither separates the noise of privacy from sampling nor shows a bias that all fits share"
 )
 
 

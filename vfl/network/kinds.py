@@ -2,7 +2,7 @@
 
 Guarantee. A message that reaches a party is a tuple of plain values, and holds no code. The party builds each query, rule,
 weighting, clip and penalty from the classes that the party's owner has installed. `Query.check` then recomputes the
-sensitivity of each release from these objects. `vfl.queries.kinds` defines the names of kinds, docs/extending.md tells how
+sensitivity of each release from these objects. `vfl.queries.kinds` defines the names of kinds, docs/extending.md explains how
 to add a kind.
 
     to_plain(query)           →  (FORMAT, name, field, ...)

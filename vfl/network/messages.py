@@ -23,7 +23,7 @@ class Greeting:
 
     version : version of the vfl code at the party.
     n_records : number of the party's records. The privacy guarantee is among data sets with this number of records.
-    keeps_ledger : True if the party's owner keeps a party ledger, which the coordinator tells of the run's phases.
+    keeps_ledger : True if the party's owner keeps a party ledger, which the coordinator informs of the run's phases.
     alignment : hash of the records' ids in their order, equal for all parties; '' without an alignment.
     """
 

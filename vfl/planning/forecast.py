@@ -120,7 +120,7 @@ def _released(correlation: float, sigma: float, p: int, rng: np.random.Generator
 SIGNALS = {"AUC": (0.65, 0.95), "R²": (0.1, 0.7)}
 """Default guesses of the AUC or R² that the best linear model reaches: a weak and a strong signal."""
 ENOUGH = 0.1
-"""Share of the explainable effect that a model may miss if the number of records is called enough."""
+"""Share of the explainable effect that a model may miss if a forecast calls the number of records enough."""
 NOISE = 0.7
 """Share of the explainable effect above which a forecast calls the model noise: that share is expected to be missed.
 
@@ -178,7 +178,7 @@ class Forecast:
         words = []
         if self.noise:
             of = "" if self.signal is None else f" for a signal of {self._kind} {self.signal[1]:.3g} or less"
-            words.append(f"NOISE: {self._records} are too few {self._budget}{of}: the model would tell next to nothing")
+            words.append(f"NOISE: {self._records} are too few {self._budget}{of}: the model would show next to nothing")
         elif self.missed and self.missed[1] > NOISE:
             words.append(f"a weak signal would be lost in noise with {self._records} {self._budget}")
         for signal, measures in self.by_signal.items():
@@ -198,7 +198,7 @@ class Forecast:
             return tuple(words)
         words.append("ranges hold nine of ten runs if bounds are at most ten times too wide")
         if self.positives is not None:
-            words.append(f"a share {self.positives:.3g} of the labels is taken to be positive")
+            words.append(f"a share {self.positives:.3g} of the labels is assumed to be positive")
         return (*words, self._needs)
 
     @property
@@ -217,9 +217,9 @@ class Forecast:
     def _needs(self) -> str:
         strong, weak = (None if n is None else _rounded(n) for n in self.needed)
         if strong is None:
-            return "no number of records is enough to learn nine tenths of it"
+            return "no number of records is enough to learn nine tenths of the signal"
         if weak is None or weak == strong:
-            return f"about {strong:,} records learn nine tenths of it {self._budget}"
+            return f"about {strong:,} records learn nine tenths of the signal {self._budget}"
         return f"about {strong:,} records learn nine tenths of a strong signal {self._budget}, {weak:,} of a weak one"
 
     def __str__(self) -> str:

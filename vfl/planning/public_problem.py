@@ -52,7 +52,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
     if job.multinomial and not job.solver.multinomial:
         raise SpecificationError(
             f"{job.solver.name} moves one linear predictor per record, and multinomial loss has one per class: use SkGD, "
-            "CD or GD, or logistic loss for one class against the rest, classes=((A, B), C)"
+            "CD or GD, or logistic loss for a one-vs-rest model, classes=((A, B), C)"
         )
     if job.privacy is not None and job.intervals and not job.solver.infers:
         raise SpecificationError(

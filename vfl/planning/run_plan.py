@@ -661,7 +661,7 @@ def whole(plan: Plan) -> Lines:
             where = where if plan.subsamples is None else f", on each of {plan.n_fits} subsamples"
             lines.append(("releases", f"{count} × {described(event)}{where}"))
         if plan.split is not None:
-            lines.append(("", "ε is the largest of what the parts cost: no record is in two of them"))
+            lines.append(("", "ε is the largest cost of a part: no record is in two parts"))
         lines += _flags(plan)
     lines += [("curves", plan.knots.explain())] if plan.knots is not None else []
     lines += [("digest", f"{plan.job.digest}, by which owners approve the job")]

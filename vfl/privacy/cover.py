@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Answer(enum.Enum):
-    """Answer to the question if a charge pays for a release. All answers but the first two refuse it, and name the reason."""
+    """Answer to the question whether a charge pays for a release. All except the first two refuse the release."""
 
     COVERED = "an open charge pays for the release"
-    NEW = "no charge of this name was open, so the release opens one, which must be paid"
+    NEW = "no charge of this name was open: the release opens a new charge, which must be paid"
     RECORDS = "the charge is for another subsample of the records"
     EVENTS = "the charge is for another event"
     WHOLE = "the charge is for another division into units"

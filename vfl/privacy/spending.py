@@ -91,7 +91,7 @@ class Accountant(ABC):
     def check(self, event: Event, count: int = 1) -> None:
         """Raise PrivacyError for an event without a known cost, for another adjacency, and for a bad count."""
         if not isinstance(event, Event):
-            raise PrivacyError(f"not an event but a {type(event).__name__}: pass an event of vfl.privacy.events")
+            raise PrivacyError(f"expected an event of vfl.privacy.events, not a {type(event).__name__}")
         require_adjacency(event, self.adjacency)
         try:
             count = operator.index(count)

@@ -168,7 +168,7 @@ class GCD(Solver):
     tol : without privacy, stop once the longest possible step (rule 'GS-r') is at most this share of the largest coordinate.
         None takes 1e-9, but never stops early if `rounds` is given or the rule is not 'GS-r'. With privacy `tol` must be None,
         since the number of rounds must not depend on data.
-    selection_share : share of the rounds' budget (ρ of zCDP) that selections spend; the steps get the rest.
+    selection_share : share of the rounds' budget (ρ of zCDP) that selections spend; the steps get the remaining budget.
     """
 
     rule: str = option(one_of(RULES), "GS-r")
@@ -268,8 +268,8 @@ class GCD(Solver):
         if problem.private:
             ε, z = self._noise(problem)
             sentences.append(
-                f"selections take {self.selection_share:.0%} of the rounds' budget (range {ε:.3g} each), steps the rest "
-                f"(noise multiplier {z:.4g})."
+                f"selections take {self.selection_share:.0%} of the rounds' budget (range {ε:.3g} each), and steps "
+                f"spend the remaining budget (noise multiplier {z:.4g})."
             )
         return (*sentences, *describe(self.tol))
 

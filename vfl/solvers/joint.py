@@ -219,7 +219,7 @@ def mean_square(solver: str, problem: Problem) -> Exchange[float]:
     """Return a public bound on (1/n)Σ‖x_i‖²: Σ_j M_j/L if M is declared or exact, else Σ_j B_j².
 
     The bound also exceeds λ_max(XᵀX/n), so steps of 1/(L·bound) on the whole model are safe. With smoothness='private' the
-    declared bounds are used, since a release would cost budget and improve only this one number.
+    declared bounds are used: a release would cost budget and improve only the scale of the steps.
     """
     if not isinstance(problem.smoothness, str):
         M, L = problem.smoothness[:: problem.layout.width], problem.loss.curvature
@@ -296,8 +296,8 @@ def time_limit(problem: Problem, clip: float) -> float:
     t is in units of 1/(LΣB_j²). Assume a record cap C, a typical |ℓ'| (called typical below), and columns whose mean squares
     are a share r² of their squared bounds:
 
-        noise   ½ r² t² (2C)²/(L ΣB_j² (μn)²)      the sum of t steps, each with its share of the budget
-        gain    2 r² t ΔF/p                        the decrease along p equal columns, ΔF = GAIN·typical²/L
+        noise   ½ r² t² (2C)²/(L ΣB_j² (μn)²)      the sum over t steps, each with its share of the budget
+        gain    2 r² t ΔF/p                        the decrease for p equal columns, ΔF = GAIN·typical²/L
         t       GAIN/4 · ΣB_j²·typical²/C² · (μn)²/p
 
     r and the number of steps cancel. A run with t far below p stays near its start, the constant model. GD, SGD and SVRG
@@ -321,7 +321,7 @@ def default_step_size(problem: Problem, clip: float, steps: int) -> float:
 
 
 def standing_still(problem: Problem, time: float) -> tuple[str, ...]:
-    """Return a warning if the sum of all γ is too small to learn from. The run then stays near the constant model.
+    """Return a warning if the sum of all γ is too small for the run to learn. The run then stays near the constant model.
 
     A column whose mean square is a third of its squared bound moves by a total of time/(3p) whole steps.
 

@@ -34,8 +34,8 @@ BY_SUMS, BY_PRODUCTS = ("SkGD", "CD", "GD"), ("NoisyGram",)
 FEW_CUT = 2.0
 """Factor on NoisyGram's default clip.
 
-With this factor, the clip is at least two thirds of the longest row, so few rows are cut. Chosen among 1, 2 and 3 on one data
-set, California housing at ε = 1.
+With this factor, the clip is at least two thirds of the largest row norm, so few rows are clipped. Chosen among 1, 2 and 3 on
+one data set, California housing at ε = 1.
 """
 BLOCK = 3
 """Default number of columns per block of SkGD without joint steps. Every block changes the model, and then residuals are shared

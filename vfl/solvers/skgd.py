@@ -480,11 +480,11 @@ class SkGD(BlockOptions):
         return f"{count} rounds of messages, one per pass: {why}." if many and why else ""
 
     def remark(self, problem: Problem, resolved: Self) -> str:
-        """Return what joint steps would save and show; or why a run takes no joint steps although the user asked for them."""
+        """Return what joint steps would save and show; or the reason why a run takes no joint steps despite joint=True."""
         if resolved.joint or not problem.private:
             return ""
         if self.joint:
-            return f"joint = true changes nothing: {declined(self, problem)}; left out, it asks no policy for products = true"
+            return f"joint = true changes nothing: {declined(self, problem)}; without joint, no policy has to allow products"
         try:
             other = replace(self, joint=True).resolve(problem)
         except SpecificationError:

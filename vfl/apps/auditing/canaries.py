@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FARTHEST = 1e3
 """Label of a canary if the job declares no bounds for the label. The clip caps what the canary contributes."""
 EASIEST, MOST_ACCURATE = 2.75, 0.93
-"""EASIEST: μ of the group at which guesses tell most. MOST_ACCURATE: largest share of right guesses that a claim may allow."""
+"""EASIEST: μ of the group at which guesses prove most. MOST_ACCURATE: largest share of right guesses that a claim may allow."""
 MEAN_AND_SQUARE = 0.146
 """Size of the second canary for releases of moments. From x = 1 to x' = −0.146 a column's mean and square together move
 farthest (vfl.privacy.geometry.PAIR); to +0.146 they move nearly as far.

@@ -156,7 +156,7 @@ def _variance(runs: Sequence[Transcript]) -> Made | None:
 def _all_even(runs: Sequence[Transcript]) -> float:
     """Return a bound on the probability that all differences u − s are even multiples of the grid, if they are; else 1.
 
-    Noise on a grid coarser than the public one has hardly another variance, but reveals shifts between the coarse steps. A
+    Noise on a grid coarser than the public one has nearly the same variance, but reveals shifts smaller than a coarse step. A
     normal variable with σ ≥ g rounds to an even multiple of g with probability at most ½ + e^{−π²/2}.
     """
     count = 0

@@ -112,7 +112,7 @@ OPTIONS = {
 
 
 class Group(click.Group):
-    """Group of commands that answers an unknown or earlier name with the present one."""
+    """Group of commands that suggests the present name for an unknown or earlier one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -210,7 +210,7 @@ def terminable() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the command line. An error of vfl.errors is printed as one line, and the exit code tells its kind."""
+    """Run the command line. An error of vfl.errors is printed as one line, and the exit code states its kind."""
     from vfl.apps.cli.terminal.streams import RAY_SAYS_NOTHING, outliving
     from vfl.errors import VflError
 

@@ -210,7 +210,7 @@ def draft(
     folder : folder of the job file; paths in the draft are relative to it.
     dataset : name of the job's data set in a ledger. ledger : file of the ledger.
     ask : function that answers questions (`Question`); with None, comments in the draft ask them.
-    curves : True declares a curve (vfl.Curve) for every number with bounds.
+    curves : True declares a curve (vfl.Curve) for every numeric column with bounds.
 
     The draft lists in `read_from_data` all declarations that the records decided, unless the answers of `ask` confirm that
     they are publicly known.
@@ -263,7 +263,7 @@ def draft(
     if curves:
         lines += [
             "",
-            '[columns."*"]  # every number with bounds; the run places the knots of its curve',
+            '[columns."*"]  # every numeric column with bounds; the run places the knots of its curve',
             'kind = "curve"',
         ]
     lines += [
@@ -478,7 +478,7 @@ def _loss(label: ColumnSummary | None, class_lines: Sequence[str]) -> str:
 
 
 def _counts(found: ColumnSummary) -> bool:
-    """Return True for numbers that seem to be counts: whole, four or more from 0 on, and the largest of them rare."""
+    """Return True for numbers that look like counts: at least four different whole numbers from 0, the largest of them rare."""
     whole = found.kind == "numeric" and all(re.fullmatch(r"[0-9]+", value) for value in found.values)
     numbers = sorted(found.values, key=int) if whole else []
     return len(numbers) > 3 and numbers[0] == "0" and RARE * found.values[numbers[-1]] <= max(found.values.values())
@@ -514,7 +514,7 @@ def _class_lines(target: str, found: ColumnSummary | None, ask: Ask) -> list[str
     against = json.dumps([shown[:-1], shown[-1]], ensure_ascii=False)
     lines += [
         f"# the label has {len(shown)} classes, {classes[1:-1]}",
-        f'# for one class against the rest: loss = "logistic" and classes = {against}',
+        f'# for a one-vs-rest model: loss = "logistic" and classes = {against}',
     ]
     if found.kind == "numeric":
         lines.append(

@@ -235,7 +235,7 @@ def _plain_classes(y: Any) -> Any:
     """Return one of PLAIN_CLASSES for the labels of a private fit, (2,), as the type of y unless y holds objects.
 
     All neighbouring data sets that are accepted have the same classes. Proof: two or more records hold the negative label of
-    an accepted y. After a change of one record, another one still holds it, and a second negative label is refused.
+    an accepted y. After one record is replaced, another record still holds this label, and a second negative label is refused.
 
     Raises PrivacyError for any other labels.
     """

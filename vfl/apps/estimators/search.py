@@ -59,9 +59,9 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
     """Exhaustive search over parameters of an estimator: the whole search is (ε, δ)-differentially private for every record.
 
     The guarantee covers the fitted model, its parameters and `best_score_` together, with the ε and δ of the estimator. All
-    candidates are fitted once on a public part of the records and scored once, with noise, on the rest. A secret draw leaves
-    some candidates out, and the best of the others is kept (docs/tuning.md). All else stays secret: `cv_results_` has no
-    scores.
+    candidates are fitted once on a public part of the records, and scored once, with noise, on the remaining records. A secret
+    draw leaves some candidates out, and the best remaining candidate is kept (docs/tuning.md). All else stays secret:
+    `cv_results_` has no scores.
 
     Use this class instead of sklearn.model_selection.GridSearchCV, in which every fit spends its own ε. There is no `cv`
     parameter, since folds would spend more, and no `refit`, since the winner is not fitted again.

@@ -271,11 +271,11 @@ class VerticalModel(BaseEstimator, ABC):  # type: ignore[misc]
             if "passes" not in options:
                 raise SpecificationError(f"{solver.name} makes no passes that max_iter could limit: leave max_iter out")
             if solver.passes is not None or getattr(solver, "inner_rounds", None) is not None:
-                raise SpecificationError("max_iter and the passes of the solver are one option: give one of them")
+                raise SpecificationError("max_iter and the passes of the solver set the same option: give only one")
             changes["passes"] = operator.index(self.max_iter)
         if self.tol is not None:
             if "tol" not in options:
-                raise SpecificationError(f"{solver.name} has no rule for stopping: leave tol out, or use SkGD")
+                raise SpecificationError(f"{solver.name} has no stopping rule: leave tol out, or use SkGD")
             changes["tol"] = float(self.tol)
         elif self.epsilon is None and "tol" in options and solver.tol is None:
             changes["tol"] = STILL  # so that the solver can stop early and report convergence

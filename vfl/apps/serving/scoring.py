@@ -502,7 +502,7 @@ class ServedModels:
     active version answers once all parties have loaded it; until then the earlier version answers.
 
     lanes : {party: connection}. failures : {model/version: reason} of refused versions. watch : called when the service gets
-        ready, and when something else keeps it from answering.
+        ready, and when another cause keeps the service from answering.
     """
 
     def __init__(self, file: ServiceFile, callers: Callers, gathering: ConnectedMembers | None) -> None:
@@ -677,7 +677,7 @@ class ServedModels:
         if request.ids is not None and not version.job.ids:
             raise Refusal(422, "no_ids", "the model's job names no id column: send all columns of the records")
         if not self._callers.in_time(caller, n):
-            raise Refusal(429, "rate", "this caller asks for more records per second than it may", retry=1.0)
+            raise Refusal(429, "rate", "this caller exceeds its limit of records per second", retry=1.0)
         ids = None if request.ids is None else await _apart(n, self._ids, version, request.ids)
         scores = {party: await _apart(n, self._applied, version.parts[party], own) for party, own in given.items()}
 
@@ -782,7 +782,9 @@ class ServedModels:
             if own:
                 found[party] = own
         if left:
-            raise Refusal(422, "bad_columns", "a given column is not one of the model: see its job for the names")
+            raise Refusal(
+                422, "bad_columns", "a given column is not a column of the model: the model's job names its columns"
+            )
         return found
 
     @staticmethod
@@ -795,7 +797,7 @@ class ServedModels:
 
 
 async def _apart(n: int, work: Callable[..., A], *arguments: Any) -> A:
-    """Do work on n records: at once if they are few, else in another thread."""
+    """Do work on n records: in this thread for up to MOST_INLINE records, else in another."""
     return work(*arguments) if n <= MOST_INLINE else await asyncio.to_thread(work, *arguments)
 
 

@@ -87,7 +87,7 @@ class Work:
     def _run(self, key: Hashable, task: Future[Any], work: Callable[[], Any]) -> None:
         try:
             outcome, error = work(), None
-        except Exception as raised:  # noqa: BLE001 - damaged files may raise any error; `done` tells them apart
+        except Exception as raised:  # noqa: BLE001 - damaged files may raise any error; `done` distinguishes these
             outcome, error = None, raised
         with self._lock:
             del self._tasks[key]

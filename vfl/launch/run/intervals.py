@@ -174,7 +174,7 @@ def _require_classical(result: Model) -> None:
     ridge = result.certificate.n_records * job.penalty.convexity
     for met, unfit in (
         (job.privacy is None, "the run is private, and exact errors would not be: train with Job(intervals=True)"),
-        (not loss.multinomial, "multinomial loss has one score per class: train one class against the rest"),
+        (not loss.multinomial, "multinomial loss has one score per class: train a one-vs-rest model"),
         (
             loss.log_odds or not loss.classification,
             f"{loss.name} loss has no log-odds: choose logistic, squared or Huber loss",
@@ -188,7 +188,7 @@ def _require_classical(result: Model) -> None:
             ridge <= 1.0 + 1e-9,
             f"the penalty biases coefficients: lower its strength to {1 / result.certificate.n_records:.2g}",
         ),
-        (job.split is None, "held-out records are not told apart here: train without holdout"),
+        (job.split is None, "the given records include those held out from training: train without holdout"),
     ):
         if not met:
             raise SpecificationError(f"infer cannot give standard errors: {unfit}")

@@ -40,7 +40,7 @@ def labels_of(job: Job, scores: Vector, threshold: float = 0.0) -> Any:
     if not job.classification:
         return job.response.response(scores)
     negative, positive = job.classes or (0, 1)
-    if isinstance(negative, tuple):  # one class against the rest, which has no single name
+    if isinstance(negative, tuple):  # one-vs-rest: the negative class has no single name
         return scores > threshold
     return np.where(scores > threshold, positive, negative)
 

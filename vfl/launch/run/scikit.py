@@ -33,7 +33,7 @@ _NAMES = {
 }
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "remainder": "%", "power": "**"}
 _TRUTHS = dict.fromkeys(("true", "True", "TRUE", "1", 1), 1.0) | dict.fromkeys(("false", "False", "FALSE", "0", 0), 0.0)
-_ONE_COORDINATE = {"ensure_2d": False, "ensure_min_samples": 0}  # it may be one constant
+_ONE_COORDINATE = {"ensure_2d": False, "ensure_min_samples": 0}  # the expression may be one constant
 _DATES = {
     f"^[{BLANK}]+|[{BLANK}]+$": "",
     r"([T ]\d\d(?::?\d\d){0,2})(?:[.,]\d+)?(?:Z|[+-]\d\d(?::?\d\d)*)?$": r"\1",  # fractions, zone

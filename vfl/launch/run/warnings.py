@@ -158,7 +158,7 @@ def doubts(result: Model) -> tuple[str, ...]:
     said = []
     expected = forecast(job, n)
     if compared(make_plan(job, n)) and expected.noise:
-        said.append(f"{expected.lines[0]}. Do not rely on it: use more records, a larger ε or fewer columns")
+        said.append(f"{expected.lines[0]}. Do not rely on the model: use more records, a larger ε or fewer columns")
     findings = result.findings.get("held out")
     measures = {} if findings is None else findings.measures
     if any(name in measures and measures[name].worse for name in ("auc", "d2", "r2")):

@@ -83,18 +83,18 @@ def _of_columns(result: Result, plan: Plan) -> tuple[str, ...]:
             continue
         low, high = ends[name]
         end, beyond = (low, "below") if at < 0.0 else (high, "above")
-        clamped = f"values at {end:.6g} or {beyond} it, which are clamped to it"
+        clamped = f"at {end:.6g} or {beyond} it, where they are clamped"
         outside = 1.0 - abs(at) + LEVEL * noise <= AT_END
         if spread > 0.0 and high - low >= WIDE * spread:
             said.append(
                 f"the bounds of {name!r} are at least {(high - low) / spread:.3g} times as wide as the released spread of its "
                 "values: declare narrower ones from public knowledge, or release them with vfl.releases.private_bounds"
-                + (f" (most may also be {clamped}: check the unit)" if outside else "")
+                + (f" (most values may also be {clamped}: check the unit)" if outside else "")
             )
         elif outside:
             said.append(
-                f"the released mean of {name!r} lies at an end of its bounds, so most are {clamped} and tell the model "
-                "nothing: check the unit, and declare bounds that hold the values"
+                f"the released mean of {name!r} lies at an end of its bounds, so most values are {clamped} and add "
+                "nothing to the model: check the unit, and declare bounds that hold the values"
             )
     return tuple(said)
 

@@ -154,7 +154,7 @@ def compiled_modules(source: str) -> dict[str, str | None]:
 def import_path(source: str) -> dict[str, str | None]:
     """Return the environment variable with which workers import the packages of this process before they know its job.
 
-    Ray tells them the folder of this process only with a job. The result is {} for packages that an installer placed, which
+    Ray sends workers the folder of this process only with a job. The result is {} for packages that an installer placed, which
     workers find; those in a checkout come first.
 
     source : path of this module.

@@ -148,7 +148,7 @@ def _working(
 
 @contextlib.contextmanager
 def offering(gathering: ConnectedMembers, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
-    """Yield a function that tells the parties that the job is finished.
+    """Yield a function that reports the end of the job to the parties.
 
     If the context ends and the function was not called, send the reason to the connected parties.
     """

@@ -4,7 +4,7 @@ Guarantee. The coordinator accepts a stream only from a peer that has proved to 
 federation file. `Peer.is_member` then checks that this certificate belongs to the name that the peer claims. A party sends
 nothing before the other end has proved to hold the key of the coordinator's certificate. There is no mode without TLS.
 
-gRPC for Python cannot be told to use only TLS 1.3. CIPHERS therefore contains no cipher suite of TLS 1.2 for keys on P-256, so
+gRPC for Python has no option to use only TLS 1.3. CIPHERS therefore contains no cipher suite of TLS 1.2 for keys on P-256, so
 that a handshake with TLS 1.2 fails. gRPC reads CIPHERS once per process. If another library has started gRPC before, such a
 handshake succeeds; `Peer.is_member` then sees the version of TLS and refuses the stream.
 """

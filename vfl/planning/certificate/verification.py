@@ -143,7 +143,8 @@ def verify(
     federation : `vfl.network.federation.file.Federation.stated` of the federation that the reader expects.
     start : certificate of the model from which training started.
 
-    Raises SpecificationError for an invalid `key`, OutputError for a ledger that cannot be opened: it decides nothing.
+    Raises SpecificationError for an invalid `key`, OutputError for a ledger that cannot be opened: such a check does not decide
+    the outcome.
     """
     if ledger is not None:
         _require_opens(Path(ledger))
@@ -191,11 +192,11 @@ def _looked_at(name: str, look: Callable[[], str]) -> Check:
 def _signature(certificate: Certificate) -> str:
     stamp = certificate.signature
     if stamp is None:
-        raise _Mismatch("there is none; a result signs its certificate when it is saved")
+        raise _Mismatch("the certificate has no signature: Result.save signs it")
     if stamp.algorithm != signatures.ALGORITHM:
         raise _Mismatch(f"this vfl verifies {signatures.ALGORITHM}, not {stamp.algorithm!r}")
     if not signatures.is_signed(certificate.to_sign(), public=stamp.public_key, signature=stamp.value):
-        raise _Mismatch("it does not match: the certificate was altered after it was signed")
+        raise _Mismatch("the signature does not match: the certificate was altered after it was signed")
     return f"unaltered since it was signed at {stamp.signed}"
 
 

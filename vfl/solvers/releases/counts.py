@@ -47,11 +47,11 @@ SEEN = 3.5
 EXPOSURES = 0.5
 """Weight a of the sum of the exposures, Σ e/e_max, relative to the counts of the bins."""
 STEPS = 10_000.0
-"""Number of histogram steps up to the largest amount. Poisson labels below 1 are amounts, too."""
+"""Number of histogram steps up to the largest amount. Poisson labels with a declared range below 1 count as amounts."""
 MOST = 1e9
 """Largest declared count that is counted in steps of 1; larger ranges have this number of steps."""
 RARE = 1.5
-"""Noise of margins, in units of the unit of residuals over the curvature, up to which `time` holds: that of a mean of 0.44.
+"""Largest unit of residuals over curvature, in margins, for which `time` applies unchanged: the value at a mean of 0.44.
 
 With means of 0.003 to 10, 4,000 and 40,000 records and ε of 0.3 to 4, a factor of 1 lost a quarter of D² at a mean of 0.3,
 and 2 a quarter at 0.01. Without short steps, models of rare counts (mean 0.003) predicted up to 2,000 times the mean.

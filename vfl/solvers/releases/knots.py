@@ -36,8 +36,8 @@ checked on four others: adult, electricity, California, simulated.
 CELLS = (160, 80, 40)
 """Candidates for the number of cells per histogram. Many cells place knots finely; with few cells, less noise adds up."""
 BLUR = 0.05
-"""Largest standard error of a quantile due to noise, as a share of the records. If the error would be larger, histograms get
-fewer cells.
+"""Largest standard error of a quantile due to noise, as a share of the records. If the error of a histogram would be larger,
+the histogram gets fewer cells.
 """
 TAIL = (1 / 16, 1 / 4, 1 / 64)
 """Positions of knots in a long tail, as shares of the way from the last quantile to the declared bound. Curves of few pieces
@@ -48,8 +48,8 @@ LONG, EXTREME = 0.5, 0.1
 SLACK, CLEAR, WIDE = 2.0, 4.0, 100.0
 """Standard deviations of the noise by which a range of cells may seem to lack records, and by which a single cell stands out.
 
-Bounds at least WIDE times as wide as the records are far too wide. With smaller factors, ends cut tails that matter
-(docs/studies/curves.md).
+Bounds at least WIDE times as wide as the records are far too wide. With smaller factors, the ends of curves cut off tails that
+matter (docs/studies/curves.md).
 """
 FEW = 1 / 4
 """Largest share of the cells that stand out in a column of few values."""

@@ -2,8 +2,9 @@
 
 Guarantee. Replacing a record moves one count from one bin to another: Δ = √2. Choosing the cap is post-processing.
 
-Neither the declared range nor the spread of the labels describes residuals. They are small where the columns explain most of
-the label, and skewed where they grow with the prediction. A wide cap adds noise; a narrow one biases skewed residuals.
+Neither the declared range nor the spread of the labels describes residuals. Residuals are small if the columns explain most of
+the label, and skewed if residuals grow with the prediction. A wide cap adds noise; a narrow cap biases the fit to skewed
+residuals.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ EDGES = np.concatenate([-_SIDE[::-1], _SIDE])
 """Edges of the bins, in units of the labels' spread, or of the width of Huber loss."""
 MIDDLES = np.convolve(np.concatenate([EDGES[:1] * 1.6, EDGES, EDGES[-1:] * 1.6]), (0.5, 0.5), "valid")
 CAPS = 2.0 ** np.arange(-4.0, 2.6, 0.25)
-"""Candidates for the cap of a typical record, in the same units."""
+"""Candidates for the cap of a typical record, in the units of EDGES."""
 CLEAR = 2.0
 """Standard deviations of noise up to which the count of a bin is taken for 0."""
 FREE = 0.3
-"""Smallest share of the residuals that a cap leaves as they are."""
+"""Smallest share of the residuals that a cap leaves unclipped."""
 DEARER = 2.0
 """Weight of the error due to noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResidualCounts(BinCounts):
-    """Histogram of the residuals y − v between EDGES, in units of `unit`. Others count in the outer bins, NaN in the last.
+    """Histogram of the residuals y − v, in units of `unit`: bins between EDGES, and two outer bins. NaN counts in the last bin.
 
     unit : positive and public or released.
     """

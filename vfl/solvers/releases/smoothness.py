@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vfl.queries.protocol import Exchange, Released
     from vfl.solvers.releases.once import Run
 
-OVERFLOW = "the squares of a column's values overflow: declare bounds with scaling='bounds', or change its unit"
+OVERFLOW = "the squares of a column's values overflow: declare bounds with scaling='bounds', or the column's unit"
 
 
 def features(problem: Problem) -> Vector:

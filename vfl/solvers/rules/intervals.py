@@ -84,7 +84,7 @@ def _unfit(solver: BlockOptions, problem: Problem) -> tuple[str, str] | None:
         (
             not loss.multinomial,
             "one margin per record",
-            "use logistic loss for one class against the rest, classes=((A, B), C)",
+            "use logistic loss for a one-vs-rest model, classes=((A, B), C)",
         ),
         (
             math.isfinite(loss.curvature) and (loss.log_odds or not loss.classification),

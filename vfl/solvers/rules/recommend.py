@@ -1,4 +1,4 @@
-"""Solver with the smallest expected error, from public facts, with a reason in terms of the papers.
+"""Solver with the smallest expected error, from public facts, with a reason.
 
 `left` is the share (F(w) − F*)/(F(0) − F*) of the loss that remains after a run: 0 at the optimum, 1 if nothing was learnt.
 Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs:
@@ -10,7 +10,7 @@ Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs:
 | SkGD, CD, none | 0.25ρ^−0.85 | simulations of squared loss without a record cap |
 | GCD | 1/(1 + (nμ/(70 ln p))^1.7) | 7 rows, 5 of them of 100 columns and more |
 
-The curves compare solvers and budgets. Single runs scatter far around them, above all of squared loss.
+The curves compare solvers and budgets. Single runs, above all with squared loss, deviate far from the curves.
 
 The noise term of SkGD and CD follows from the plan: tail averaging of passes with the cap C = c√(p/L) leaves 2.35c²u²/(Lhρ²)
 in F, where u is the unit of residuals and hL the mean curvature. The factors 90 and 12 assume h = 0.7, and signals of 0.15
@@ -55,7 +55,7 @@ class Recommendation:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.solver} is expected to win: {self.reason}"
+        return f"{self.solver} is expected to do best: {self.reason}"
 
 
 def recommendation(problem: Problem) -> Recommendation:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vfl.base.problem import Problem
 
 PARALLEL_CLEAR, OFF_CENTRE_CLEAR = 100.0, 1000.0
-"""Smallest ρ for a clip per coordinate, under squared loss without intercept: for nearly parallel columns, and for others."""
+"""Smallest ρ for a clip per coordinate, under squared loss without intercept: for nearly parallel and for other columns."""
 CAPS = {
     "bounded": (0.065, 0.4, 0.3, 1.5),  # chosen on 35 problems; a cap above 1.5 clips no typical record
     "centred": (0.07, 0.4, 0.12, 2.5),  # chosen on 35 problems
@@ -44,9 +44,9 @@ WIDER = (100.0, OFF_CENTRE_CLEAR, 0.45)
 without this factor.
 """
 TIMES = {
-    "bounded": ((0.3, 1.2), (0.1, 2)),  # 35 problems
-    "centred": ((0.5, 1.4), (0.3, 2)),  # 35 problems
-    "off centre": ((0.5, 1), (0.3, 2), (0.3, 3)),  # simulated problems at low ρ
+    "bounded": ((0.3, 1.2), (0.1, 2)),  # chosen on 35 problems
+    "centred": ((0.5, 1.4), (0.3, 2)),  # chosen on 35 problems
+    "off centre": ((0.5, 1), (0.3, 2), (0.3, 3)),  # chosen on simulated problems at low ρ
 }
 """{kind of problem: ((a, b), ...)}. τ is the smallest of all a·ρ^b."""
 LONGEST = {
@@ -80,7 +80,7 @@ STILL = 0.3
 SHRINKS = 1.5
 """Time τ below which a run shrinks its moves, if the penalty has an L1 part."""
 MAGNITUDES = 150.0
-"""Numbers of records per noise of the mean to which √2 times the noise of a bin corresponds, if a run seeks the spread."""
+"""Value of `parts` in `_mean_share` if a run seeks the spread: √2 times the noise of a bin is then n/MAGNITUDES records."""
 UNSURE = 10.0
 """Value of ρ below which smoothed hinge loss starts at its best constant model.
 
@@ -96,21 +96,21 @@ WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0, "counts": 4.0}
 Standard errors are about the capped regression, and a lower cap adds more bias than it saves noise.
 """
 MOMENTUM = 0.5
-"""Momentum of joint steps. With a larger one they can diverge (vfl.solvers.iterates.quadratic)."""
+"""Momentum of joint steps. With a larger momentum, joint steps can diverge (vfl.solvers.iterates.quadratic)."""
 FEW = 36
-"""Smallest number of passes to which `passes` shortens a run, and number of joint steps.
+"""Smallest number of passes to which `passes` shortens a run; also the number of joint steps.
 
 With two parties, this number takes at most 80 messages.
 """
 ROUNDS = 40
-"""Largest number of rounds, with one message per party, of a run that `needs_rounds` does not concern."""
+"""Largest number of rounds, with one message per party, of a run for which `needs_rounds` is false."""
 CONVERGES = 1000.0
 """Value of ρ from which every pass takes a round: parties' columns with a correlation of 0.9 cost up to twice the error."""
 MOVES_ON = 100.0
 """Value of ρ below which runs take half of the passes, which average their iterates, in steps twice as long.
 
-Noise decides the error there: on 15 pairs of problem and ε they left 0.98 times the error of as many with momentum.
-Above this value, they led to up to 1.4 times the error on test problems.
+Noise decides the error there: on 15 pairs of problem and ε, these passes left 0.98 times the error of as many passes with
+momentum. Above this value, they led to up to 1.4 times the error on test problems.
 """
 LONG = 100
 """Smallest number of passes, by the whole rule, for which joint steps pay.

@@ -94,13 +94,13 @@ def command(
     if party is not None:
         if where.federation is not None or epsilon is not None or ledger is not None or not before:
             raise SpecificationError(
-                "--party compares without noise, here: give --data and --training, and no --epsilon"
+                "--party compares on this machine without noise: give --data and --training, and no --epsilon"
             )
         then, now = (count_own(result, party, _own(given, party, where.formats)) for given in (before, where.sources))
     else:
         if epsilon is None or ledger is None:
             raise SpecificationError(
-                "each counting costs ε: give --epsilon and --ledger, or --party to look at your own columns"
+                "each count is a release that costs ε: give --epsilon and --ledger, or --party to compare your own columns"
             )
         site, paid = where.site(result.job), epsilon
         account = dataset or result.job.dataset

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger that released bounds are charged to.")
 @click.option("--dataset", metavar="NAME", help="The data set of --ledger, for the draft too.")
-@click.option("--curves", is_flag=True, help="Fit a curve of every number with bounds.")
+@click.option("--curves", is_flag=True, help="Fit a curve for every numeric column with bounds.")
 @click.option("--yes", is_flag=True, help="Ask nothing: leave open declarations as comments.")
 def command(
     files: tuple[str, ...],
