@@ -54,7 +54,7 @@ class Server(ThreadingMixIn, WSGIServer):
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread."""
+        """Answer a request in a thread of its own."""
         self._began[request] = time.monotonic()
         self._close(list(self._began)[:-MOST_CONNECTIONS])
         super().process_request(request, client_address)

@@ -147,12 +147,13 @@ class Noisy:
     def raised(self, least: float = RAISED, lowered: float = LOWERED, clear: float = CLEAR) -> Vector:
         """Return the matrix (p, p) with eigenvalues λ that are lowered by `lowered`·σ·min(1, clear·σ/λ)², at least `least`·σ.
 
-        An eigenvector is only shown if noise leaves λ ≥ CLEAR·σ, so the λ that are shown are too large on average where the
-        true ones are near this limit, and hardly so above. At the limit, standard errors are those under the curvature that
-        noise may hide. Unlowered, vectors with a true λ of 2σ to 4σ had coverage from 0.64 where shown; lowered, from 0.86.
+        Only eigenvectors with a noisy λ ≥ CLEAR·σ have standard errors. If the true λ is near this limit, the selected noisy λ
+        is too large on average. At the limit, standard errors are those under the curvature that noise may hide. For
+        eigenvectors with a true λ of 2σ to 4σ, coverage was at least 0.64 without lowered eigenvalues, and at least 0.86 with
+        them.
 
-        Noise turns eigenvectors of eigenvalues λ that differ by Δλ by about σ/Δλ. A combination of eigenvalue λ ≫ σ thus has a
-        part σ/λ in directions without curvature, which adds a share of σ/(least·λ) to its variance, and no more.
+        Noise rotates eigenvectors whose eigenvalues differ by Δλ by an angle of about σ/Δλ. A combination of eigenvalue λ ≫ σ
+        thus has a part σ/λ in directions without curvature, which adds at most a share of σ/(least·λ) to its variance.
         """
         values, vectors = np.linalg.eigh(self.matrix)
         unit = max(self.sigma, 1e-11 * values[-1])
@@ -164,7 +165,7 @@ class Noisy:
         """Return the posterior mean of the matrix around a multiple of another; also the multiple.
 
         If the model is right, the residuals' variance is a multiple of the curvature. The matrix keeps the share of its
-        distance from the multiple that noise does not explain, so a wrong model shows wherever noise permits.
+        distance from the multiple that noise does not explain, so the result reflects a wrong model wherever noise permits.
 
         size : mean square of the norm of the other matrix's noise.
         """
@@ -194,11 +195,11 @@ def covariances(
     """Return the covariances of a run's model, with the limits within which standard errors are valid.
 
     The first limit excludes combinations r whose curvature the noise of H may hide: rᵀH⁻¹r would grow by more than GROWTH if
-    the eigenvalues of H were lower by LOWERED·σ. The second limit excludes combinations along which the run had not settled.
-    Their expected bias ‖rᵀG‖b, with G the derivative of the model by the first iterate and b a large coefficient of a scaled
+    the eigenvalues of H were lower by LOWERED·σ. The second limit excludes combinations along which the run had not converged:
+    their expected bias ‖rᵀG‖b, with G the derivative of the model by the first iterate and b a large coefficient of a scaled
     column, exceeds UNSETTLED standard errors. Numeric columns without clear curvature of their own are scaled by their bounds,
-    so their coefficients may be larger by √(mean curvature/own curvature), and G is 1 for them. Both limits depend on H and
-    J only. The noise of H is independent of the coefficients, so the limits select no estimates.
+    so their coefficients may be larger by √(mean curvature/own curvature), and G is 1 for these columns. Both limits depend on
+    H and J only. The noise of H is independent of the coefficients, so the limits select no estimates.
 
     Under a log link, noise gives the coefficients a bias b. Both covariances then contain b bᵀ, so that intervals cover the
     coefficients in spite of the bias.

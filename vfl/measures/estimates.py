@@ -356,7 +356,7 @@ def mean_interval(mean: float, noise: float, n_records: int, variance: float = 1
 
     mean : noisy mean of n records. variance : upper bound on the mean square.
     """
-    mean = min(max(mean, 0.0), 1.0)  # this brings it closer to every m in [0, 1]
+    mean = min(max(mean, 0.0), 1.0)  # clipping moves the mean closer to every m in [0, 1]
     z = width * width
     sides = [
         _solutions(1.0 + z / n_records, -2.0 * mean - z / n_records, mean * mean - z * noise * noise),
@@ -454,8 +454,8 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
     """Return the area under the ROC curve: the probability that a positive record is in a higher bin than a negative one.
 
     Ties count one half. The noisy counts are used unchanged, negative ones included, and divided by the class sizes, which an
-    earlier release gave. The area is then nearly unbiased; counts projected onto possible ones would pull the area towards ½.
-    The sampling error of the area is that of Hanley & McNeil 1982, eq. 2.
+    earlier release gave. The area is then nearly unbiased; projecting them onto nonnegative counts would bias the area towards
+    ½. The sampling error of the area is that of Hanley & McNeil 1982, eq. 2.
 
     released : noisy histograms, the negative class first. sigma : standard deviation of the noise of a bin.
     positives, noise : number of positive records, from an earlier release, and the standard deviation of the number's noise.
@@ -529,7 +529,7 @@ def residuals(
         withheld = True if known is not None and means[k] < TOLD * noise[k] else None
         found[name] = replace(found[name], baseline=base, best=0.0, withheld=withheld)
         excess = _excess(statistic, apart, exposures, name, max(float(shares[at]), 0.0))
-        # A large constant has a small excess, so the excess of the least possible one counts, too.
+        # A large constant has a small excess, so also compute the excess of the least possible constant.
         lower = replace(statistic, constant=max(statistic.constant - apart, 1e-12))
         most = max(excess, _excess(lower, apart, exposures, name, float(means[at])))
         close = means[k] >= NEAR * most or means[at] >= FAR * most

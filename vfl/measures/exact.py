@@ -1,6 +1,6 @@
 """Measures without noise: means of unclamped losses, errors and deviances, and the area under the ROC curve.
 
-NOT PRIVATE: one record moves these sums without limit. These measures are used by `evaluate`, by runs without privacy, and
+NOT PRIVATE: one record can change these sums by any amount. These measures are used by `evaluate`, by runs without privacy, and
 for held-out records that were declared public. The terms are multiples of a grid step. So sums of up to 2¹⁷ caps do not
 depend on the order of the records.
 """

@@ -5,8 +5,8 @@ records in B that are counted, such as those predicted correctly. The gap of gro
 
     F_g = (1 − π_g)(r_g − r_rest) = r_g − r,    π_g = share of g in B.
 
-A positive gap means that the model favours g. Raw counts are used, negative ones included: projecting counts onto possible
-ones would pull the counts of small groups upwards.
+A positive gap means that the model favours g. Raw counts are used, negative ones included: projecting them onto nonnegative
+counts would bias the counts of small groups upwards.
 
 Thresholds per group are chosen from released histograms of one half of the held-out records, and measured on the other half.
 
@@ -60,8 +60,8 @@ SEEN = 5.0
 the noise. With 2 instead of 5, intervals cover 0.84 to 0.93 of the true values instead of 0.95.
 """
 _NOISE, _SAMPLING = 0.5, 0.5
-"""Shares of the error probability ζ for the noise of the counts and for the sampling of the records. Both are shares of ERROR −
-OF_DISTANCE (vfl.measures.distance).
+"""Shares of the error probability ERROR − OF_DISTANCE (vfl.measures.distance): for the noise of the counts, and for the
+sampling of the records.
 """
 
 
@@ -343,7 +343,8 @@ class GroupFairness(ReleasedEvaluation):
     @property
     def _event(self) -> Gaussian | None:
         nowhere = np.zeros(self.problem.layout.n_coordinates)
-        return event_of(self._statistic(nowhere, 0.0 if self.bounded else None), self.mu)  # Δ depends on neither
+        # Δ depends neither on the model nor on the distance, so both are 0 here.
+        return event_of(self._statistic(nowhere, 0.0 if self.bounded else None), self.mu)
 
     @property
     def _events(self) -> tuple[Gaussian | None]:

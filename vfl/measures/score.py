@@ -82,7 +82,7 @@ class Score(ReleasedEvaluation):
         mean = float(total) / (lost.steps * lost.grid) / self.n_records
         measured = bounded_mean(mean, self._noise, self.n_records, lost.unit)
         cap = None if self._measure == "accuracy" else lost.cap
-        measured = replace(measured, value=mean * lost.unit, cap=cap)  # not clamped, since candidates are ranked by it
+        measured = replace(measured, value=mean * lost.unit, cap=cap)  # not clamped, since it ranks the candidates
         if self._measure == "accuracy":
             low, high = measured.interval
             measured = replace(measured, value=1.0 - mean, within=(1.0 - high, 1.0 - low))

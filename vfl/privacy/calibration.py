@@ -102,7 +102,7 @@ def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delt
         accountant = PldAccountant(plan[0][0].adjacency).compose_all(_scaled(plan, math.exp(x)))
         try:
             return math.log(max(accountant.epsilon(delta), 1e-9 * epsilon) / epsilon)
-        except PrivacyError:  # the loss is too large to compute; if that holds at the start, it holds for every factor
+        except PrivacyError:  # the loss is too large to compute; if it is at the start, every factor fails
             if x == first:
                 raise
             return math.inf

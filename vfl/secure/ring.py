@@ -50,7 +50,7 @@ class Bits:
 
     @property
     def total(self) -> int:
-        """Return F."""
+        """Return F, the bits after the binary point of an opened sum."""
         return self.columns + RESIDUAL_BITS
 
     @property

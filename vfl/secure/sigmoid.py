@@ -59,7 +59,7 @@ class Series:
 
     @property
     def terms(self) -> int:
-        """Return K."""
+        """Return K, the number of Fourier terms."""
         return len(self.coefficients)
 
     @property

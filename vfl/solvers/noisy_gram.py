@@ -185,7 +185,7 @@ def asked(found: tuple[Gram, ...], rows: Rows) -> Iterator[Columns | Gram]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyGram(Solver):
-    """One joint release of XᵀX and Xᵀy, μ-GDP with μ = Δ/σ under replace-one. All else is post-processing.
+    """One joint release of XᵀX and Xᵀy, μ-GDP with μ = Δ/σ under replace-one; then post-processing.
 
     Squared loss only. Every record's row u_i = (x_i, t(y_i − c)), over all parties and with the label, is shrunk to norm C at
     most, which keeps the record on the regression line. The lower triangle of Σ u_i u_iᵀ without its last entry is released
@@ -195,7 +195,7 @@ class NoisyGram(Solver):
     Eigenvalues of the noisy XᵀX below σ√(2p), the norm of such a symmetric noise matrix, are then raised to σ√(2p) (AdaSSP
     adds that amount to all eigenvalues). Then ½wᵀGw − bᵀw + nψ(w) is minimised to convergence, with G the raised XᵀX and b
     the noisy Xᵀy. This is the strongest solver for p in the tens and large n. The noise grows with p. On shares, products of
-    two parties' columns have √1.5 times the noise, so the floor may be too low by this factor. It decides accuracy alone.
+    two parties' columns have √1.5 times the noise, so the floor may be too low by this factor. The floor affects accuracy only.
 
     Who sees what: under trust='trusted' the coordinator holds the raw columns of all parties but the last, and sends each
     party's columns, as weights, to the parties after it. Participants therefore see other parties' columns *before* noise.

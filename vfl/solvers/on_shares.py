@@ -1,4 +1,4 @@
-"""Solvers for trust='secure' (training on shares), and public facts about the sums that they open from shares."""
+"""Solvers for trust='secure' (training on shares), and public facts about the sums that these solvers open from shares."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Publish(Joint, Draw):
 class OutputPerturbation(Solver):
     """One release, the noisy minimiser of a strongly convex F. The release is μ-GDP with μ = Δ/σ under replace-one.
 
-    Nothing leaves the participants before that release. Among themselves they exchange gradients without noise (`trusted`).
+    Nothing leaves the participants before that release. Participants exchange gradients without noise (trust='trusted').
 
     Sensitivity. F must be λ-strongly convex in *all* coordinates, so ψ penalises the intercept too, unlike in most solvers
     (`plan` prints this). ℓ is R-Lipschitz, and ‖x_i‖ ≤ √ΣB_j² by the declared bounds. So replacing one record changes ∇f by

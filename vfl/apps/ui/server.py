@@ -155,7 +155,7 @@ class Site:
         if path and kind not in self._routes:
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
         try:
-            if kind != "live":  # requested each second, for runs that a page has already found
+            if kind != "live":  # an open page requests 'live' every second, for a run already found
                 found = self._work.done(("find", ""), PATIENCE, lambda: find(self.root, self._ledgers))
                 with self._lock:
                     self._found = found

@@ -254,7 +254,7 @@ class Cyclic(OfNumbers):
 
     def formulas(self, cell: Cell) -> list[Formula]:
         """Return formulas of the sine and cosine of the angle. The formulas give 0 and 1 if the angle overflows."""
-        most = LARGEST / max(1.0, 2 * math.pi / self.period) - abs(self.start)  # beyond it the angle overflows
+        most = LARGEST / max(1.0, 2 * math.pi / self.period) - abs(self.start)  # for larger cells the angle overflows
         far = (Condition("less", cell, -most), Condition("less", most, cell))
         x = Case(tuple((condition, self.start) for condition in far), cell)
         turns = apply("multiply", apply("subtract", x, self.start), 2 * math.pi / self.period)

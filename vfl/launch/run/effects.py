@@ -246,7 +246,7 @@ def effects_of(result: Model, told: History | None = None) -> Effects:
         own = [coordinates_of(name, job.class_names)[k] for name in names]
         if not all(name in moves for name in own):
             return scaled @ np.array([by_name[name] for name in own]), None
-        # The standard error of the average would be smaller, but iterates of one run are too correlated to show it.
+        # The standard error of the average would be smaller, but iterates of one run are too correlated to estimate it.
         band = 2.0 * (scaled @ np.array([moves[name] for name in own])).std(axis=-1, ddof=1)
         return scaled @ np.array([by_name[name] for name in own]), band
 

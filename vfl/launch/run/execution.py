@@ -133,7 +133,7 @@ class Witness:
             )
         if self._all is None or outcome.left:
             return result
-        from vfl.launch.run.intervals import inference_from  # it imports the kernels
+        from vfl.launch.run.intervals import inference_from  # imported here, since it loads the kernels
 
         return result.with_inference(inference_from(plan, self._all[plan.n_before :], result.original))
 

@@ -271,7 +271,7 @@ def _withheld(names: Sequence[str], basis: Vector, limits: Sequence[Vector]) -> 
     """
     values, vectors = np.linalg.eigh(basis @ np.array(limits) @ basis.T)
     excluded = ((vectors.transpose(0, 2, 1) @ basis) ** 2) * (values > 0.0)[:, :, None]
-    shares = excluded.sum(axis=1).max(axis=0)  # of each coordinate in the directions that a limit excludes
+    shares = excluded.sum(axis=1).max(axis=0)  # each coordinate's largest share in an excluded direction
     parts = ((shares >= min(0.03, shares.max())) & (shares < 0.9), TOGETHER), (shares >= 0.9, ALONE)
     said = [text for at, said in parts if (text := _listed(np.array(names)[at].tolist(), said))]
     return (WITHHELD.format("; ".join(said)),) if shares.any() else ()

@@ -50,7 +50,7 @@ def probabilities_of(job: Job, scores: Vector) -> Vector:
 
     Raises SpecificationError for a loss without probabilities.
     """
-    from scipy.special import expit, softmax  # it takes longer to import than all of vfl
+    from scipy.special import expit, softmax  # imported here, since its import takes longer than vfl's
 
     if job.multinomial:
         return np.asarray(softmax(scores, axis=1), dtype=np.float64)

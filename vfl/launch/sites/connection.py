@@ -63,8 +63,8 @@ def unreachable(what: str, where: str, error: Exception, remedy: str) -> Placeme
             f"the {what} at {where} is closed to this process, whose token is wrong or missing: {how}"
             + (f" (now {path!r}; RAY_AUTH_TOKEN comes first where it is set)" if path else "")
         )
-    said = next(iter(str(error).splitlines()), type(error).__name__)  # the other lines are advice on Ray Client,
-    said = said.split(". Please ")[0]  # and this advice names options of Ray's own commands
+    said = next(iter(str(error).splitlines()), type(error).__name__)  # further lines advise on Ray Client,
+    said = said.split(". Please ")[0]  # and further sentences on options of Ray's own commands
     return PlacementError(f"no {what} answers at {where}: {said} ({remedy}; where the cluster asks for a token, {how})")
 
 

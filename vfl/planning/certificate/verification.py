@@ -96,7 +96,7 @@ class Report:
     def require(self) -> None:
         """Raise OutputError that names all failed checks, if a check failed."""
         if wrong := "; ".join(map(str, self.failed)):
-            raise OutputError(f"the certificate does not hold: {wrong}; rely on neither it nor the model")
+            raise OutputError(f"the certificate does not hold: {wrong}; do not rely on the certificate or the model")
 
     def __str__(self) -> str:
         return "\n".join(f"{MARKS[check.holds]:<4}  {check.name:<10} {check.finding}" for check in self.checks)

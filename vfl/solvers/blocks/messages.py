@@ -190,7 +190,7 @@ class Walk:
         return ProxStep(gain, steps, problem.penalty)
 
     def outer(self) -> Iterator[Iterator[Draws]]:
-        """Yield, for each outer round, an iterator over (pass, draws of one message). Exhaust each one before the next."""
+        """Yield, for each outer round, an iterator over (pass, draws of one message). Exhaust each before the next."""
         indices = self._indices()
         for _ in range(self.solver.outer_rounds or 1):
             yield self._messages(self._draws(indices))

@@ -51,9 +51,9 @@ class Details:
     tau : number of blocks that sampling='nice' draws.
     parallel : number of different parties whose blocks may move at once, from the same margins. The draws of a pass are then
         joined into fewer rounds; which blocks are drawn does not change.
-    local_passes : number of passes that a party makes over its own columns per message, before the next party moves. They need
-        clip='record' and cost as much as if they were made one message each. None takes several under a record cap if passes
-        and blocks are left open and the run would otherwise take more than 40 passes (`record_defaults.local_passes`).
+    local_passes : number of passes that a party makes over its own columns per message, before the next party moves. Such
+        passes need clip='record', and cost as much as passes with one message each. None takes several under a record cap if
+        passes and blocks are left open and the run would otherwise take more than 40 passes (`record_defaults.local_passes`).
     outer_rounds, inner_rounds : T and K of the paper. K counts the draws of blocks in one outer round. Xw is rebuilt at the
         start of every outer round.
     reserve_passes : passes reserved for repeats, with clip='record'. A run that loses an answer, or is resumed, charges one
@@ -73,7 +73,7 @@ class Details:
     early_share : share of the passes' μ² for the first 30 % of the passes, under clip='record'. The tail average omits these
         first passes. 0 gives every pass the same share.
     residual_share : share of the μ² left by releases of moments and labels. This share pays for a histogram of residuals after
-        the early passes, under clip='record' and squared or Huber loss. C is then chosen from it
+        the early passes, under clip='record' and squared or Huber loss. C is then chosen from this histogram
         (vfl.solvers.releases.residuals). 0 releases no histogram.
     excess_share : share of the μ² left by these releases. This share pays for two sums of the gradient parts that C
         cuts off, under clip='record' and logistic or squared loss. If these sums show a bias that exceeds the noise of a wider

@@ -58,7 +58,7 @@ def _joined(solver: BlockOptions, problem: Problem) -> bool:
 class Budget:
     """Budget of a resolved SkGD for one problem. All releases together are μ-GDP under replace-one, with the problem's μ.
 
-    Releases outside the passes take their shares of μ² in the order of `table`. The passes get the rest.
+    Releases outside the passes take their shares of μ² in the order of `table`. The passes get the remaining μ².
     """
 
     solver: BlockOptions

@@ -39,7 +39,7 @@ def accelerated(solver: BlockOptions, problem: Problem) -> bool:
 
 
 def extrapolated(iterates: Vector, unit: Vector) -> Vector:
-    """Estimate the limit of a linear iteration, (p,), from its iterates; exact once they span the errors.
+    """Estimate the limit of a linear iteration, (p,), from its iterates; exact once the iterates span the errors.
 
     Let d_k = w_{k+1} − w_k. Among coefficients c_k with Σ c_k = 1, least squares on the differences of the d_k finds those
     that minimise ‖Σ c_k d_k‖. The limit is Σ c_k w_{k+1} (Anderson 1965; for coordinate descent Bertrand & Massias 2021, Alg.

@@ -99,8 +99,8 @@ class LabelledCounts(Release):
     label (`Counts` has the proof; the party enforces it). Q parties make Q Gaussian releases, each with noise z·Δ and
     z = √Q/μ, for μ the whole budget.
 
-    The weights are the residuals −y_i/2 of logistic loss at w = 0. The owner of a column receives them, and so learns every
-    label.
+    The weights are the residuals −y_i/2 of logistic loss at w = 0. The owner of a column receives these residuals, and so
+    learns every label.
 
     The schedule returns (2p,): the counts of positives, then the counts of negatives, in the order of the coordinates.
 

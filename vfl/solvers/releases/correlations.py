@@ -7,8 +7,8 @@ The module of that weighting has the proof for any margins, caps and bounds R. M
 loss have their largest curvature L. So the weights are t_i = min(L/R, 1/max(‖z_i‖², 1)), and the sum is (L/R) Σ z_i z_iᵀ if
 no row is longer than √(R/L). Rows z_i are divided by √M_j, so a typical ‖z_i‖² is p/L.
 
-On shares (vfl.secure.gram) no party knows ‖z_i‖. Each party q cuts its own part of a row to norm c_q, with Σ_q c_q² ≤ R/L.
-The cut row u_i then has norm at most √(R/L), for all columns, centres and scales. The sum is (L/R) Σ u_i u_iᵀ, so a record
+On shares (vfl.secure.gram) no party knows ‖z_i‖. Each party q shrinks its own part of a row to norm c_q, with Σ_q c_q² ≤ R/L.
+The shrunk row u_i then has norm at most √(R/L), for all columns, centres and scales. The sum is (L/R) Σ u_i u_iᵀ, so a record
 again contributes a positive semidefinite matrix of Frobenius norm at most 1, and the proof above holds with Δ = √2. Entries
 for columns of two parties get √1.5 times the charged noise, and the norm of the noise is at most √1.5 times as large.
 

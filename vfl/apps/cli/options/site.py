@@ -165,7 +165,7 @@ class TimedFormatter(logging.Formatter):
     """Log formatter that adds the time, in seconds since 1970, to every JSON line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return a log record as one line."""
         return json.dumps({"time": round(record.created, 3), **json.loads(record.getMessage())}, ensure_ascii=False)
 
 

@@ -59,7 +59,7 @@ def verify_command(
         click.echo(str(report))
         if failed := ", ".join(check.name for check in report.failed):
             raise OutputError(
-                f"the certificate does not hold, see FAIL above: {failed}; rely on neither it nor the model"
+                f"the certificate does not hold, see FAIL above: {failed}; do not rely on the certificate or the model"
             )
     report.require()
 

@@ -70,7 +70,7 @@ def command(
 ) -> None:
     """Print the population stability index of each column and of the score of the model in RUN; exit with 7 for drift.
 
-    Counting a data set is one (ε, δ)-DP release for every record, which is charged to the ledger first. The baseline is
+    Each count of a data set is one release, (ε, δ)-DP for every record, which is charged to the ledger first. The baseline is
     released once. With --party, one owner compares its own columns without noise, from PARTY=FILE in --data and --training.
     Noisy counts stay in RUN/monitored, and the page shows all of them over time.
     """
