@@ -41,7 +41,7 @@ PROBES = 2
 
 @dataclass(frozen=True)
 class Attack:
-    """Attack on training or held-out records: guesses which of two data sets a run used, and the ε that they prove.
+    """Attack on training or held-out records: guesses of the data set that a run used, and the ε that these guesses prove.
 
     part : 'training' or 'held out'; 'all' without a hold-out.
     claim : ε that the charges promise to records of the part. claim_mu : μ of the claim; None for a claim that is not Gaussian.

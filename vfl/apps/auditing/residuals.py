@@ -4,8 +4,8 @@ The residual of a Gaussian release is (u − s)/σ: the released value u minus t
 The noise is a normal variable rounded to the public grid g of the release. The checks therefore draw each residual anew from
 the normal distribution within the residual's rounding interval, (u − s ± g/2)/σ. In a correct run the drawn residuals are
 exactly independent standard normal variables, for every solver and every grid. Noise on a coarser grid than the public one
-stays on that grid and fails. Every p-value bounds the probability of a false alarm, for any number of runs and releases whose
-grid is known.
+stays on that grid and fails the checks. Every p-value bounds the probability of a false alarm, for any number of runs and
+releases whose grid is known.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Check:
     """Outcome of one check.
 
     p : bound on the probability that a correct job gives this outcome or a worse one; 0 if a correct job never does.
-    passed : True if p is not below the level of the check. said : what the check found, in words.
+    passed : True if p is not below the level of the check. said : finding of the check, in words.
     """
 
     name: str

@@ -212,8 +212,8 @@ def support_of(counts: Vector, edges: Vector, sigma: float) -> tuple[int, int]:
     """Return first and last edge of the narrowest range of cells that may hold all records, if the whole is WIDE times as wide.
 
     The range lacks at most SLACK standard deviations of the noise of its count, and at most the share BLUR of the records.
-    counts : noisy, with their total known. sigma : standard deviation σ of the noise of a cell. That of L of M cells is then
-    σ√(L(M − L)/M).
+    counts : noisy, with their total known. sigma : standard deviation σ of the noise of a cell. The count of L of M cells then
+        has noise of standard deviation σ√(L(M − L)/M).
     """
     m, running = counts.size, np.concatenate([[0.0], np.cumsum(counts)])
     first, last = np.triu_indices(m + 1, 1)
@@ -229,7 +229,8 @@ def support_of(counts: Vector, edges: Vector, sigma: float) -> tuple[int, int]:
 def stretches_of(counts: Vector, edges: Vector, sigma: float) -> tuple[Bounds, ...]:
     """Return the ends of the stretches that show records, ascending: the union of the shortest ranges of cells that stand out.
 
-    The count of such a range exceeds CLEAR standard deviations of its noise. Elsewhere lie no records, or few for the noise.
+    The count of such a range exceeds CLEAR standard deviations of its noise. Outside these stretches are no records, or fewer
+    than the noise can show.
     """
     at = np.arange(counts.size + 1)
     running = np.concatenate([[0.0], np.cumsum(counts)])

@@ -156,7 +156,7 @@ class Products(Weighting):
 
 
 def bounds_of(problem: Problem, cap: float, event: Gaussian) -> tuple[float, float]:
-    """Return the bounds R of the curvature and of the residuals' variance, given the record cap C. event : the curvature's.
+    """Return the bounds R of the curvature and of the residuals' variance, given the record cap C. event : event of the curvature's release.
 
     Rows have a typical ‖z_i‖² of p/L, and curvature is at most L. For logistic loss a cap below a typical residual lowers the
     curvature to C/‖z_i‖·½. Runs with a log link scale columns by the curvature at their start (vfl.solvers.releases.counts),
@@ -216,7 +216,7 @@ def events_of(problem: Problem, mu: float) -> tuple[Gaussian, Gaussian]:
 
 
 def weightings_of(problem: Problem, loss: Loss, cap: float, event: Gaussian) -> tuple[Products, Products]:
-    """Return the weightings of the curvature and of the residuals' variance. event : the curvature's."""
+    """Return the weightings of the curvature and of the residuals' variance. event : event of the curvature's release."""
     half, (first, second) = half_of(problem, loss, cap), bounds_of(problem, cap, event)
     return Products(loss, cap, first, half, True, True), Products(loss, cap, second, half, False)
 
@@ -337,8 +337,8 @@ class Observed:
         """Return (p,) booleans: True where released moments allow that few records have most of a column's variance.
 
         In the units of `damping`, these records have z_ij² of about V/(B − |c|)², here with all noise against the column. If
-        this exceeds p, the record cap of logistic loss cuts them. Columns with two values at their bounds have one limit for
-        all such records, which moves no coefficient.
+        z_ij² exceeds p, the record cap of logistic loss clips these records. If a column has only two values, its bounds, all
+        such records have the same limit, which moves no coefficient.
         """
         V, B, c = 1.0 / (problem.loss.curvature * self.scales[False] ** 2), problem.reach, abs(self.centre)
         slack, p = 4.0 * B * self.of_moments / problem.n_records, len(c)

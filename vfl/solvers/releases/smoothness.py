@@ -160,7 +160,7 @@ def places(problem: Problem, released: Released) -> tuple[Vector, float]:
 
 
 def _read(problem: Problem, released: Released) -> tuple[Vector, Vector, float]:
-    """Return what `_moments` returns, computed from moments that were already released."""
+    """Return the results of `_moments`, computed from moments that were already released."""
     asking = _moments(problem, features(problem)[:: problem.layout.width], moments_event(problem))
     next(asking)
     try:

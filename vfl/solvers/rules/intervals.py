@@ -43,7 +43,7 @@ def require(solver: BlockOptions, problem: Problem) -> None:
 
 
 def _require_signal(solver: BlockOptions, problem: Problem) -> None:
-    """Raise SpecificationError if noise would outweigh gradients or curvature. The message has an n, ε or p that would do."""
+    """Raise SpecificationError if noise would outweigh gradients or curvature. The message states an n, ε or p that suffices."""
     ρ, P = record_defaults.signal_to_noise(problem), math.inf
     if problem.inference is not None:
         event, _ = products.events_of(problem, Budget(solver, problem).spent(Phase.END))

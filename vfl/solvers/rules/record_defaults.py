@@ -305,9 +305,9 @@ def _by_rule(problem: Problem) -> float:
 def record_clip(problem: Problem) -> float:
     """Return C/√p in units of √M_j; inf without privacy.
 
-    The unit is `typical_residual`; a run that releases the spread of the labels uses the released one (`label_share`). CAPS
-    holds the factors. The cap of logistic loss causes no bias at the true probabilities. Without an intercept residuals keep
-    a nonzero mean, so caps grow faster with ρ.
+    The unit is `typical_residual`; a run that releases the spread of the labels uses the released spread instead
+    (`label_share`). CAPS holds the factors. The cap of logistic loss causes no bias at the true probabilities. Without an
+    intercept residuals keep a nonzero mean, so caps grow faster with ρ.
     """
     if not problem.private:
         return math.inf
