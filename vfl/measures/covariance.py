@@ -141,7 +141,7 @@ class Noisy:
         return float(values[-1] / max(values[0], noise, np.finfo(float).eps)), bool(values[0] <= noise)
 
     def within(self, basis: Vector) -> Noisy:
-        """Return the matrix on the span of the orthonormal rows (r, p). Sums of levels, which only have noise, are left out."""
+        """Return the matrix on the span of the orthonormal rows (r, p). Sums of levels, which are pure noise, are left out."""
         return Noisy(basis @ self.matrix @ basis.T, self.sigma)
 
     def raised(self, least: float = RAISED, lowered: float = LOWERED, clear: float = CLEAR) -> Vector:

@@ -454,8 +454,8 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
     """Return the area under the ROC curve: the probability that a positive record is in a higher bin than a negative one.
 
     Ties count one half. The noisy counts are used unchanged, negative ones included, and divided by the class sizes, which an
-    earlier release gave. The area is then nearly unbiased; projecting them onto nonnegative counts would bias the area towards
-    ½. The sampling error of the area is that of Hanley & McNeil 1982, eq. 2.
+    earlier release gave. The area is then nearly unbiased; projecting the counts onto nonnegative ones would bias the area
+    towards ½. The sampling error of the area is that of Hanley & McNeil 1982, eq. 2.
 
     released : noisy histograms, the negative class first. sigma : standard deviation of the noise of a bin.
     positives, noise : number of positive records, from an earlier release, and the standard deviation of the number's noise.

@@ -156,7 +156,7 @@ class Products(Weighting):
 
 
 def bounds_of(problem: Problem, cap: float, event: Gaussian) -> tuple[float, float]:
-    """Return the bounds R of the curvature and of the residuals' variance, given the record cap C. event : event of the curvature's release.
+    """Return the bounds R of the curvature and of the residuals' variance, given the record cap C.
 
     Rows have a typical ‖z_i‖² of p/L, and curvature is at most L. For logistic loss a cap below a typical residual lowers the
     curvature to C/‖z_i‖·½. Runs with a log link scale columns by the curvature at their start (vfl.solvers.releases.counts),

@@ -43,7 +43,7 @@ def require(solver: BlockOptions, problem: Problem) -> None:
 
 
 def _require_signal(solver: BlockOptions, problem: Problem) -> None:
-    """Raise SpecificationError if noise would outweigh gradients or curvature. The message states an n, ε or p that suffices."""
+    """Raise SpecificationError if noise would outweigh gradients or curvature. The message names a sufficient n, ε or p."""
     ρ, P = record_defaults.signal_to_noise(problem), math.inf
     if problem.inference is not None:
         event, _ = products.events_of(problem, Budget(solver, problem).spent(Phase.END))
