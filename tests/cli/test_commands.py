@@ -263,7 +263,7 @@ class TestExitCodes:
 
         monkeypatch.setattr("vfl.launch.sites.inprocess.run", lose)
         said = call("run", "job.toml", "--at", "inprocess")
-        told = "nothing was charged and no run is kept: when the party is back, run or submit the job again"
+        told = "nothing was charged and no run is kept: once the party is back, run the job again"
         assert (said.code, said.err.splitlines()[-2:]) == (5, ["error: party 'telco' died", told])
         assert not list((folder / "runs").iterdir())
 

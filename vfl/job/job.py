@@ -450,8 +450,7 @@ class Job:
     def _declared(self) -> Schema:
         """Return the declarations of all columns.
 
-        "*" and "PARTY.*" declare bounds of all columns without bounds of their own, or a curve for every numeric column with
-        bounds.
+        "*" and "PARTY.*" declare bounds of all columns without bounds of their own, or a curve per numeric column with bounds.
         """
         features = self.partition.features
         late = (self.partition.label_column, *self.partition.factor_columns, *self.partition.group_columns)

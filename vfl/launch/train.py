@@ -105,9 +105,7 @@ def train(
                 raise
             shutil.rmtree(folder)  # the run has not begun: leave no folder that looks like a run
             if isinstance(error, PartyLost):
-                error.add_note(
-                    "nothing was charged and no run is kept: when the party is back, run or submit the job again"
-                )
+                error.add_note("nothing was charged and no run is kept: once the party is back, run the job again")
             raise
         result.save(folder)
     return result

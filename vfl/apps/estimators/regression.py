@@ -53,8 +53,7 @@ class VerticalLinearRegression(VerticalRegressor):
         outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): the range is never taken from data.
         Without privacy None neither clamps nor scales.
     fit_intercept : True adds an unpenalised intercept.
-    penalty : a penalty such as vfl.L1(0.1), which replaces the penalty that other parameters set; None keeps the penalty of
-        those parameters.
+    penalty : a penalty such as vfl.L1(0.1), which overrides the other parameters of the penalty; None uses those parameters.
     solver : vfl.SkGD(...); None lets public rules choose the solver and all of its options.
     max_iter : maximum number of passes over the coordinates; None leaves the number to the solver. A private fit always makes
         all passes.

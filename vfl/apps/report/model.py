@@ -39,9 +39,7 @@ IMPORTANCE_NOTE = (
 LENGTH = (
     "‖w_k‖, the length of a party's coefficients on the scaled features, and its share in ‖w‖²; without the intercept."
 )
-NOISE_IN_LENGTH = (
-    " Noise adds to this length, so a party with many columns has a share even if none of its columns helps."
-)
+NOISE_IN_LENGTH = " Noise adds to this length, so a party with many columns has a share even if no column helps."
 MISSING_FROM_TRAINING = (
     "The held-out records are missing from the training. A model of all records would be slightly better."
 )

@@ -782,9 +782,7 @@ class ServedModels:
             if own:
                 found[party] = own
         if left:
-            raise Refusal(
-                422, "bad_columns", "a given column is not a column of the model: the model's job names its columns"
-            )
+            raise Refusal(422, "bad_columns", "a given column is not in the model: see the model's job for the names")
         return found
 
     @staticmethod

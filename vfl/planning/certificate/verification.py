@@ -143,8 +143,7 @@ def verify(
     federation : `vfl.network.federation.file.Federation.stated` of the federation that the reader expects.
     start : certificate of the model from which training started.
 
-    Raises SpecificationError for an invalid `key`, OutputError for a ledger that cannot be opened: such a check does not decide
-    the outcome.
+    Raises SpecificationError for an invalid `key`, OutputError for a ledger that cannot be opened.
     """
     if ledger is not None:
         _require_opens(Path(ledger))

@@ -39,8 +39,7 @@ def fits(problem: Problem) -> bool:
 def decided(solver: str, problem: Problem, given: bool | None, *, outweighed: bool) -> bool:
     """Return True if the run releases only the constant model: as the user chose, else as the solver's data-free rule decides.
 
-    given : the solver's option `constant`. outweighed : result of the solver's rule; False if the user gave other options of
-        the solver.
+    given : the solver's option `constant`. outweighed : result of the solver's rule; False if the user gave another option.
     """
     if given and not fits(problem):
         raise SpecificationError(

@@ -12,11 +12,10 @@ The shrunk row u_i then has norm at most √(R/L), for all columns, centres and 
 again contributes a positive semidefinite matrix of Frobenius norm at most 1, and the proof above holds with Δ = √2. Entries
 for columns of two parties get √1.5 times the charged noise, and the norm of the noise is at most √1.5 times as large.
 
-The products determine only the length of steps; the passes determine the point to which steps converge. The diagonal of the
-matrix follows from M_j, so the model uses only the other entries. Noise of standard deviation s on these entries has a spectral
-norm of about 2s√p. Eigenvalues below this norm are raised to this norm, so that no step is long because of noise. On shares,
-this floor ignores the factor of at most √1.5, so steps may be longer. The floor changes neither the charges nor the point to
-which passes converge.
+The products determine only the length of steps. The diagonal of the matrix follows from M_j, so the model uses only the other
+entries. Noise of standard deviation s on these entries has a spectral norm of about 2s√p. Eigenvalues below this norm are
+raised to this norm, so that no step is long because of noise. On shares, this floor ignores the factor of at most √1.5, so
+steps may be longer. The floor changes neither charges nor the point of convergence.
 """
 
 from __future__ import annotations

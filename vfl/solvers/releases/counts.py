@@ -74,8 +74,7 @@ class CountHistogram(Statistic):
 
     Replacing a record moves one count from one bin to another: Δ = √2. Labels above `high` count in the last bin. If records
     have exposures e, a last number is the sum of a·e/e_max with a = EXPOSURES, and Δ² = 2 + a². Each e is computed as
-    exp(margin), since a record's margin before training is log(e). Each e is limited to e_max, so a record adds between 0 and
-    a.
+    exp(margin), since a record's margin before training is log(e). Each e is limited to e_max: a record adds 0 to a.
 
     high : the largest declared count. exposure : e_max, the largest declared exposure; 0 without exposure.
     unit : step in which the labels are counted.

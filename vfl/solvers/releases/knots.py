@@ -48,8 +48,8 @@ LONG, EXTREME = 0.5, 0.1
 SLACK, CLEAR, WIDE = 2.0, 4.0, 100.0
 """Standard deviations of the noise by which a range of cells may seem to lack records, and by which a single cell stands out.
 
-Bounds at least WIDE times as wide as the records are far too wide. With smaller factors, the ends of curves cut off tails that
-matter (docs/studies/curves.md).
+Bounds at least WIDE times as wide as the records are far too wide. With smaller factors, curves lose tails that matter
+(docs/studies/curves.md).
 """
 FEW = 1 / 4
 """Largest share of the cells that stand out in a column of few values."""
@@ -229,8 +229,8 @@ def support_of(counts: Vector, edges: Vector, sigma: float) -> tuple[int, int]:
 def stretches_of(counts: Vector, edges: Vector, sigma: float) -> tuple[Bounds, ...]:
     """Return the ends of the stretches that show records, ascending: the union of the shortest ranges of cells that stand out.
 
-    The count of such a range exceeds CLEAR standard deviations of its noise. Outside these stretches are no records, or fewer
-    than the noise can show.
+    The count of such a range exceeds CLEAR standard deviations of its noise. Other cells have no records, or fewer than noise
+    hides.
     """
     at = np.arange(counts.size + 1)
     running = np.concatenate([[0.0], np.cumsum(counts)])

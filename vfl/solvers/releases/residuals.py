@@ -2,9 +2,8 @@
 
 Guarantee. Replacing a record moves one count from one bin to another: Δ = √2. Choosing the cap is post-processing.
 
-Neither the declared range nor the spread of the labels describes residuals. Residuals are small if the columns explain most of
-the label, and skewed if residuals grow with the prediction. A wide cap adds noise; a narrow cap biases the fit to skewed
-residuals.
+Neither the declared range nor the spread of the labels describes residuals. Residuals are small if columns explain the label
+well, and skewed if residuals grow with the prediction. A wide cap adds noise; a narrow cap adds bias if residuals are skewed.
 """
 
 from __future__ import annotations
