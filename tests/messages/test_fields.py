@@ -65,7 +65,10 @@ FIELDS: dict[str, tuple[str, str]] = {name: (fields, QUERY) for name, fields in 
     "encryption_key": ("key signature", REPLY),
     "commitment": ("digest", REPLY),
     "contribution": ("elements nonce", REPLY),
-    "ids_greeting": ("version n_ids kind pending kept", "launch/test_alignment.py::test_another_version_is_refused"),
+    "ids_greeting": (
+        "version n_ids kind rule pending kept",
+        "launch/test_alignment.py::test_another_version_is_refused",
+    ),
     "indexed": ("alignment hash n_records", "launch/test_alignment.py::test_different_hashes_are_detected"),
     "encrypted": ("texts", "parties/joined/test_desk.py::test_keys_that_are_not_signed"),
     "about": ("ids", "a party says whether its own new records have ids; the ids themselves are checked"),
