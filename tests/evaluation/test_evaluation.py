@@ -722,6 +722,12 @@ class TestClassBalance:
         true = table()["y"][~spec.split.held_out(N)].mean()
         assert abs(found.value - true) < 5 * found.error
 
+    def test_a_job_on_all_records_still_pays_for_it(self) -> None:
+        """Plans, checks and forecasts that leave the hold-out out have the budget of the run."""
+        whole = job(evaluation=held(class_balance=0.2)).on_all_records()
+        assert (whole.holdout, whole.class_balance) == (None, 0.2)
+        assert make_plan(whole, N).problem.mu < make_plan(job().on_all_records(), N).problem.mu
+
     def test_other_solvers(self) -> None:
         for solver in (vfl.solvers.GD(), vfl.solvers.GCD()):
             result = train(job(evaluation=held(class_balance=0.05), solver=solver))

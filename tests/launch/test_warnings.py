@@ -178,3 +178,9 @@ def test_an_error_of_a_missing_package_names_its_extra(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SpecificationError, match=rf"pip install 'vfl\[{extra}\]'"):
         needs(result)
+
+
+def test_a_release_about_columns_keeps_the_flag_of_declarations_that_were_read() -> None:
+    privacy = vfl.Privacy(epsilon=1.0, delta=DELTA, read_from_data="the names of the classes")
+    found = vfl.releases.private_quantiles(replace(JOB, privacy=privacy), table(), epsilon=1.0, at="inprocess")
+    assert "rests on the names of the classes, read from the records" in found.scope
