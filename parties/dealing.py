@@ -89,7 +89,7 @@ class DealerService(Service):
                 self._dealer = Dealer(sharing.roles, streams, self._noise, request.n_records)
             return Done(), []
         if self._sharing is None:
-            raise FederationError("the dealer received a message before the keys of its session")
+            raise FederationError("the dealer received a message before the session's keys: start the run again")
         sharing = self._sharing
         if isinstance(request, requests.CheckRecords):
             self._check_records(self._session, sharing.roles.parties, ciphertexts)
@@ -138,7 +138,7 @@ class DealerService(Service):
     def _dealt(self, request: requests.DealProducts, session: Session, sharing: GramSharing) -> list[Ciphertext]:
         """Return the dealer's part of each product of two parties, encrypted for the party that is later in `Roles.parties`."""
         if self._products is None:
-            raise FederationError("the dealer received a message before the keys of its session")
+            raise FederationError("the dealer received a message before the session's keys: start the run again")
         parties = sharing.roles.parties
         encrypted: list[Ciphertext] = []
         for place, later in enumerate(parties[1:], start=1):

@@ -377,7 +377,7 @@ class TestLosses:
         assert len({key for key, _ in charges}) == len(charges)
 
     def test_a_run_cannot_continue_without_a_party(self) -> None:
-        with pytest.raises(vfl.errors.SpecificationError, match="cannot continue without one"):
+        with pytest.raises(vfl.errors.SpecificationError, match="cannot continue after a party is lost"):
             outcome(Watched(job(), DATA), on_party_lost="skip")
 
     def test_kill_and_resume(self, whole: np.ndarray, tmp_path: Any) -> None:

@@ -555,7 +555,7 @@ REFUSALS = [
     ({"delta": 2.0}, PrivacyError, "delta"),
     ({"C": 0.0}, SpecificationError, "C must be positive"),
     ({"max_iter": 0}, SpecificationError, "passes must be a whole number of at least 1"),
-    ({"max_iter": 5, "solver": vfl.SkGD(passes=5)}, SpecificationError, "give one of them"),
+    ({"max_iter": 5, "solver": vfl.SkGD(passes=5)}, SpecificationError, "give only one"),
     ({"max_iter": 5, "solver": vfl.solvers.GCD()}, SpecificationError, "GCD makes no passes"),
     ({"tol": 1e-3, "solver": vfl.solvers.SGD()}, SpecificationError, "SGD has no stopping rule"),
     ({"tol": 2.0, "epsilon": None}, SpecificationError, "tol must be None or a number from 0 to 1"),

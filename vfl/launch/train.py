@@ -114,8 +114,8 @@ def train(
 def starting_from(job: Job, model: Result | str | Path | None) -> Job:
     """Return the job with a start from a result, or from the run in a folder; if `model` is None, return the job itself.
 
-    A start costs no budget of this run, but its own cost adds to it for the records that both use (`Start`). Its coefficients
-    are in original units, so bounds may differ.
+    A start costs no budget of this run. For records of both runs, the starting model's cost is added (`Start`). Its
+    coefficients are in original units, so bounds may differ.
 
     Raises SpecificationError if the model has other columns or another loss, and OutputError if the model's certificate does
     not fit the model.

@@ -48,7 +48,7 @@ def paid_release(
 
     If the job names an id column, records are aligned first, as for `train`: only records that all parties hold are counted.
 
-    draft : job that declares the columns. Their cells are read unscaled.
+    draft : job that declares the columns, whose cells are read unscaled.
 
     Raises the errors of `train`.
     """

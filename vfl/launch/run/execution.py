@@ -156,7 +156,7 @@ class Settings:
     arrangement : policies of the owners, and indexes of the alignment.
     log : releases of the run's earlier processes.
     counted : True to count the run in the process's total of private runs (vfl.launch.run.warnings).
-    kept : record of the data for the run's log, of which another process opens them again.
+    kept : record of the data for the run's log, from which another process opens the data again.
     """
 
     budget: Budget

@@ -1,19 +1,16 @@
 """Exports of a result as a query in SQL and as an ONNX graph.
 
-A model, or one party's part of it, as a sum of formulas. Exports are written from this sum.
+Every export is written from the model, or one party's part of it, as a sum of formulas (`Sum`).
 
-Export of a result as a query in plain SQL. Each feature is a CASE expression, and each owner's part is one expression.
+SQL. Each feature is a CASE expression, and each owner's part is one expression. The query runs in DuckDB and in PostgreSQL, and
+clamps, fills and encodes cells as declared. The score is NULL if `predict` refuses a cell, and for dates without hyphens and
+ISO week dates. Text in a numeric column is an error of the database.
 
-The query runs in DuckDB and in PostgreSQL, and clamps, fills and encodes cells as declared. The score is NULL if
-`predict` refuses a cell, and for dates without hyphens and ISO week dates. Text in a numeric column is an error of the
-database.
-
-Export of a result as an ONNX graph in double precision, for onnxruntime and other servers.
-
-Each column is an input (n, 1). Numbers, booleans (1 and 0), categories that are all numbers, and dates (in seconds since
-1970, as written) are doubles, NaN if missing. All other columns are text, empty if missing. The outputs, (n, 1) each, are
-'score', 'probability' (of the positive class, if scores are log-odds) and, with two classes, 'positive'. A score is NaN
-where `predict` refuses a cell. Hashed columns need onnxruntime, because the graph uses its operator MurmurHash3.
+ONNX, in double precision, for onnxruntime and other servers. Each column is an input (n, 1). Numbers, booleans (1 and 0),
+categories that are all numbers, and dates (in seconds since 1970, as written) are doubles, NaN if missing. All other columns
+are text, empty if missing. The outputs, (n, 1) each, are 'score', 'probability' (of the positive class, if scores are log-odds)
+and, with two classes, 'positive'. A score is NaN where `predict` refuses a cell. Hashed columns need onnxruntime, because the
+graph uses its operator MurmurHash3.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ def inference_from(plan: Plan, released: Sequence[Released | None], original: di
 
 
 def _withheld(names: Sequence[str], basis: Vector, limits: Sequence[Vector]) -> tuple[str, ...]:
-    """Return a note which names the columns that only have standard errors in combinations, or none; () if all have theirs.
+    """Return a note that names columns with standard errors only in combinations, or without any; () if there are none.
 
     basis : (r, p) of the combinations that records determine. limits : as in `Covariances`.
     """

@@ -66,7 +66,7 @@ class Passes:
     def ended(self, result: Model) -> None:
         """Warn of a run that has not converged, and of a model at the limit of its predictions.
 
-        Private runs issue no such warning: a filter that makes it an error would lose a model whose budget is spent.
+        Private runs issue no such warning: a filter that turns the warning into an error would lose a paid model.
         """
         plan = self._plan
         if plan is None or plan.problem.private:

@@ -196,7 +196,7 @@ def _require_room(ray: Any, layout: Layout, around: Sequence[Asked]) -> None:
 
 
 def _refused(ray: Any, layout: Layout, seconds: float, title: str) -> PlacementError:
-    """Return the error for bundles that were not free in time: it says who holds them, or how to add them."""
+    """Return the error for bundles that were not free in time: it names their holders, or the nodes to add."""
     # Several nodes may share one machine and its address.
     nodes = [(node["NodeManagerAddress"], Counter(node["Resources"])) for node in ray.nodes() if node["Alive"]]
     total, offered = Counter[str](), Counter[str]()
