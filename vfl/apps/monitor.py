@@ -306,9 +306,7 @@ def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]
             source = whole.schema.sources(column)[0]
             added[column] = own, Binned(edges, of=source, missing="indicator")
             bins[column] = list(added[column][1].features(own))
-    plain = whole.partition.to_dict()
-    for key in ("weight", "sparse"):
-        plain.pop(key, None)
+    plain = whole.partition.changed(weight=None, sparse=None).to_dict()
     more = {party: [added[c][0] for c in whole.partition.columns(party) if c in added] for party in plain["parties"]}
     parties = {party: [*own, *more[party]] for party, own in plain["parties"].items()}
     partition = FeaturePartition.from_dict(plain | {"parties": parties})

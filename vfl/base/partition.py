@@ -240,9 +240,8 @@ class FeaturePartition:
             return self
         local = self._local()
         kept = {party: own for party, own in local["parties"].items() if own or party == self.label_party}
-        return FeaturePartition(
-            **local | {"parties": kept, "groups": None, "sparse": [q for q in self.sparse if q in kept]}
-        )
+        sparse = [party for party in self.sparse if party in kept]
+        return FeaturePartition(**local | {"parties": kept, "groups": None, "sparse": sparse})
 
     def changed(self, **options: Any) -> FeaturePartition:
         """Return the partition with another exposure or weight, or other sparse parties, by keyword; None removes them."""

@@ -214,10 +214,6 @@ class Job:
                 "fairness compares predictions of two classes, and multinomial loss has more: leave fairness out, or train "
                 "a one-vs-rest model"
             )
-        if self.class_balance is not None:
-            raise SpecificationError(
-                "class_balance counts the labels of two classes: leave class_balance out with multinomial loss"
-            )
 
     def _check_amounts(self, loss: Loss) -> None:
         """Refuse gamma and Tweedie loss without an upper bound of the label, on which the curvature of these losses depends."""
@@ -377,9 +373,9 @@ class Job:
             raise PrivacyError(
                 "class_balance is a share of the budget, and without privacy there is none: leave it out"
             )
-        if self.class_balance is not None and not loss.classification:
+        if self.class_balance is not None and (self.multinomial or not loss.classification):
             raise SpecificationError(
-                "class_balance counts labels of classes, and a regression has none: leave class_balance out"
+                f"class_balance counts the labels of two classes, which {loss.name} loss has not: leave class_balance out"
             )
         self._check_fairness(loss)
 
