@@ -404,7 +404,22 @@ class Plan:
         saved = n * moved.in_steps * (8 - np.dtype(self.job.targets.kind).itemsize) * self.job.n_outputs
         received = self.job.n_outputs * moved.out + moved.limits + moved.labels * (1 + self.job.targets.weights)
         margins = n * moved.back + (self.n_records - n) * held_out
-        return 8 * n * received - saved, 8 * (self.job.n_outputs * margins + n * moved.norms) - saved
+        each = 8 * self.entries
+        sent = each * (self.job.n_outputs * margins + n * moved.norms)
+        return round(each * n * received) - saved, round(sent) - saved
+
+    @property
+    def entries(self) -> float:
+        """Mean number of entries per record in a vector: 1, and at most more if the label party's have most_rows."""
+        rule, whole = self.job.row_rule, self.problem.layout.whole()
+        if rule is None:
+            return 1.0
+        own = (
+            max(whole[rule.party].size / self.problem.layout.n_coordinates, 1.0 / len(whole))
+            if rule.party in whole
+            else 0.0
+        )
+        return 1.0 + (rule.most_rows - 1) * own
 
     @cached_property
     def vectors(self) -> Vectors:
@@ -561,7 +576,8 @@ def transfers(plan: Plan) -> dict[str, Transfer]:
     The bounds on alignment assume that no party holds ids beyond the n aligned ones.
     """
     rounds = plan.messages + JOINING
-    labels = 8 * plan.n_records * plan.n_fits * (1 + plan.job.targets.weights)
+    targets, owner = plan.job.targets, plan.job.partition.label_party
+    labels = 8 * plan.n_records * plan.n_fits * targets.count * targets.rows_at(owner)
     trusted = plan.n_bytes + labels + rounds * _message(plan, len(plan.job.partition.parties))
     found = {"training": Transfer(rounds, trusted) if plan.sharing is None else _secure_transfers(plan)}
     parties = len(plan.job.ids)

@@ -174,6 +174,7 @@ def _require_classical(result: Model) -> None:
     ridge = result.certificate.n_records * job.penalty.convexity
     for met, unfit in (
         (job.privacy is None, "the run is private, and exact errors would not be: train with Job(intervals=True)"),
+        (job.row_rule is None, "errors per row of persons with several would be too small; leave most_rows out"),
         (not loss.multinomial, "multinomial loss has one score per class: train a one-vs-rest model"),
         (
             loss.log_odds or not loss.classification,
