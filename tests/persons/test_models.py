@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 import vfl
+from coordinator.rounds import Round
+from coordinator.transport import Traffic
 from tests.persons.setting import BOUNDS, aligned_by_hand, job, tables
 from vfl.base.persons import UNITS
+from vfl.planning import Plan
 
 K = np.random.default_rng(1).integers(1, 7, 60)
 SOLVERS: dict[str, Any] = {
@@ -146,3 +150,27 @@ def test_standard_errors_from_subsamples_of_persons() -> None:
         job(vfl.SkGD(passes=2), privacy=privacy, intervals="subsamples", penalty=vfl.L2(0.001)), data, person
     )
     assert len(several.summary().rows) == 5
+
+
+def test_a_run_makes_the_planned_rounds_and_its_vectors_have_public_sizes() -> None:
+    """Vectors of the label party have N·most_rows entries, whatever rows there are."""
+    moved = []
+    for k in (K, np.ones(60, int)):
+        seen: list[Any] = []
+        sizes = []
+        true = Traffic.count
+
+        def count(self: Traffic, records: Any, replies: Any, true: Any = true, sizes: Any = sizes) -> None:
+            before = self.n_bytes
+            true(self, records, replies)
+            sizes.append(self.n_bytes - before)
+
+        data, person = tables(k)
+        asked = job(vfl.SkGD(passes=3), privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(1)))
+        with mock.patch.object(Traffic, "count", count), aligned_by_hand(person, 60):
+            vfl.train(asked, data, at=vfl.InProcess(cores=1), watch=seen.append)
+        (plan,) = (event for event in seen if isinstance(event, Plan))
+        assert sum(isinstance(event, Round) for event in seen) == plan.messages
+        assert sum(sizes) <= plan.n_bytes
+        moved.append(sizes)
+    assert moved[0] == moved[1]
