@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 READ_SECONDS = 3600.0
 
 
-def align(transport: MessageTransport, *, required: bool = False) -> Generator[AlignmentProgress, None, Aligned]:
+def align(
+    transport: MessageTransport, *, required: bool = False, base: str | None = None
+) -> Generator[AlignmentProgress, None, Aligned]:
     """Align the records of all parties by their ids. Yield progress, and return the outcome.
 
     If all parties have the index of one earlier alignment, this index is used again.
 
     required : True if a run has begun with the current index. A new index would reorder the records, so the need for one raises
         DataError or FederationError.
+    base : party all of whose ids are taken, in a left join (vfl.crypto.psi); None takes the ids that all parties have.
 
     Raises DataError if ids are of different kinds or no id is common, and FederationError if the parties normalise ids
     differently or if their hashes differ.
@@ -55,15 +58,18 @@ def align(transport: MessageTransport, *, required: bool = False) -> Generator[A
             "in another order: restore it, or start a new run"
         )
     first, *others = kept.values()
+    shown = sizes if base is None else {}
     if first is not None and all(index == first for index in others):
-        return Aligned(first.alignment, first.n_records, sizes, reused=True)
+        if base is not None and first.n_records != sizes[base]:
+            raise FederationError(f"party {base!r} holds an index of another number of records than it has ids")
+        return Aligned(first.alignment, first.n_records, shown, reused=True)
     if required:
         raise FederationError("the parties hold indexes of different alignments: start a new run")
     check_kinds({party: greeting.kind for party, greeting in greetings.items()})
     offered = {greeting.pending for greeting in greetings.values()}
     begin = BeginAligning(offered.pop() if len(offered) == 1 else None, sizes)
     transport.call(dict.fromkeys(sizes, begin), Done)
-    positions = yield from _positions(transport, sizes)
+    positions = yield from _positions(transport, sizes, base)
     posted = [transport.post(party, Conclude(), {"positions": own}) for party, own in positions.items()]
     said = {expected(reply, Indexed, own.to) for own, (reply, _) in zip(posted, transport.collect(posted), strict=True)}
     if len(said) > 1:
@@ -71,11 +77,13 @@ def align(transport: MessageTransport, *, required: bool = False) -> Generator[A
             "the parties' aligned ids differ, though their blinded sets agreed: a participant is faulty; align again"
         )
     found = said.pop()
-    return Aligned(found.alignment, found.n_records, sizes)
+    if any(len(own) != found.n_records for own in positions.values()):
+        raise FederationError("the parties hold another number of records than their sets have in common; align again")
+    return Aligned(found.alignment, found.n_records, shown)
 
 
 def _positions(
-    transport: MessageTransport, sizes: Mapping[str, int]
+    transport: MessageTransport, sizes: Mapping[str, int], base: str | None
 ) -> Generator[AlignmentProgress, None, Mapping[str, Integers]]:
     parties = tuple(sizes)
     total, done = len(parties) * sum(sizes.values()), 0
@@ -115,9 +123,9 @@ def _positions(
         done += sum(sizes.values())
     yield AlignmentProgress(done, total, "comparing")
     if not is_large(list(sizes.values())):
-        return intersect({owner: _points(transport, owner, holder, sizes) for owner, holder in holders.items()})
+        return intersect({owner: _points(transport, owner, holder, sizes) for owner, holder in holders.items()}, base)
     # Hold only one of the large sets in memory at a time.
-    return joined({q: bucketed(_points(transport, q, holder, sizes), q) for q, holder in holders.items()})
+    return joined({q: bucketed(_points(transport, q, holder, sizes), q) for q, holder in holders.items()}, base)
 
 
 def _set_of(transport: MessageTransport, owner: str, holder: str, to: str, sizes: Mapping[str, int]) -> PendingCall:

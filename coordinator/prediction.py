@@ -56,9 +56,9 @@ def apply(
     w : the whole model, to measure it; None to predict. To measure it, the label party returns exact sums without noise, and
         nobody else sees a label or a margin.
     """
-    receiver, n = yield from _applied(transport, job, aligns=aligns)
+    receiver, n_records, n = yield from _applied(transport, job, aligns=aligns)
     if w is not None:
-        return _measured(transport, job, receiver, n, threshold, w)
+        return _measured(transport, job, receiver, n_records, threshold, w)
     size = 8 * n * job.n_outputs
     due = {"margins": size} | ({"ids": ID_BYTES * n} if ids else {})
     vectors = _asked(transport, receiver, AddUp(), due)
@@ -97,16 +97,16 @@ def _asked(transport: MessageTransport, to: str, message: object, due: Mapping[s
 
 def _applied(
     transport: MessageTransport, job: Job, *, aligns: bool
-) -> Generator[AlignmentProgress | Aligned, None, tuple[str, int]]:
+) -> Generator[AlignmentProgress | Aligned, None, tuple[str, int, int]]:
     """Make all parties apply their parts and send them to the aggregating party.
 
-    Return this party and the number of records.
+    Return this party, the number of records, and the number of this party's rows.
     """
     parties, receiver = transport.parties, job.partition.receiver(transport.parties)
     if len(parties) > 1:
         transport.exchange_keys(salted=aligns)
     if len(parties) > 1 and aligns:
-        yield (yield from align(transport))
+        yield (yield from align(transport, base=job.base(parties)))
     applied = transport.call(dict.fromkeys(parties, Apply()), Applied, LOAD_SECONDS)
     n = applied[receiver].n_records
     for party, said in applied.items():
@@ -115,7 +115,13 @@ def _applied(
                 f"party {party!r} holds a different number of records from the other parties: give the same records for "
                 "all, or their ids"
             )
-    if not 0 <= n <= MOST_RECORDS:
+        if said.n_rows is not None and (party != receiver or job.row_rule is None):
+            raise FederationError(
+                f"party {party!r} reported several rows of a record, and its records have one row each"
+            )
+    n_rows = applied[receiver].n_rows
+    n_rows = n if n_rows is None else n_rows
+    if not 0 <= n <= n_rows <= MOST_RECORDS:
         raise FederationError("a party reported an impossible number of records")
     size, posted = 8 * n * job.n_outputs, []
     for party in parties:
@@ -124,7 +130,7 @@ def _applied(
             posted += [sent, transport.post(receiver, TakeLinearPredictors(party), sent.vectors)]
     for own, (reply, _) in zip(posted, transport.collect(posted), strict=True):
         expected(reply, Done, own.to)
-    return receiver, n
+    return receiver, n, n_rows
 
 
 def _ids_of(found: Any, party: str, n_records: int) -> list[Any]:

@@ -450,7 +450,7 @@ class PartyActor(PipeActor, ServiceActor):
                 self._divided = ShardedSource(task, aligning.source, self._index, len(self._shards), read)
             facts = self._divided.load(self._group(), source)
             if self._party is None:
-                hashed = "" if self._index is None else self._index.hash
+                hashed = "" if self._index is None else self._index.common
                 self._party = over(task, self._group(), facts, agreed, alignment=hashed)
             return self._party
 

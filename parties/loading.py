@@ -10,7 +10,7 @@ import numpy as np
 
 from parties.alignment.divided import read_divided
 from parties.alignment.index import file_of, stamp_of
-from parties.alignment.reading import AlignedSource, check_aligned, contents_for, open_for
+from parties.alignment.reading import AlignedSource, ChosenRows, check_aligned, contents_for, open_for
 from parties.allowed import name_of
 from parties.consent import Policy, policy_of, require_source
 from parties.party import Party
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from parties.alignment.divided import DividedIds
     from parties.alignment.index import Index
-    from parties.alignment.reading import ChosenRows, ReadIds
+    from parties.alignment.reading import ReadIds
     from parties.holder import Holder
     from parties.ledger import PartyLedger
     from parties.rows import RowFacts
@@ -101,7 +101,7 @@ def load(
     if shards > 1:
         unchanged.require()
     facts = [part.facts() for part in rows]
-    return over(task, LocalGroup(rows), facts, agreed, alignment="" if index is None else index.hash, own=own)
+    return over(task, LocalGroup(rows), facts, agreed, alignment="" if index is None else index.common, own=own)
 
 
 def over(
@@ -227,25 +227,27 @@ def shards_of(
     task: PartyTask,
     source: Any,
     opened: Source,
-    index: Index | None,
+    index: Index | ChosenRows | None,
     shards: int,
     read: ReadIds | None = None,
 ) -> Iterator[tuple[Shard | None, ChosenRows | None]]:
     """Yield each shard of the party's records, with the shard's rows of the source if the records are aligned.
 
-    The ids of an aligned source are read again here, to detect a change since the alignment. If the records are neither aligned
-    nor divided, (None, None) is yielded, and the records are counted later, as they are read. read : as for `check_aligned`.
+    index : the index, for which the ids are read again here, to detect a change since the alignment; or rows, if this process
+        has just joined the parties' rows. If the records are neither aligned nor divided, (None, None) is yielded, and the
+        records are counted later, as they are read.
+    read : as for `check_aligned`.
     """
     if index is not None:
-        chosen = check_aligned(task, source, opened, index, read)
+        chosen = index if isinstance(index, ChosenRows) else check_aligned(task, source, opened, index, read)
         if (persons := chosen.persons) is not None:
             if shards > 1:
                 raise SpecificationError(ROWS_IN_ONE_PROCESS)
             order = persons.order
             yield None, replace(chosen, rows=chosen.rows[order], persons=persons.taken(order))
             return
-        for shard in cut(len(index.rows), shards):
-            yield shard, replace(chosen, rows=index.rows[shard.start : shard.stop])
+        for shard in cut(chosen.n_records, shards):
+            yield shard, chosen.part(shard.start, shard.stop)
     elif shards == 1:
         yield None, None
     else:
@@ -313,12 +315,14 @@ def load_features(task: PartyTask, source: Any) -> Storage:
     return load_range(task.features, source, open_for(task.features, source, ids=False), None, None)[0]
 
 
-def new_records(task: PartyTask, source: Any, *, shards: int = 1) -> Iterator[tuple[Storage, Vector | None]]:
-    """Yield the columns and labels of new records, shard by shard. task : names the columns to read.
+def new_records(
+    task: PartyTask, source: Any, *, chosen: ChosenRows | None = None, shards: int = 1
+) -> Iterator[tuple[Storage, Vector | None]]:
+    """Yield the columns and labels of new records, shard by shard. One shard at a time is in memory.
 
-    One shard at a time is in memory.
+    task : names the columns to read. chosen : rows to read; None for all.
     """
-    opened, unchanged, ranges = divided(task, source, None, shards)
+    opened, unchanged, ranges = divided(task, source, chosen, shards)
     for shard, chosen in ranges:
         yield load_range(task, source, opened, shard, chosen)
     if shards > 1:
@@ -326,7 +330,7 @@ def new_records(task: PartyTask, source: Any, *, shards: int = 1) -> Iterator[tu
 
 
 def divided(
-    task: PartyTask, source: Any, index: Index | None, shards: int, read: ReadIds | None = None
+    task: PartyTask, source: Any, index: Index | ChosenRows | None, shards: int, read: ReadIds | None = None
 ) -> tuple[Source, SourceCheck, Iterator[tuple[Shard | None, ChosenRows | None]]]:
     """Open a source. Return the opened source, the check that it stays unchanged, and its shards (`shards_of`).
 
@@ -347,7 +351,7 @@ class ShardedSource:
     """
 
     def __init__(
-        self, task: PartyTask, source: Any, index: Index | None, shards: int, read: ReadIds | None = None
+        self, task: PartyTask, source: Any, index: Index | ChosenRows | None, shards: int, read: ReadIds | None = None
     ) -> None:
         opened, self._unchanged, ranges = divided(task, source, index, shards, read)
         # Every shard's process opens the files and watches them for changes.

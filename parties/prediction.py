@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import json
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -20,6 +19,7 @@ from parties.daily_count import DailyCount
 from parties.loading import digests_of, load_range, new_records, require_content
 from parties.storage.classes import ClassColumns
 from vfl.base.documents import is_format, parse_json, read_bytes
+from vfl.base.persons import Persons, RowRule
 from vfl.base.problem import coordinates_of
 from vfl.errors import DataError, OutputError, PrivacyError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode
@@ -27,7 +27,7 @@ from vfl.queries import HELD_OFFSETS
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from parties.alignment.reading import ChosenRows
@@ -67,10 +67,17 @@ class ModelPart:
         plain = json.loads(self.to_json()) | {"job": self.job.digest}
         return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
-    def scores(self, source: Any, *, permission: Permission | None = None, shards: int = 1) -> Vector:
+    def scores(
+        self,
+        source: Any,
+        *,
+        chosen: ChosenRows | None = None,
+        permission: Permission | None = None,
+        shards: int = 1,
+    ) -> Vector:
         """Return X_k w_k for new records, (n,) float64, or (n, K). Values are filled and clamped as in training.
 
-        source : as for `train`; the label is not needed.
+        source : as for `train`; the label is not needed. chosen : rows to read, in their order; None for all rows.
         permission : the owner's permission. None takes it from the policy that the owner set for this process;
             without a policy, none is needed.
         shards : number of ranges of rows that are read and applied one after another. The process holds the columns of one
@@ -79,9 +86,16 @@ class ModelPart:
         Raises DataError for unusable records. Raises ConsentRefused before the source is opened, or if there are more records
         than remain of the daily limit.
         """
-        return self._read(self.applied, source, permission, shards)
+        return self._read(self.applied, source, chosen, permission, shards)
 
-    def products(self, source: Any, weights: Mapping[str, Vector], *, permission: Permission | None = None) -> Vector:
+    def products(
+        self,
+        source: Any,
+        weights: Mapping[str, Vector],
+        *,
+        chosen: ChosenRows | None = None,
+        permission: Permission | None = None,
+    ) -> Vector:
         """Return X_k W for new records, (n, r). weights : {coordinate: r weights}. Otherwise as `scores`."""
 
         def product(columns: Storage) -> Vector:
@@ -89,14 +103,19 @@ class ModelPart:
             zeros = np.zeros(columns.n_records)
             return np.column_stack([columns.kernels.forward(whole, np.ascontiguousarray(w), zeros.copy()) for w in W.T])
 
-        return self._read(product, source, permission, 1)
+        return self._read(product, source, chosen, permission, 1)
 
     def _read(
-        self, apply: Callable[[Storage], Vector], source: Any, permission: Permission | None, shards: int
+        self,
+        apply: Callable[[Storage], Vector],
+        source: Any,
+        chosen: ChosenRows | None,
+        permission: Permission | None,
+        shards: int,
     ) -> Vector:
         task, permission = task_of(self, labelled=False), permission or permitted(self, source)
         # `map` drops the columns of a shard before it reads the next shard.
-        read = new_records(task, source, shards=shards)
+        read = new_records(task, source, chosen=chosen, shards=shards)
         scores = list(map(lambda own: apply(own[0]), read))  # noqa: C417
         permission.count(sum(map(len, scores)))
         return scores[0] if shards == 1 else np.concatenate(scores)
@@ -298,12 +317,14 @@ class NewRows:
         self._total: Vector = np.zeros(0)
         self._labels: Vector = np.zeros(0)
         self._offsets: Vector | None = None
+        self._person: Integers | None = None
+        self._persons: Persons | None = None
         self.digests: dict[int, str] = {}
 
     def load(
         self, source: Any, shard: Shard | None, chosen: ChosenRows | None, opened: Any = None, *, content: str = ""
     ) -> int:
-        """Read the records, apply the part, and return their number. The columns are not kept.
+        """Read the rows, apply the part, and return the number of records. The columns are not kept.
 
         opened : the source, if this process has opened it already. content : as for parties.loading.require_content. Other
             arguments : as for parties.loading.load_rows.
@@ -314,29 +335,20 @@ class NewRows:
         self.digests = digests_of(opened)
         if labels is not None:
             self._labels, self._offsets, *_ = self._part.job.targets.measured.parts(labels)
-        self._own = self._part.applied(columns)
-        return len(self._own)
-
-    @classmethod
-    def chosen(cls, shards: Sequence[NewRows], rows: Integers) -> NewRows:
-        """Return chosen records of several loaded shards.
-
-        rows : (k,) their positions among the records of all shards, in order.
-        """
-        one = copy.copy(shards[0])
-        one._own = np.concatenate([new._own for new in shards])[rows]
-        if sum(len(new._labels) for new in shards):
-            one._labels = np.concatenate([new._labels for new in shards])[rows]
-        if one._offsets is not None:
-            one._offsets = np.concatenate([new._offsets for new in shards if new._offsets is not None])[rows]
-        return one
+        self._own, self._person = self._part.applied(columns), None if chosen is None else chosen.person
+        return len(self._own) if chosen is None else chosen.n_records
 
     def scores(self) -> Vector:
         """Return the party's part of the scores of these records, (n,) or (n, K)."""
         return self._own
 
     def total(self, *parts: Vector) -> Vector:
-        """Return the scores of these records. parts : one vector per party with columns, in the partition's order."""
+        """Return the scores of these rows. parts : one vector per party with columns, in the partition's order.
+
+        If ids repeat here, this party's vector has an entry per row, and each row takes the entry of its id in other vectors.
+        """
+        if (person := self._person) is not None:
+            parts = tuple(v if len(v) <= person[-1] or len(v) == len(person) else v[person] for v in parts)
         return added(dict(enumerate(parts)), self._part.intercept)
 
     def keep(self, *parts: Vector) -> int:
@@ -344,10 +356,19 @@ class NewRows:
         self._total = self.total(*parts)
         if len(self._labels) != len(self._total):
             raise DataError("the label party holds a different number of records from the others")
+        if self._person is not None:
+            most_rows = int(np.bincount(self._person).max())
+            persons = Persons.of(self._person, int(self._person[-1]) + 1, RowRule(self._part.party, most_rows))
+            order = persons.order
+            self._persons, self._total, self._labels = persons.taken(order), self._total[order], self._labels[order]
+            self._offsets = None if self._offsets is None else self._offsets[order]
         return len(self._total)
 
     def sum_of(self, statistic: Statistic) -> Integers | Vector:
-        """Return the exact sum of a statistic of the kept scores and the labels, in multiples of the statistic's grid."""
+        """Return the exact sum of a statistic of the kept scores and the labels, in multiples of the statistic's grid.
+
+        If ids repeat, the k rows of an id weigh 1/k each, as in a run, and the sum is in multiples of grid/UNITS.
+        """
         K = self._part.job.n_outputs
         scores = self._total if K == 1 else self._total.T.ravel()  # one class after the other, as in a run
         if self._offsets is not None:
@@ -355,7 +376,9 @@ class NewRows:
         needs = statistic.needs
         if needs not in ((), (HELD_OFFSETS,)) or (needs and self._offsets is None):
             raise PrivacyError("the statistic asks for vectors that new records do not have")
-        return statistic.of(scores, self._labels, *(self._offsets for _ in needs))
+        total: Any = statistic.of if self._persons is None else partial(self._persons.total, statistic.of)
+        made: Integers | Vector = total(scores, self._labels, *(self._offsets for _ in needs))
+        return made
 
 
 def task_of(part: ModelPart, *, labelled: bool) -> PartyTask:

@@ -162,9 +162,9 @@ class CoordinatorActor(NamedActor):
         """Return the version of the vfl code in this process."""
         return __version__
 
-    def align(self, *, required: bool) -> Iterator[AlignmentProgress | Aligned]:
+    def align(self, *, required: bool, base: str | None) -> Iterator[AlignmentProgress | Aligned]:
         """Align the parties' records by their ids. Yield progress, then the outcome."""
-        yield (yield from align(self._transport, required=required))
+        yield (yield from align(self._transport, required=required, base=base))
 
     def apply(self, job: Job, **asked: Any) -> Iterator[AlignmentProgress | Aligned | PredictionOutcome | Findings]:
         """Make the parties apply their parts of a model. Yield the alignment, then the predictions or the model's measures.

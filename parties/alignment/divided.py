@@ -50,7 +50,11 @@ class IdRange:
         source = opened.ids if isinstance(opened, SparseSource) else opened
         own = rows_of(source, shard.start, shard.stop)
         self._ids, self.kind = normalised(
-            lambda: keys_in(own, task.id), party=task.party, column=key_name(task.id), key=task.key
+            lambda: keys_in(own, task.id),
+            party=task.party,
+            column=key_name(task.id),
+            key=task.key,
+            repeating=task.repeats,
         )
 
     def at(self, rows: Integers) -> tuple[bytes, Integers]:
@@ -146,8 +150,7 @@ def read_divided(
     column = key_name(task.id)
     kind = check_one_kind(load(), party=task.party, column=column)
     ids = DividedIds(shards, ranges)
-    twice = ids.repeated_rows()
-    if len(twice):
+    if not task.repeats and len(twice := ids.repeated_rows()):
         raise repeats(_cells_at(opened, task.id, twice), party=task.party, column=column)
     return ids, kind
 

@@ -1,8 +1,8 @@
-"""A party's index: which rows of its source all parties have, in their common order. A file stores the index.
+"""A party's index: which rows of its source belong to the aligned records, in their common order. A file stores the index.
 
-Only the owner can read the file. The file consists of one line of JSON and the rows as 64-bit integers, and holds no
-identifier. Its folder is the one that $VFL_INDEX names on the party's node; else the folder that the job's environment names
-for the party; else vfl/alignments under $XDG_STATE_HOME or ~/.local/state.
+Only the owner can read the file. The file consists of one line of JSON, then the rows and their persons as 64-bit integers, and
+holds no identifier. Its folder is the one that $VFL_INDEX names on the party's node; else the folder that the job's environment
+names for the party; else vfl/alignments under $XDG_STATE_HOME or ~/.local/state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from vfl.base.types import Integers
 
-FORMAT = 1
+FORMAT = 2
 VARIABLE = "VFL_INDEX"
 SUFFIX = ".index"
 DIGITS = 64
@@ -46,10 +46,12 @@ MOST_FILES = 10_000
 class Index:
     """Rows of a source that belong to the aligned records, in the order common to all parties.
 
-    salt : salt of the alignment, 32 bytes. hash : hash of the aligned ids in their order (vfl.crypto.identifiers).
+    salt : salt of the alignment, 32 bytes. hash : hash of the ids of these rows in their order (vfl.crypto.identifiers), which
+        detects changes of the source.
     source : digest of the aligned file; '' for data in memory.
-    rows : (k,) int64, positions in the source, in the order common to all parties.
-    person : (k,) number of each row's record, at a label party whose records have several rows; None if rows are records.
+    rows : (k,) int64, positions in the source, in the order common to all parties; −1 for a record that the party lacks.
+    person : (k,) number of each row's record, ascending, at a label party whose ids may repeat; None if rows are records.
+    agreed : text that all parties share (`common`), if it is not the hash.
     """
 
     salt: bytes
@@ -57,10 +59,21 @@ class Index:
     source: str
     rows: Integers
     person: Integers | None = None
+    agreed: str = ""
+
+    @property
+    def common(self) -> str:
+        """Return the text that is equal at all parties: the hash of the records' ids; for a left join, the alignment's name."""
+        return self.agreed or self.hash
+
+    @property
+    def n_records(self) -> int:
+        """Return the number of aligned records."""
+        return len(self.rows) if self.person is None else int(self.person[-1]) + 1
 
     def said(self) -> Indexed:
         """Return the facts that other participants learn: name and hash of the alignment, and number of aligned records."""
-        return Indexed(alignment_name(self.salt), self.hash, len(self.rows))
+        return Indexed(alignment_name(self.salt), self.common, self.n_records)
 
     def write(self, path: Path) -> None:
         """Write the file atomically. Only its owner can read it. Raises OutputError."""
@@ -69,11 +82,13 @@ class Index:
             "salt": self.salt.hex(),
             "hash": self.hash,
             "source": self.source,
+            "agreed": self.agreed,
             "rows": len(self.rows),
         }
+        parts = [self.rows] if self.person is None else [self.rows, self.person]
         line = json.dumps(head, separators=(",", ":"))
         line += " " * (-(DIGITS + 2 + len(line)) % 8)  # so that the rows begin at a multiple of 8 bytes
-        check = _checksum(line, self.rows)
+        check = _checksum(line, *parts)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not path.exists() and sum(1 for _ in path.parent.iterdir()) >= MOST_FILES:
@@ -81,7 +96,7 @@ class Index:
                     f"the folder of aligned rows holds {MOST_FILES} files, most of them of runs that never ended: remove those "
                     "that no run needs"
                 )
-            replace_file(path, itertools.chain([f"{check} {line}\n".encode()], _pieces(self.rows)))
+            replace_file(path, itertools.chain([f"{check} {line}\n".encode()], _pieces(*parts)))
         except OSError as error:
             raise OutputError(
                 f"cannot write the index {path.name!r} in the party's folder: {error.strerror}"
@@ -104,7 +119,9 @@ class Index:
         head = json.loads(line)
         if head["format"] != FORMAT:
             raise OutputError(f"this vfl reads indexes of format {FORMAT}; remove {str(path)!r} and align again")
-        return cls(bytes.fromhex(head["salt"]), head["hash"], head["source"], rows)
+        rows, person = rows[: head["rows"]], rows[head["rows"] :]
+        known = person if len(person) else None
+        return cls(bytes.fromhex(head["salt"]), head["hash"], head["source"], rows, known, head["agreed"])
 
 
 def _mapped(file: BinaryIO) -> Integers | None:
@@ -118,13 +135,13 @@ def _mapped(file: BinaryIO) -> Integers | None:
     return np.asarray(np.memmap(file, "<i8", "r", start))
 
 
-def _pieces(rows: Integers) -> Iterator[bytes]:
-    return (rows[start : start + PIECE].astype("<i8").tobytes() for start in range(0, len(rows), PIECE))
+def _pieces(*parts: Integers) -> Iterator[bytes]:
+    return (own[start : start + PIECE].astype("<i8").tobytes() for own in parts for start in range(0, len(own), PIECE))
 
 
-def _checksum(line: str, rows: Integers) -> str:
+def _checksum(line: str, *parts: Integers) -> str:
     digest = hashlib.sha256(line.encode())
-    for piece in _pieces(rows):
+    for piece in _pieces(*parts):
         digest.update(piece)
     return digest.hexdigest()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import Columns, check_types
 from parties.storage.labels import GroupReader
-from vfl.base.persons import Persons
-from vfl.crypto.identifiers import alignment_hash, check_kinds, in_order, key_name, normalised
+from vfl.base.persons import Persons, kept_rows
+from vfl.crypto.alignment import Aligned
+from vfl.crypto.identifiers import Ids, alignment_hash, check_kinds, in_order, key_name, normalised
 from vfl.errors import DataError, FederationError
 
 if TYPE_CHECKING:
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
     from parties.sources.base import Content, Origin, Source
     from parties.storage.dense import ColumnReaders
     from vfl.base.types import Integers, Vector
-    from vfl.crypto.identifiers import Ids
     from vfl.job import Job
     from vfl.job.job import PartyTask
 
     ReadIds = Callable[[Source], tuple[Sequence[bytes], str]]
     """Function that reads the ids of a source opened with its ids (`open_for`)."""
+
+
+log = logging.getLogger("vfl.parties")
 
 
 def contents_for(task: PartyTask) -> dict[str, Content]:
@@ -85,7 +89,53 @@ def _open_ids(task: PartyTask, spec: Any) -> Source:
 def read_ids(task: PartyTask, source: Source) -> tuple[Ids, str]:
     """Return the normalised ids of all rows, and their kind. Raises DataError; see vfl.crypto.identifiers."""
     columns = _id_of(task)
-    return normalised(lambda: keys_in(source, columns), party=task.party, column=key_name(columns), key=task.key)
+    named = key_name(columns)
+    return normalised(
+        lambda: keys_in(source, columns), party=task.party, column=named, key=task.key, repeating=task.repeats
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DistinctIds:
+    """Ids of a party, each once, in the order of their first rows: the set that the party aligns.
+
+    ids : normalised. number : (n,) position of each row's id in `ids`, −1 for a row that is left out; None if row i has id i.
+    """
+
+    ids: Sequence[bytes]
+    number: Integers | None = None
+
+    @classmethod
+    def of(cls, ids: Sequence[bytes], task: PartyTask) -> DistinctIds:
+        """Return the ids of all rows. Of an id with more than `most_rows` rows, only that many are kept for training.
+
+        Every id keeps a row, and the rows of one id do not decide which rows of another id are kept (`kept_rows`).
+        """
+        if not task.repeats:
+            return cls(ids)
+        first: dict[bytes, int] = {}
+        number = np.fromiter((first.setdefault(own, len(first)) for own in ids), np.int64, len(ids))
+        distinct = Ids()
+        distinct.extend(list(first))
+        if task.row_rule is not None and not (kept := kept_rows(ids, task.row_rule.most_rows)).all():
+            most = task.row_rule.most_rows
+            log.warning("party %r: some ids have more than %d rows; the rows beyond are left out", task.party, most)
+            number[~kept] = -1
+        return cls(distinct, number)
+
+    def rows(self, chosen: Integers) -> tuple[Integers, Integers | None]:
+        """Return the rows of the chosen ids, and the position in `chosen` of each row's id; None if every id has one row.
+
+        chosen : positions in `ids`, in the order common to all parties.
+        """
+        if self.number is None:
+            return chosen, None
+        position = np.full(len(self.ids) + 1, -1)  # the last entry is that of rows that are left out
+        position[chosen] = np.arange(len(chosen))
+        person = position[self.number]
+        rows = np.flatnonzero(person >= 0)
+        rows = rows[np.argsort(person[rows], kind="stable")]
+        return rows, person[rows]
 
 
 def raw_ids(task: PartyTask, spec: Any) -> list[Any]:
@@ -125,36 +175,49 @@ def all_hold_ids(ids: Mapping[str, Sequence[str]], holding: Mapping[str, bool]) 
 
 def joined_rows(
     job: Job, sources: Mapping[str, Any], *, first: str | None = None, common: bool = False
-) -> tuple[dict[str, Integers], dict[str, int]]:
+) -> tuple[dict[str, ChosenRows], Aligned | None]:
     """Join the parties' rows by equal ids, for predictions where one process reads all sources.
 
-    Return {party: its rows, in the order of the first party's rows} and {party: number of its ids}. Both are empty if the job
-    has no ids, or if no source holds an id column. The rows are then assumed to be in the same order at all parties.
+    Return {party: its rows, in the order of the first party's ids} and the outcome; {} and None if the job has no ids, or no
+    source holds an id column. The rows are then assumed to be in the same order at all parties.
 
-    first : party that determines the order; None for the first of `sources`. common : leave out records that a party lacks.
+    first : party that determines the order; None for the label party if its ids may repeat or are all taken, else for the first
+        of `sources`. common : in an inner join, leave out records that a party lacks.
 
-    Raises DataError if only some sources hold the id column. Without `common`, also if a party lacks an id of the first party.
+    Raises DataError if only some sources hold the id column. Without `common`, an inner join raises DataError also if a party
+    lacks an id of the first party.
     """
     tasks = {party: job.for_party(party).features for party in sources} if job.ids else {}
     if not tasks or not all_hold_ids(job.ids, {p: holds_ids(task, sources[p]) for p, task in tasks.items()}):
-        return {}, {}
+        return {}, None
     found = {p: read_ids(task, _open_ids(task, sources[p])) for p, task in tasks.items()}
     check_kinds({party: kind for party, (_, kind) in found.items()})
-    row_of = {party: {identifier: row for row, identifier in enumerate(own)} for party, (own, _) in found.items()}
-    first = next(iter(sources)) if first is None else first
-    wanted: Sequence[bytes] = found[first][0]
-    if common:
-        wanted = [identifier for identifier in wanted if all(identifier in rows for rows in row_of.values())]
-        if not wanted:
+    distinct = {p: DistinctIds.of(own, tasks[p]) for p, (own, _) in found.items()}
+    number_of = {p: {identifier: number for number, identifier in enumerate(own.ids)} for p, own in distinct.items()}
+    base = job.base(sources)
+    if first is None:
+        first = next(iter(sources)) if base is None and job.row_rule is None else job.partition.receiver(sources)
+    joined = {
+        p: np.array([numbers.get(identifier, -1) for identifier in number_of[first]], np.int64)
+        for p, numbers in number_of.items()
+    }
+    lacking = [party for party, numbers in joined.items() if (numbers < 0).any()]
+    if base is None and common:
+        everywhere = np.all([numbers >= 0 for numbers in joined.values()], axis=0)
+        if not everywhere.any():
             raise DataError("the parties have no record in common: check that their id columns hold the same ids")
-    for party, rows in row_of.items():
-        if any(identifier not in rows for identifier in wanted):
-            raise DataError(
-                f"party {party!r} lacks records that party {first!r} holds: give the same records for all, or predict the "
-                "common ones with vfl.predict(result, data)"
-            )
-    joined = {p: np.array([rows[identifier] for identifier in wanted], np.int64) for p, rows in row_of.items()}
-    return joined, {party: len(ids) for party, (ids, _) in found.items()}
+        joined = {party: numbers[everywhere] for party, numbers in joined.items()}
+    elif base is None and lacking:
+        raise DataError(
+            f"party {lacking[0]!r} lacks records that party {first!r} holds: give the same records for all, or predict the "
+            "common ones with vfl.predict(result, data)"
+        )
+    chosen = {}
+    for party, numbers in joined.items():
+        rows, person = distinct[party].rows(numbers)
+        chosen[party] = ChosenRows(rows, len(found[party][0]), person=person)
+    sizes = {party: len(numbers) for party, numbers in number_of.items()} if base is None else {}
+    return chosen, Aligned("", len(joined[first]), sizes)
 
 
 def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: PartyTask) -> None:
@@ -163,26 +226,45 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
     digest, ids : current digest and ids of the source.
     """
     same = digest == index.source and int(index.rows.max()) < len(ids)
-    if not same or alignment_hash(in_order(ids, index.rows), index.salt) != index.hash:
+    if not same or alignment_hash(in_order(ids, present(index.rows)), index.salt) != index.hash:
         raise DataError(
             f"party {task.party!r}, id column {key_name(task.id)!r}: the data changed after their records were aligned. "
             "Restore the data, or align again with vfl align JOB and start a new run"
         )
 
 
+def present(rows: Integers) -> Integers:
+    """Return the rows that the party has, without those of absent records."""
+    return rows if int(rows.min()) >= 0 else rows[rows >= 0]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenRows:
     """Rows of a source to read, in the order common to all parties.
 
-    rows : (k,) positions in the source. n_rows : number of rows of the source.
+    rows : (k,) positions in the source, −1 for a record that the party lacks. n_rows : number of rows of the source.
     stamp : stamp of the source's files when the ids were checked; None in a process that did not check the ids.
-    persons : persons of these rows, if persons have several; None if rows are records.
+    persons : persons of these rows in a training, if persons have several; None if rows are records.
+    person : (k,) number of each row's record, ascending, as in `Index`; None if rows are records.
     """
 
     rows: Integers
     n_rows: int
     stamp: tuple[tuple[object, ...], ...] | None = None
     persons: Persons | None = None
+    person: Integers | None = None
+
+    @property
+    def n_records(self) -> int:
+        """Return the number of records."""
+        return len(self.rows) if self.person is None else int(self.person[-1]) + 1
+
+    def part(self, start: int, stop: int) -> ChosenRows:
+        """Return the rows of the records start..stop − 1, with these records numbered from 0."""
+        if self.person is None:
+            return replace(self, rows=self.rows[start:stop])
+        first, last = np.searchsorted(self.person, [start, stop])
+        return replace(self, rows=self.rows[first:last], person=self.person[first:last] - start)
 
 
 def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read: ReadIds | None = None) -> ChosenRows:
@@ -195,7 +277,7 @@ def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read
     stamp = stamp_of(spec)
     ids, _ = read_ids(task, opened) if read is None else read(opened)
     check_unchanged(index, digest_of(spec, task.party), ids, task)
-    return ChosenRows(index.rows, len(ids), stamp, persons_of(task, index))
+    return ChosenRows(index.rows, len(ids), stamp, persons_of(task, index), index.person)
 
 
 def persons_of(task: PartyTask, index: Index) -> Persons | None:
@@ -208,6 +290,7 @@ def persons_of(task: PartyTask, index: Index) -> Persons | None:
 class AlignedSource:
     """Source that yields chosen rows of another source, in that source's order. Memory grows only with the chosen rows.
 
+    Records that the party lacks come first, as rows whose cells are all missing. In a sparse matrix they have no entries.
     `ordered` then moves the records into the common order, in place and column by column, without a second copy of the data.
 
     every : readers that check the cells of all rows; None checks the chosen rows alone, as they are read.
@@ -236,8 +319,12 @@ class AlignedSource:
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records; see `Source`."""
-        count = 0
+        count, absent = 0, int(np.searchsorted(self._sorted, 0))
         for batch in self._source.batches(columns, rows):
+            while absent > 0 and batch.num_rows:
+                missing = min(absent, batch.num_rows)
+                absent -= missing
+                yield batch.take(pa.nulls(missing, pa.int64()))
             first, last = np.searchsorted(self._sorted, [count, count + batch.num_rows])
             kept = self._sorted[first:last] - count
             count += batch.num_rows
@@ -245,7 +332,7 @@ class AlignedSource:
                 break
             if self.every is not None:
                 self.every.check(batch)
-            if len(kept) == batch.num_rows:
+            if len(kept) == batch.num_rows and (np.diff(kept) == 1).all():
                 yield batch
             elif len(kept):
                 yield batch.take(pa.array(kept))

@@ -198,9 +198,10 @@ class Work:
         self._service.close()
 
 
-def _limits_of_alignment(aligning: AlignmentService, own: str) -> dict[str, int]:
+def _limits_of_alignment(aligning: AlignmentService) -> dict[str, int]:
     sizes = aligning.sizes
-    return {"positions": 8 * sizes[own], "points": encrypted_size(SIZE * max(sizes.values()))} if sizes else {}
+    most = max(sizes.values(), default=0)
+    return {"positions": 8 * most, "points": encrypted_size(SIZE * most)} if sizes else {}
 
 
 def _taken_by_alignment(message: Any, own: str) -> tuple[str, ...]:
@@ -281,7 +282,7 @@ class TrainingWork(Work):
         """Return the size limits of the next call."""
         body, party = BODY_BYTES + PER_COORDINATE * (len(self._task.canonical) + 1), self._party
         if party is None:
-            return Limits(body, _limits_of_alignment(self._service.aligning, self._task.party))
+            return Limits(body, _limits_of_alignment(self._service.aligning))
         if self._task.job.secure is not None:
             columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
             largest = encrypted_size(8 * (party.n_trained + CHECK_ROWS) * max(columns, 2 * MOST_TERMS))
@@ -414,7 +415,7 @@ class PredictingWork(Work):
         """Return the size limits of the next call."""
         n, part = self._service.n_records, self._service.part
         if n is None:
-            return Limits(BODY_BYTES, _limits_of_alignment(self._service.aligning, part.party))
+            return Limits(BODY_BYTES, _limits_of_alignment(self._service.aligning))
         return Limits(BODY_BYTES, {"margins": encrypted_size(8 * n * part.job.n_outputs)})
 
     def takes(self, message: Any) -> Iterable[str]:

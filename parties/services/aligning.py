@@ -1,4 +1,4 @@
-"""A party's part of an alignment: it reads its ids, blinds sets of ids, and learns which of its rows all parties have.
+"""A party's part of an alignment: it reads its ids, blinds sets of ids, and learns which of its rows are joined.
 
 Ids, the secret and rows stay in the party's process. `IndexRules` says which files the party keeps on its own disk.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from parties.alignment.index import SUFFIX, Index, digest_of, file_of, place
 from parties.alignment.index import label as named
-from parties.alignment.reading import check_before, check_unchanged, open_for, read_ids
+from parties.alignment.reading import DistinctIds, check_before, check_unchanged, open_for, present, read_ids
 from parties.services.service import Service
 from vfl.crypto import identifiers, psi
 from vfl.crypto.alignment import MOST_IDS, IdsGreeting, alignment_name
@@ -138,6 +138,8 @@ class AlignmentService(Service):
         self._task, self.source, self._keeping, self._read = task, source, keeping, read
         self._parties, self.salt, self.cores = parties, salt, cores
         self.sizes: Mapping[str, int] = {}
+        self._base = task.job.base(parties)
+        self._distinct = DistinctIds(())
         self._ids: tuple[Sequence[bytes], str] | None = None
         self._pending: AlignmentState | None = None
         self._index: Index | None = None
@@ -180,9 +182,9 @@ class AlignmentService(Service):
         if not isinstance(message, Multiply):
             return self.answer(message, vectors)
         party, owner = self._task.party, message.owner
-        ids, _ = self._require_ids()
+        self._require_ids()
         if owner == party:
-            work = self._begun().owning(ids)
+            work = self._begun().owning(self._distinct.ids)
         else:
             if "points" not in vectors or owner not in self.sizes:
                 raise FederationError(f"party {party!r} was sent no set to blind")
@@ -240,6 +242,7 @@ class AlignmentService(Service):
         if self._pending is not None:
             self._pending.release()
         self._ids = self._pending = self._index = self._blinder = None
+        self._distinct = DistinctIds(())
         self._points.clear()
 
     def _open(self, *, resumed: bool) -> None:
@@ -250,13 +253,16 @@ class AlignmentService(Service):
         check_before(task, opened)
         ids, kind = read_ids(task, opened) if self._read is None else self._read(opened)
         path = file_of(self.source)
-        described = (list(task.job.ids.items()), task.key.digest, task.party, path)
+        self._distinct = DistinctIds.of(ids, task)
+        described = (*task.job.joining, task.party, path)
         folder = place(keeping.folder)
         self._of_job = folder / (named("job", *described) + SUFFIX) if path else None
         self._of_run = folder / (named("run", keeping.run, task.party) + SUFFIX) if keeping.run else None
         self._index = self._found(ids, resumed=resumed)
         continues = keeping.later or (self._index is None and keeping.run)
-        self._pending = AlignmentState(folder, named("pending", *described), task.party, ids) if continues else None
+        self._pending = (
+            AlignmentState(folder, named("pending", *described), task.party, self._distinct.ids) if continues else None
+        )
         self._ids = ids, kind
 
     def _found(self, ids: Sequence[bytes], *, resumed: bool) -> Index | None:
@@ -280,9 +286,9 @@ class AlignmentService(Service):
         return index
 
     def _greeting(self) -> IdsGreeting:
-        ids, kind = self._require_ids()
+        _, kind = self._require_ids()
         kept = None if self._index is None else self._index.said()
-        return IdsGreeting(__version__, len(ids), kind, self._task.key.digest, self._offered(), kept)
+        return IdsGreeting(__version__, len(self._distinct.ids), kind, self._task.key.digest, self._offered(), kept)
 
     def _offered(self) -> str | None:
         """Return the name of a pending alignment that this party can continue."""
@@ -306,16 +312,22 @@ class AlignmentService(Service):
 
     def _conclude(self, positions: Any) -> Indexed:
         """Make the index from the coordinator's positions, write files by `IndexRules`, and discard the secret."""
-        (ids, _), blinder = self._require_ids(), self._begun()
+        (ids, _), blinder, base = self._require_ids(), self._begun(), self._base
+        count = None if base is None else self.sizes[base]
         try:
-            rows = blinder.rows(positions)
+            chosen = blinder.rows(positions, count=count, lacks=base not in (None, self._task.party))
         finally:
             blinder.discard()
             self._blinder = None
             if self._pending is not None:
                 self._pending.end()
-        hashed = alignment_hash(in_order(ids, rows), self._current)
-        index = self._index = Index(self._current, hashed, self._digest, rows)
+        (rows, person), salt = self._distinct.rows(chosen), self._current
+        hashed, agreed = alignment_hash(in_order(ids, present(rows)), salt), ""
+        if base is not None:
+            agreed = alignment_name(salt)  # no party can hash ids that it lacks
+        elif person is not None:
+            agreed = alignment_hash(in_order(self._distinct.ids, chosen), salt)
+        index = self._index = Index(salt, hashed, self._digest, rows, person, agreed)
         for path in (self._of_job if self._keeping.later else None, self._of_run):
             if path is not None:
                 index.write(path)
@@ -339,7 +351,8 @@ class AlignmentService(Service):
         own = self._task.party
         if set(sizes) != set(self._parties) or not all(0 < size <= MOST_IDS for size in sizes.values()):
             raise FederationError(f"party {own!r} was sent impossible numbers of ids")
-        if sizes[own] != len(self._require_ids()[0]):
+        self._require_ids()
+        if sizes[own] != len(self._distinct.ids):
             raise FederationError(f"party {own!r} was sent a number of its ids that differs from its own count")
         needed, here = COPIES * psi.SIZE * max(sizes.values()), memory_here()
         if needed > here:

@@ -10,8 +10,9 @@ import numpy as np
 
 from parties.alignment.reading import holds_ids, raw_ids
 from parties.loading import ShardedSource, divided
-from parties.prediction import NewRows, task_of
+from parties.prediction import task_of
 from parties.services.service import Service
+from vfl.base.persons import UNITS
 from vfl.errors import DataError, FederationError
 from vfl.network.messages import (
     AddUp,
@@ -29,11 +30,12 @@ from vfl.network.shards import Each, LocalGroup
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
+    from parties.alignment.index import Index
+    from parties.alignment.reading import ChosenRows
     from parties.alignment.reading import ReadIds as Reader
     from parties.prediction import ModelPart, Permission
     from parties.services.aligning import AlignmentService
     from parties.services.service import Sent
-    from vfl.base.types import Integers
     from vfl.network.shards import Group
 
 
@@ -47,7 +49,7 @@ class PredictionService(Service):
     part : part of the model. source : source in this process. parties : all participating parties, in the partition's order.
     permission : permission that the owner gave. measured : True if the aggregating party measures the model on its own labels.
     rows : one object per shard with the methods of parties.prediction.NewRows. handed : the source, as these objects open it.
-    read : as for parties.loading.Divided. joined : rows to use, in order, if this process has joined all parties' rows by ids.
+    read : as for parties.loading.Divided. joined : rows to read, in order, if this process has joined all parties' rows by ids.
 
     Raises FederationError if a party with columns in the model is missing: a sum of fewer parts reveals more about each part.
     """
@@ -64,7 +66,7 @@ class PredictionService(Service):
         rows: Group,
         handed: Any = None,
         read: Reader | None = None,
-        joined: Integers | None = None,
+        joined: ChosenRows | None = None,
     ) -> None:
         self.part, self._source, self.aligning, self._permission = part, source, aligning, permission
         partition = part.job.partition
@@ -74,9 +76,9 @@ class PredictionService(Service):
         self._parties = tuple(party for party in partition.parties if party in parties)
         self._receiver = partition.receiver(self._parties)
         self._receives, self._measured = part.party == self._receiver, measured
-        self._rows, self._handed, self._read, self._joined = rows, handed, read, joined
+        self._rows, self._handed, self._read = rows, handed, read
         self._aligned = self._kept = False
-        self._index: Any = None
+        self._index: Index | ChosenRows | None = joined
         self._counts: list[int] = []
         self._parts: dict[str, Each] = {}
 
@@ -95,7 +97,8 @@ class PredictionService(Service):
         """Return the answer to a message of the prediction, or of an alignment before it."""
         match message:
             case Apply():
-                return Applied(self._apply()), {}
+                n_records, index = self._apply(), self._index
+                return Applied(n_records, None if index is None or index.person is None else len(index.rows)), {}
             case SendLinearPredictors() if message.to == self._receiver and not self._receives:
                 return Done(), {"margins": self._whole(self._own())}
             case TakeLinearPredictors() if self.awaits(message.sender):
@@ -137,7 +140,7 @@ class PredictionService(Service):
         task = task_of(self.part, labelled=labelled)
         if not task.columns and not labelled:
             raise DataError(f"party {self.part.party!r} has no column in the model")
-        index = self._index = self.aligning.concluded() if self._aligned else None
+        index = self._index = self.aligning.concluded() if self._aligned else self._index
         if index is not None:  # other parties chose these records, so even an error about a cell reveals a record
             self._permission.count(len(index.rows))
         if isinstance(self._rows, LocalGroup):
@@ -152,9 +155,6 @@ class PredictionService(Service):
             )
         if index is None:
             self._permission.count(sum(counts))
-        if self._joined is not None:
-            self._rows = LocalGroup([NewRows.chosen(self._rows.members, self._joined)])
-            counts = [len(self._joined)]
         self._counts = counts
         return sum(counts)
 
@@ -196,8 +196,8 @@ class PredictionService(Service):
             return {"margins": self._whole(total)}
         whole = np.concatenate(self._rows.fetch(total))
         ids = raw_ids(self.part.job.for_party(self.part.party).features, self._source)
-        rows = self._joined if self._index is None else self._index.rows
-        if rows is not None:
+        if self._index is not None:
+            rows = self._index.rows
             order = np.argsort(rows, kind="stable")
             whole, ids = whole[order], [ids[row] for row in rows[order]]
         return {"margins": np.ascontiguousarray(whole), "ids": ids}
@@ -209,4 +209,5 @@ class PredictionService(Service):
             self._rows.fetch(self._rows.start("keep", *self._ordered()))
             self._kept = True
         found = functools.reduce(np.add, self._rows.fetch(self._rows.start("sum_of", message.statistic)))
-        return np.ascontiguousarray(found * message.statistic.grid, np.float64)
+        repeats = self._index is not None and self._index.person is not None
+        return np.ascontiguousarray(found * (message.statistic.grid / (UNITS if repeats else 1)), np.float64)

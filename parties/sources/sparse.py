@@ -88,8 +88,10 @@ class SparseSource:
         yield from self._ids.batches(columns, rows or PIECE)
 
     def ordered(self, rows: Integers) -> SparseSource:
-        """Return a source of these rows, in this order. Needs memory for a second copy of the matrix."""
-        return self._with(self.matrix.tocsr()[rows])
+        """Return a source of these rows, in this order; −1 gives a row of zeros. Needs memory for a second matrix."""
+        matrix = self.matrix.tocsr()
+        matrix.resize((self.at_most + 1, matrix.shape[1]))  # row −1, the last one, has no entries
+        return self._with(matrix[rows])
 
     def between(self, start: int, stop: int) -> SparseSource:
         """Return a source of the rows start..stop − 1."""

@@ -23,12 +23,20 @@ REVEALS: Mapping[str, str] = {
 MOST_IDS = 1 << 28
 """Largest number of ids per party: 8 GiB of curve points."""
 
+LEFT: Mapping[str, str] = {
+    "outsider": "the number of ids of the label party, n",
+    "party": "the size of every party's set of ids, n, and which of its own ids the label party has; with trust='trusted', the "
+    "run's vectors also show every participant who is missing at which party",
+    "coordinator": REVEALS["coordinator"] + "; who is missing at which party",
+}
+"""The same facts for a left join. Noise protects the presence of a person in releases alone."""
+
 PAIRWISE = "with these {m} parties that includes the intersections of fewer than all, pair by pair"
 
 
-def reveals(n_parties: int) -> dict[str, str]:
-    """Return {participant: facts that an alignment of `n_parties` reveals to it}, in words."""
-    said = dict(REVEALS)
+def reveals(n_parties: int, join: str = "inner") -> dict[str, str]:
+    """Return {participant: facts that an alignment of `n_parties` reveals to it}, in words. join : as in `Id`."""
+    said = dict(LEFT if join == "left" else REVEALS)
     if n_parties > 2:
         said["coordinator"] += "; " + PAIRWISE.format(m=n_parties)
     return said
@@ -63,7 +71,8 @@ class IndexRules:
 class Indexed:
     """Description of the index (positions of the aligned records) that a party keeps.
 
-    alignment : name of the alignment that made the index. hash : hash of the aligned ids in order, with the alignment's salt.
+    alignment : name of the alignment that made the index. hash : hash of the aligned ids in order, with the alignment's salt;
+        for a left join, the name.
     """
 
     alignment: str
@@ -101,7 +110,8 @@ class AlignmentProgress:
 class Aligned:
     """Outcome of an alignment: all parties hold the same records in the same order.
 
-    n_records : number of common records. sizes : {party: number of its ids}, which the participants know; do not publish sizes.
+    n_records : number of joined ids. sizes : {party: number of its ids}, which the participants know; do not publish sizes. A
+        left join gives none, since they depend on who is missing.
     reused : True if every party still had the index of an earlier alignment.
     """
 
@@ -112,5 +122,7 @@ class Aligned:
 
     def __str__(self) -> str:
         """Return the outcome in words, for its participants."""
+        if not self.sizes:
+            return f"{self.n_records:,} records, all of the label party's"
         held = ", ".join(f"{size:,} of {party}" for party, size in self.sizes.items())
         return f"{self.n_records:,} records are common to all parties (of {held})"

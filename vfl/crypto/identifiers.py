@@ -50,6 +50,9 @@ _DECIMAL = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
 """Pattern of a decimal number. Its 4,000 digits stay below Python's limit for converting text to integers."""
 
 
+JOINS = ("inner", "left")
+
+
 class IdKind(enum.StrEnum):
     """Kind of identifiers in a column. The kind is public, like a column's type."""
 
@@ -99,12 +102,15 @@ class Id:
     most_rows : largest number of rows of one id at the label party. 1 makes a repeated id an error at its owner. Otherwise the
         guarantee is for all rows of an id together (vfl.base.persons). Each of the k rows of an id weighs 1/k, so that the loss
         is a mean over ids of means over rows. At all other parties an id has one row.
+    join : 'inner' takes the ids that all parties have; 'left' takes all ids of the label party. The cells of a party that lacks
+        an id are then missing.
     """
 
     column: str | Sequence[str] | Mapping[str, str | Sequence[str]]
     kind: str | Sequence[str] | None = None
     normalise: Sequence[str] | Sequence[Sequence[str]] = field(default=(), kw_only=True)
     most_rows: int = 1
+    join: str = "inner"
 
     def __post_init__(self) -> None:
         parts = self.size
@@ -138,6 +144,8 @@ class Id:
         object.__setattr__(self, "normalise", steps if len(set(steps)) > 1 else steps[0])
         if type(self.most_rows) is not int or not 1 <= self.most_rows <= UNITS:
             raise SpecificationError(f"id: most_rows must be a whole number from 1 to {UNITS}, not {self.most_rows!r}")
+        if self.join not in JOINS:
+            raise SpecificationError(f"id: join must be one of: {', '.join(JOINS)}; not {self.join!r}")
 
     @property
     def size(self) -> int:

@@ -9,6 +9,10 @@ on its twist; SHA-512 is a random oracle; participants follow the protocol and d
 | coordinator | all sets, blinded by all parties | the size of every set and of the intersection of any of the sets (with |
 | | | more than two parties also of each pair); which rows are joined; never an id |
 
+A left join takes the whole set of one party, the base, in the order of its blinded points, so the order does not depend on the
+sets of others. A party learns the size of the base and which of its own ids are in it. Only the coordinator vouches that two
+parties place an id at one position, since a party cannot hash the ids that it lacks.
+
 The method is that of Meadows (IEEE S&P 1986) and of Huberman, Franklin and Hogg (EC 1999), for any number of parties. Each
 party hashes its ids to points H(id), multiplies the points by a secret scalar and sorts them. The set then passes along a ring
 of all other parties, and each of them multiplies the points by its own secret. Since a(bP) = b(aP), equal ids become equal
@@ -189,10 +193,13 @@ class Blinder:
         given = _Pieces(len(points), lambda start, stop: points[start:stop].tobytes(), digest.hexdigest())
         return (yield from self._multiply(given, owner))
 
-    def rows(self, positions: Integers) -> Integers:
-        """Return the rows of the ids that all parties have, in the order common to all parties.
+    def rows(self, positions: Integers, *, count: int | None = None, lacks: bool = False) -> Integers:
+        """Return the rows of the joined ids, in the order common to all parties; −1 for an id that this party lacks.
 
-        positions : (k,) int64, from the coordinator. Raises DataError if there are no positions.
+        positions : (k,) int64, from the coordinator. count : number of ids in a left join; None for an inner join.
+        lacks : True if this party may lack ids, as all parties but the base of a left join. Position −1 stands for such an id.
+
+        Raises DataError if there are no positions, and FederationError for positions that no join can have.
         """
         if self._order is None:
             raise FederationError(f"party {self.party!r} was sent positions before it sent its set")
@@ -202,6 +209,8 @@ class Blinder:
                 f"party {self.party!r}: no id is common to all parties; check that all id columns mean the same "
                 "and are written alike (case, leading zeros, prefixes)"
             )
+        if count is not None and positions.size != count:
+            raise FederationError(f"party {self.party!r} was sent another number of positions than the base has ids")
         rows, seen = (
             scratch(positions.shape, np.int64, self._folder),
             scratch(self._order.shape, np.bool_, self._folder),
@@ -209,15 +218,16 @@ class Blinder:
         seen[:] = False
         for start in range(0, len(positions), ROWS):
             piece = positions[start : start + ROWS]
+            own = piece[piece >= 0]
             if (
-                piece.min() < 0
+                piece.min() < -lacks
                 or piece.max() >= self._order.size
-                or seen[piece].any()
-                or np.unique(piece).size < piece.size
+                or seen[own].any()
+                or np.unique(own).size < own.size
             ):
                 raise FederationError(f"party {self.party!r} was sent positions that are not in its set, or one twice")
-            seen[piece] = True
-            rows[start : start + len(piece)] = self._order[piece]
+            seen[own] = True
+            rows[start : start + len(piece)] = np.where(piece < 0, -1, self._order[piece])
         return rows
 
     def discard(self) -> None:
@@ -311,17 +321,18 @@ class Blinder:
             ) from None
 
 
-def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
+def intersect(sets: Mapping[str, Points], base: str | None = None) -> dict[str, Integers]:
     """Return {party: (k,) positions of the common points in its set}. Entry i is the same point for every party.
 
     The common order is the order of the fully blinded points, which is random to every participant.
 
     sets : {party: (n, 32) uint8, blinded by every party}. Raises FederationError for a set with a point twice.
+    base : party of which all points are taken, with position −1 in sets that lack the point; None for the common points.
     """
     checked = {party: _checked(points, party) for party, points in sets.items()}
     if is_large(list(map(len, checked.values()))):
-        return joined({party: Buckets(points) for party, points in checked.items()})
-    return _intersect(checked)
+        return joined({party: Buckets(points) for party, points in checked.items()}, base)
+    return _intersect(checked, base)
 
 
 def is_large(sizes: Sequence[int]) -> bool:
@@ -334,39 +345,39 @@ def bucketed(points: Points, owner: str) -> Buckets:
     return Buckets(_checked(points, owner))
 
 
-def joined(sets: Mapping[str, Buckets]) -> dict[str, Integers]:
+def joined(sets: Mapping[str, Buckets], base: str | None = None) -> dict[str, Integers]:
     """Return the result of `intersect` for sets in buckets, joined bucket by bucket.
 
     Keeps a few buckets in memory, each about 1/64 of the sets. Buckets and positions of large sets are on disk.
     """
-    most, count = min(map(len, sets.values())), 0
+    most, count = min(map(len, sets.values())) if base is None else len(sets[base]), 0
     found = {party: scratch((most,), np.int64) for party in sets}
     for parts in zip(*sets.values(), strict=True):
         bucket = dict(zip(sets, parts, strict=True))
-        common = _intersect({party: points for party, (points, _) in bucket.items()})
+        common = _intersect({party: points for party, (points, _) in bucket.items()}, base)
         before, count = count, count + len(next(iter(common.values())))
         for party, (_, positions) in bucket.items():
-            found[party][before:count] = positions[common[party]]
+            found[party][before:count] = np.append(positions, -1)[common[party]]  # −1 is the last entry
     return {party: own[:count] for party, own in found.items()}
 
 
-def _intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
+def _intersect(sets: Mapping[str, Points], base: str | None) -> dict[str, Integers]:
     names, sizes = list(sets), [len(points) for points in sets.values()]
     points = np.concatenate(list(sets.values()))
     order = _sorting(points)
     words = points.view(np.uint64)[order]
     new = np.ones(len(words), dtype=bool)
     new[1:] = (words[1:] != words[:-1]).any(axis=1)
-    # The sort is stable, so equal points are in the order of their parties.
+    # The sort is stable, so equal points of one party stand next to each other.
     owner = np.repeat(np.arange(len(names)), sizes)[order]
     twice = ~new[1:] & (owner[1:] == owner[:-1])
     if twice.any():
         name = names[int(owner[1:][twice][0])]
         raise FederationError(f"the set of {name!r} holds a point twice; its ids have to be distinct, and blinded once")
-    starts = np.flatnonzero(new)
-    common = starts[np.diff(starts, append=len(order)) == len(names)]
-    before = np.cumsum([0, *sizes])
-    return {name: order[common + k] - before[k] for k, name in enumerate(names)}
+    positions = np.full((len(names), int(new.sum())), -1)
+    positions[owner, np.cumsum(new) - 1] = order - np.cumsum([0, *sizes])[owner]
+    kept = (positions >= 0).all(axis=0) if base is None else positions[names.index(base)] >= 0
+    return {name: own[kept] for name, own in zip(names, positions, strict=True)}
 
 
 def _checked(points: Points, owner: str) -> Points:

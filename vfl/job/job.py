@@ -22,7 +22,7 @@ from vfl.base.penalties import PENALTIES, NoPenalty
 from vfl.base.persons import RowRule
 from vfl.base.problem import INTERCEPT, Targets, coordinates_of
 from vfl.base.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
-from vfl.crypto.identifiers import Id
+from vfl.crypto.identifiers import JOINS, Id
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest, no_bounds
 from vfl.job.plain import FORMAT, digest_of, plain_of
 from vfl.job.start import Start
@@ -35,7 +35,7 @@ from vfl.solvers import SOLVERS, SkGD
 from vfl.solvers.on_shares import why_not
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from vfl.base.columns import Category
@@ -599,6 +599,21 @@ class Job:
         return TRUSTS[self.secure is not None]
 
     @property
+    def join(self) -> str:
+        """Return the kind of join, 'inner' or 'left'."""
+        return self.id.join if isinstance(self.id, Id) else JOINS[0]
+
+    def base(self, parties: Collection[str]) -> str | None:
+        """Return the party, among these, all of whose ids a left join takes; None for an inner join."""
+        return None if self.join == JOINS[0] else self.partition.receiver(parties)
+
+    @property
+    def joining(self) -> tuple[Any, ...]:
+        """Facts that decide which rows an alignment takes, as plain values, for the names of files that keep an alignment."""
+        rule = None if self.row_rule is None else [self.row_rule.party, self.row_rule.most_rows]
+        return list(self.ids.items()), self.key.digest, self.base(self.partition.parties), rule
+
+    @property
     def ids(self) -> Mapping[str, tuple[str, ...]]:
         """{party: columns of its id, several for a composite key} in the partition's order; {} without alignment."""
         own = self.id.column if isinstance(self.id, Id) else self.id
@@ -859,6 +874,7 @@ class PartyTask:
     id : columns by which records are aligned, several for a composite key; () without alignment. key : as in `Job`.
     groups : columns by which fairness is checked; such a column may be a feature too.
     factors : exposure and weight, if the party holds the label and the factors are wanted.
+    row_rule : rule for persons with several rows, at the label party of a run; None elsewhere, and if every row is a record.
     """
 
     job: Job
@@ -875,6 +891,7 @@ class PartyTask:
     key: Key
     groups: tuple[str, ...] = ()
     factors: tuple[Factor, ...] = ()
+    row_rule: RowRule | None = None
 
     @classmethod
     def of(cls, job: Job, party: str) -> PartyTask:
@@ -897,12 +914,13 @@ class PartyTask:
             key=job.key,
             groups=tuple(c for c in (job.fairness.columns if job.fairness else ()) if partition.owner(c) == party),
             factors=factors_of(job) if label is not None else (),
+            row_rule=job.row_rule if label is not None else None,
         )
 
     @property
-    def row_rule(self) -> RowRule | None:
-        """Rule for persons with several rows, at the label party; None elsewhere, and if every row is a record."""
-        return self.job.row_rule if self.label is not None else None
+    def repeats(self) -> bool:
+        """Return True if ids may repeat at this party. A prediction takes all rows of an id."""
+        return self.job.row_rule is not None and self.party == self.job.partition.label_party
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
@@ -913,7 +931,7 @@ class PartyTask:
     @property
     def features(self) -> PartyTask:
         """Return the task for prediction: columns in float64, without label, groups and intercept."""
-        return replace(self, label=None, intercept=False, storage="float64", groups=(), factors=())
+        return replace(self, label=None, intercept=False, storage="float64", groups=(), factors=(), row_rule=None)
 
     @property
     def measured(self) -> PartyTask:

@@ -96,9 +96,9 @@ def _memory(job: Job, sources: Mapping[str, Any], federation: Federation | None)
     """Return the path of the file that keeps n. None unless every party's data are a file, or a federation is given."""
     if federation is not None:
         named = {party: sources.get(party, "") for party in job.partition.parties}
-        parts = list(job.ids.items()), job.key.digest, federation.digest, list(named.items())
+        parts = *job.joining, federation.digest, list(named.items())
         return folder_of(None) / f"{label('noted', *parts)}.noted"
     files = {party: file_of(sources[party]) for party in job.partition.parties if party in sources}
     if not job.ids or not all(files.get(party) for party in job.ids):
         return None
-    return folder_of(None) / f"{label('noted', list(job.ids.items()), job.key.digest, list(files.items()))}.noted"
+    return folder_of(None) / f"{label('noted', *job.joining, list(files.items()))}.noted"

@@ -43,8 +43,9 @@ class Predictions:
     probabilities : (n,) probabilities of the positive class; None unless the loss is logistic or multinomial.
     classes : names of the K classes of multinomial loss, whose scores and probabilities are (n, K); () for other losses.
     ids : (n,) ids in the order of the adding party's rows; None if rows were not joined. id_column : name of the id column.
-    rows : {party: number of rows in its data}; None if rows were not joined. Only the participants of an alignment learn these
-        numbers: do not publish them.
+    rows : {party: number of ids in its data}; None if rows were not joined, {} for a left join. Only the participants of an
+        alignment learn these numbers: do not publish them.
+    n_joined : number of different ids of the records; None if rows were not joined.
     threshold : threshold by which labels were decided, on the scale of `Result.threshold`; None without two classes.
     """
 
@@ -56,6 +57,7 @@ class Predictions:
     rows: Mapping[str, int] | None = None
     classes: tuple[str, ...] = ()
     threshold: float | None = None
+    n_joined: int | None = None
 
     @property
     def margins(self) -> NoReturn:
@@ -64,8 +66,9 @@ class Predictions:
 
     @property
     def unmatched(self) -> dict[str, int]:
-        """{party: number of its rows that another party lacks}; {} if rows were not joined."""
-        return {party: n - len(self) for party, n in (self.rows or {}).items()}
+        """{party: number of its ids that another party lacks}; {} if rows were not joined, and for a left join."""
+        joined = len(self) if self.n_joined is None else self.n_joined
+        return {party: n - joined for party, n in (self.rows or {}).items()}
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -151,16 +154,17 @@ def predict(
     else:
         return _of_table(model, data, arrangement.policies, site.shards, threshold)
     asked = Application(parts=parts, given=given, policies=arrangement.policies)
-    rows: Mapping[str, int] | None = None
+    joined: Aligned | None = None
     for event in module_of(site).apply(asked, site=site):
         if isinstance(event, Aligned):
-            rows = event.sizes
+            joined = event
         elif isinstance(event, PredictionOutcome):
             found = event
         elif isinstance(event, AlignmentProgress) and watch is not None:
             watch(event)
     cut = found.threshold if threshold is None else score_of(threshold, loss_of(found.job.loss))
-    return _labelled(found.job, tuple(parts), found.scores, found.ids, cut, rows)
+    made = _labelled(found.job, tuple(parts), found.scores, found.ids, cut)
+    return made if joined is None else replace(made, rows=joined.sizes, n_joined=joined.n_records)
 
 
 def _of_table(
@@ -179,14 +183,13 @@ def _labelled(
     scores: Vector,
     ids: list[Any] | None,
     cut: float,
-    rows: Mapping[str, int] | None = None,
 ) -> Predictions:
     loss, column = loss_of(job.loss), None if ids is None else key_name(job.ids[job.partition.receiver(parties)])
     probabilities = probabilities_of(job, scores) if loss.log_odds or loss.multinomial else None
     listed = None if ids is None else tuple(ids)
     threshold = threshold_of(cut, log_odds=loss.log_odds) if job.classification and not job.multinomial else None
     labels = labels_of(job, scores, cut)
-    return Predictions(scores, labels, listed, column, probabilities, rows, job.class_names, threshold)
+    return Predictions(scores, labels, listed, column, probabilities, None, job.class_names, threshold)
 
 
 OWN = "exact and uncharged: nothing protects these records"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from vfl import examples
 from vfl.base.arguments import require
@@ -19,7 +22,7 @@ from vfl.job.site import Ray
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from parties.prediction import ModelPart, Permission
+    from parties.prediction import ModelPart
     from parties.sources.base import Content
     from vfl.base.partition import FeaturePartition
     from vfl.base.types import Vector
@@ -173,16 +176,17 @@ def on_joined_rows(
     part_of: Callable[[str], ModelPart],
     data: Any,
     policies: Mapping[str, str],
-    compute: Callable[[ModelPart, Any, Permission], Vector],
+    compute: Callable[..., Vector],
     *,
     labels: bool = False,
 ) -> tuple[dict[str, Vector], dict[str, Any], dict[str, Any]]:
-    """Return {party: values per record}, the sources, and {party: its rows}, all in one common order of the records.
+    """Return {party: values per record}, the sources, and {party: its chosen rows, or None}, in one order of the records.
 
     Guarantee. Every owner's policy is checked before any source is opened.
 
     part_of : function of a party that returns its part of the model.
-    compute : function from a party's model part, source and permission to values, one row per record of the source.
+    compute : function from a party's model part and source to values, one row per record, with the keywords `permission` and
+        `chosen` (ModelPart.scores).
     labels : True if the caller also reads the label party's labels.
     """
     from parties.alignment.reading import joined_rows
@@ -193,9 +197,17 @@ def on_joined_rows(
     permissions = all_permitted(parts, given, policies, receiver=partition.label_party, measured=labels)
     sources = sources_of(job, data, label=labels)
     joined, _ = joined_rows(job, sources)
-    rows = {party: joined.get(party, slice(None)) for party in sources}
+    rows = {party: joined.get(party) for party in sources}
     held = {party: source for party, source in sources.items() if partition.columns(party)}
-    found = {party: compute(parts[party], source, permissions[party])[rows[party]] for party, source in held.items()}
+    found = {
+        party: compute(parts[party], source, permission=permissions[party], chosen=rows[party])
+        for party, source in held.items()
+    }
+    first = rows.get(partition.label_party)
+    if first is not None and first.person is not None:  # rows of one id stand together
+        order = np.argsort(first.rows, kind="stable")
+        found = {p: (v if p == partition.label_party else v[first.person])[order] for p, v in found.items()}
+        rows[partition.label_party] = replace(first, rows=first.rows[order], person=None)
     return found, sources, rows
 
 

@@ -230,9 +230,13 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Answer to `Apply`. n_records : number of predicted records."""
+    """Answer to `Apply`. n_records : number of predicted records.
+
+    n_rows : number of predicted rows, at the party that adds up if its ids may repeat; None if rows are records.
+    """
 
     n_records: int
+    n_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

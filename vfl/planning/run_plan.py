@@ -832,7 +832,7 @@ def _alignment(plan: Plan) -> Lines:
         "other ids take time too"
     )
     cost = "as done by vfl align" if plan.aligned else cost
-    shown = reveals(len(job.ids)).items()
+    shown = reveals(len(job.ids), job.join).items()
     return (("align", f"by {columns}, {cost}"), *(("shows", f"{who}: {said}") for who, said in shown))
 
 

@@ -42,7 +42,6 @@ from vfl.solvers.releases.products import Observed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from parties.prediction import ModelPart, Permission
     from vfl.base.types import Vector
     from vfl.launch.run.model import Model
     from vfl.planning import Plan
@@ -147,8 +146,8 @@ def inferred(result: Trained, data: Any) -> Trained:
     if owner not in sources or len(X) != result.certificate.n_records:
         raise SpecificationError("infer needs the records that the model was trained on, with their labels")
     task = replace(job.for_party(owner), intercept=False, storage="float64", groups=())
-    ((_, labels),) = new_records(task, sources[owner])
-    targets = job.targets.parts(np.reshape(np.asarray(labels), (job.targets.count, -1))[:, rows[owner]])
+    ((_, labels),) = new_records(task, sources[owner], chosen=rows[owner])
+    targets = job.targets.parts(np.asarray(labels))
     w = np.array([dict(zip(result.coordinates, result.w, strict=True))[name] for name in names])
     scores = X @ w + (0.0 if targets.offsets is None else targets.offsets)
     penalised = np.array([float(name != INTERCEPT or job.solver.penalises_intercept) for name in names])
@@ -165,8 +164,8 @@ def inferred(result: Trained, data: Any) -> Trained:
     return result.with_inference(inference)
 
 
-def _products(weights: Mapping[str, Vector]) -> Callable[[ModelPart, Any, Permission], Vector]:
-    return lambda part, source, permission: part.products(source, weights, permission=permission)
+def _products(weights: Mapping[str, Vector]) -> Callable[..., Vector]:
+    return lambda part, source, **options: part.products(source, weights, **options)
 
 
 def _require_classical(result: Model) -> None:
@@ -189,6 +188,7 @@ def _require_classical(result: Model) -> None:
             ridge <= 1.0 + 1e-9,
             f"the penalty biases coefficients: lower its strength to {1 / result.certificate.n_records:.2g}",
         ),
+        (job.row_rule is None, "rows of one person are not independent: train with Job(intervals='subsamples')"),
         (job.split is None, "the given records include those held out from training: train without holdout"),
     ):
         if not met:

@@ -63,7 +63,7 @@ def scores_of(result: Result, data: Any, policies: Mapping[str, str], shards: in
         result.part,
         data,
         policies,
-        lambda part, source, permission: part.scores(source, permission=permission, shards=shards),
+        lambda part, source, **options: part.scores(source, shards=shards, **options),
     )
     return added(scores, result.intercept_on_scaled)
 

@@ -75,7 +75,7 @@ def run(
     with _working(site, there, members, **options) as (transport, complete):
         transport.call({member: offer(member, False) for member in members}, Done)
         if job.id is not None:
-            yield from _aligned(transport, arrangement)
+            yield from _aligned(job, transport, arrangement)
         telemetry = Telemetry(job.name, budget.run, meters(), transport.traffic)
         for event in Coordinator(transport, faults=site.faults).stream(job, budget, log):
             telemetry(event)
@@ -92,7 +92,7 @@ def align_only(
     offer = _offer_of(job, ALIGN, uuid.uuid4().hex, parties, sources, arrangement)
     with _working(site, parties) as (transport, complete):
         transport.call({party: offer(party, False) for party in parties}, Done)
-        for event in _aligned(transport, arrangement):
+        for event in _aligned(job, transport, arrangement):
             if isinstance(event, Aligned):
                 complete()
             yield event
@@ -174,8 +174,11 @@ def offering(gathering: ConnectedMembers, parties: tuple[str, ...]) -> Iterator[
         end(why)
 
 
-def _aligned(transport: FederationTransport, arrangement: Arrangement) -> Iterator[AlignmentProgress | Aligned]:
+def _aligned(
+    job: Job, transport: FederationTransport, arrangement: Arrangement
+) -> Iterator[AlignmentProgress | Aligned]:
     from coordinator.alignment import align
 
     transport.exchange_keys(salted=True)
-    yield (yield from align(transport, required=arrangement.required))
+    base = job.base(transport.parties)
+    yield (yield from align(transport, required=arrangement.required, base=base))

@@ -142,7 +142,8 @@ def _aligned(
         for name, source in sources.items()
     }
     try:
-        yield (yield from align(InProcessTransport(alignments), required=arrangement.required))
+        base = next(iter(tasks.values())).job.base(parties)
+        yield (yield from align(InProcessTransport(alignments), required=arrangement.required, base=base))
         return {name: alignment.concluded() for name, alignment in alignments.items()}
     finally:
         for alignment in alignments.values():
@@ -168,7 +169,7 @@ def apply(asked: Application, *, site: InProcess) -> Iterator[ApplyEvent]:
     measured = asked.w is not None
     permissions = all_permitted(read, asked.given, asked.policies, receiver=first, measured=measured)
     opened = {party: source for party, source in asked.opened().items() if party in read}
-    rows, counts = joined_rows(job, opened, first=first, common=True)
+    rows, joined = joined_rows(job, opened, first=first, common=True)
     services = {
         party: PredictionService(
             read[party],
@@ -182,7 +183,7 @@ def apply(asked: Application, *, site: InProcess) -> Iterator[ApplyEvent]:
         )
         for party in parties
     }
-    if rows:
-        yield Aligned("", len(rows[first]), counts)
+    if joined is not None:
+        yield joined
     transport, cut = InProcessTransport(services), asked.cut(agreement.threshold)
     yield (yield from applied(transport, job, aligns=False, ids=bool(rows), threshold=cut, w=asked.w))

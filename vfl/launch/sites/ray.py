@@ -327,7 +327,7 @@ def run(
         from vfl.network.shards.ray_transport import answer_of
 
         if job.id is not None:
-            yield from _aligned(arrangement, actors, handed, coordinator, site)
+            yield from _aligned(job, arrangement, actors, handed, coordinator, site)
         loading = {name: actor.load.remote(handed[name]) for name, actor in actors.items()}
         for name, ref in loading.items():
             answer_of(name, ref, LOAD_SECONDS)
@@ -353,7 +353,7 @@ def align_only(
 ) -> Iterator[AlignmentProgress | Aligned]:
     """Start the actors. Yield the progress of an alignment, then its outcome."""
     with _federation(job, sources, site, arrangement) as (actors, handed, coordinator):
-        yield from _aligned(arrangement, actors, handed, coordinator, site)
+        yield from _aligned(job, arrangement, actors, handed, coordinator, site)
 
 
 def apply(asked: Application, *, site: Ray) -> Iterator[ApplyEvent]:
@@ -393,7 +393,12 @@ def _events(method: Any, site: Ray, *arguments: Any, **named: Any) -> Iterator[A
 
 
 def _aligned(
-    arrangement: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, site: Ray
+    job: Job,
+    arrangement: Arrangement,
+    actors: Mapping[str, Any],
+    handed: Mapping[str, Any],
+    coordinator: Any,
+    site: Ray,
 ) -> Iterator[AlignmentProgress | Aligned]:
     from vfl.network.shards.ray_transport import answer_of
 
@@ -402,4 +407,4 @@ def _aligned(
     reading = {name: actor.prepare.remote(handed[name], salt, cores) for name, actor in actors.items()}
     for name, ref in reading.items():
         answer_of(name, ref, LOAD_SECONDS)
-    yield from _events(coordinator.align, site, required=arrangement.required)
+    yield from _events(coordinator.align, site, required=arrangement.required, base=job.base(tuple(actors)))

@@ -252,7 +252,7 @@ def who_sees_what(plan: Plan, *, private: bool) -> dict[str, str]:
     if not private:
         said = said | (UNPROTECTED if trusted else dict.fromkeys(said, SIMULATED) | UNPROTECTED)
     compared = next((evaluation for evaluation in plan.evaluations if isinstance(evaluation, GroupFairness)), None)
-    shown = reveals(len(job.ids)) if job.ids else {}
+    shown = reveals(len(job.ids), job.join) if job.ids else {}
     for also, sees in (
         (NORMS, trusted and plan.vectors.norms > 0),
         (OF_WEIGHTS, job.targets.weights),

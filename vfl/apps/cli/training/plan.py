@@ -209,7 +209,7 @@ def _to_dict(
         "alignment": {
             "id": {party: list(columns) for party, columns in job.ids.items()},
             "seconds_on_one_core": planned.alignment_seconds,
-            "reveals": reveals(len(job.ids)),
+            "reveals": reveals(len(job.ids), job.join),
         }
         if job.ids
         else None,
@@ -241,7 +241,7 @@ def align_command(job: str, assignments: tuple[str, ...], where: Where, *, again
     started = time.monotonic()
     with watched(where, spec.partition.parties, job=spec.name, quiet=as_json), Progress(quiet=as_json) as progress:
         aligned = align(spec, data, at=site, again=again, watch=progress)
-    seconds, seen = time.monotonic() - started, reveals(len(spec.partition.parties))
+    seconds, seen = time.monotonic() - started, reveals(len(spec.partition.parties), spec.join)
     if as_json:
         outcome = {
             "n_records": aligned.n_records,
