@@ -72,7 +72,7 @@ FIELDS: dict[str, tuple[str, str]] = {name: (fields, QUERY) for name, fields in 
     "indexed": ("alignment hash n_records", "launch/test_alignment.py::test_different_hashes_are_detected"),
     "encrypted": ("texts", "parties/joined/test_desk.py::test_keys_that_are_not_signed"),
     "about": ("ids", "a party says whether its own new records have ids; the ids themselves are checked"),
-    "applied": ("n_records", "launch/test_prediction.py::test_unaligned_rows_must_have_equal_numbers"),
+    "applied": ("n_records n_rows", "launch/test_joins.py::test_parties_that_state_other_rows"),
     "scored": ("outcomes", "serving/test_faults.py::test_a_party_that_is_away_is_named_or_filled_as_declared"),
     "kept": (
         "states stale",
