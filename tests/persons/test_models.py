@@ -15,6 +15,7 @@ from coordinator.rounds import Round
 from coordinator.transport import Traffic
 from tests.persons.setting import BOUNDS, aligned_by_hand, job, tables
 from vfl.base.persons import UNITS
+from vfl.errors import PrivacyError, SpecificationError
 from vfl.planning import Plan
 
 K = np.random.default_rng(1).integers(1, 7, 60)
@@ -174,3 +175,17 @@ def test_a_run_makes_the_planned_rounds_and_its_vectors_have_public_sizes() -> N
         assert sum(sizes) <= plan.n_bytes
         moved.append(sizes)
     assert moved[0] == moved[1]
+
+
+def test_plans_speak_of_persons_and_advise_what_the_job_can_do() -> None:
+    options: Any = {"loss": "squared", "bounds": BOUNDS | {"y": (-3, 3)}, "privacy": vfl.Privacy(epsilon=1.0)}
+    said = str(vfl.plan(job(**options), 1500))
+    assert "for every person with at most 6 rows" in said
+    assert "joint" not in said
+    assert "NoisyGram" not in said
+    with pytest.raises(PrivacyError, match="epsilon is too small"):
+        vfl.plan(job(privacy=vfl.Privacy(epsilon=1e-3)), 200)
+    data, person = tables(K)
+    exact = train(job(vfl.solvers.GD(passes=3), penalty=vfl.penalties.NoPenalty()), data, person)
+    with pytest.raises(SpecificationError, match="most_rows"):
+        exact.infer(data)

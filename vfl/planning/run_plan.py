@@ -712,7 +712,9 @@ def _privacy(plan: Plan) -> Lines:
     last = [] if start is None else [("start", f"from the released model {start.model[:12]}{_with_start(plan)}")]
     if privacy is None:
         return (("privacy", "NONE: the model is not differentially private"), *last)
-    stated = f"ε = {plan.epsilon:.4g} at δ = {plan.problem.delta:.3g} for every record (replace one)"
+    rule = plan.job.row_rule
+    unit = "record" if rule is None else f"person with at most {rule.most_rows} rows"
+    stated = f"ε = {plan.epsilon:.4g} at δ = {plan.problem.delta:.3g} for every {unit} (replace one)"
     lines = [("privacy", f"{stated}, of ε = {privacy.epsilon:g} allowed")]
     lines += [("warning", warning) for warning in plan.warnings]
     if privacy.noise is not None:
@@ -802,7 +804,8 @@ def _cost(plan: Plan) -> tuple[str, str]:
 
 
 def _remark(plan: Plan) -> Lines:
-    said = "" if plan.sharing is not None else plan.job.solver.remark(plan.problem, plan.solver)
+    alone = plan.sharing is not None or plan.job.row_rule is not None  # the option is about joint steps
+    said = "" if alone else plan.job.solver.remark(plan.problem, plan.solver)
     return (("", said),) if said else ()
 
 
@@ -846,7 +849,10 @@ def _advice(plan: Plan) -> Lines:
     if plan.problem.private and not compared(plan) and plan.solver.name in ("GCD", "SCD"):
         why = "does not find the mean of counts and amounts with noise; predictions may be wrong by a factor of 10 or more"
         return (("advice", f"{plan.solver.name} {why}: solver = SkGD"),)
-    if plan.sharing is not None or not compared(plan):  # the comparison has solvers that cannot run on shares
+    unfit = plan.sharing is not None or plan.job.row_rule is not None
+    if unfit or not compared(
+        plan
+    ):  # the comparison has solvers that cannot run on shares, or with several rows per person
         return ()
     if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:
         return ()
