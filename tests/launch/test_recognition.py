@@ -208,7 +208,7 @@ def test_other_weights_are_refused(given: dict[str, str], said: str, tmp_path: P
         ([str(k) for k in range(40)], f"# y = [0, 39]  # {MARK}"),
         ([str(k) for k in range(40)], 'loss = "poisson"'),
         ([str(k - 0.5) for k in range(40)], 'loss = "squared"'),
-        ([f"t{k}" for k in range(60)], '# the label "y" has more than 50 different texts: it is no class'),
+        ([f"t{k}" for k in range(60)], '# the label "y" has more than 50 different texts: they are not classes'),
     ],
 )
 def test_labels_of_other_kinds(cells: list[str], said: str, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class TestGivenKey:
 
     def test_a_key_under_a_passphrase(self, tmp_path: Path) -> None:
         pem = private_pem(Ed25519PrivateKey.generate(), b"word")
-        with pytest.raises(SpecificationError, match="under a passphrase"):
+        with pytest.raises(SpecificationError, match="has a passphrase"):
             signing_key(written(tmp_path / "key.pem", pem))
 
     def test_a_folder(self, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def scratch(shape: tuple[int, ...], dtype: npt.DTypeLike, folder: Path | None = 
     size = math.prod(shape) * np.dtype(dtype).itemsize
     try:
         with tempfile.TemporaryFile(dir=folder) as file:  # the memory map outlives the open file
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk would end the process at a later write
+            os.posix_fallocate(file.fileno(), 0, size)  # here, since a later write to a full disk ends the process
             return np.asarray(np.memmap(file, dtype, "w+", shape=shape))
     except OSError as error:
         raise OutputError(

@@ -154,7 +154,7 @@ class Encryptor:
         A later piece may still raise FederationError, so publish nothing before the end.
         out : buffer as long as the text, which receives all pieces; None to overwrite each piece with the next.
         """
-        key, number = self._next(sender, self._party)  # not at first iteration: calls come in the order of encryption
+        key, number = self._next(sender, self._party)  # drawn here, so that numbers follow the order of calls
         return self._opened(sender, label, memoryview(encrypted).cast("B"), key, number, out)
 
     def _opened(

@@ -159,8 +159,8 @@ def _read(path: Path) -> SigningKey:
         key = load_pem_private_key(content, password=None)
     except TypeError as error:  # the library raises TypeError for a key with a passphrase
         raise SpecificationError(
-            f"the signing key {str(path)!r} is under a passphrase, which nobody could type in a run: keep a copy without "
-            "one, readable by you alone"
+            f"the signing key {str(path)!r} has a passphrase, which a run cannot ask for: name a copy without a "
+            "passphrase, readable by you alone"
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise _unreadable(path, "signing key") from error

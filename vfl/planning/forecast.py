@@ -284,7 +284,7 @@ def forecast(
     def missed(at: Problem) -> tuple[float, ...]:
         return tuple(missed_of(Facts.of(at), value, share or 0.5) for value in reversed(forecasts))
 
-    whole = job.on_all_records()  # counting a split of many records takes long
+    whole = job.on_all_records()  # a split of many records takes long to count
 
     def needed(which: int) -> int | None:
         return _least(lambda n: missed(problem_of(whole, n))[which] <= ENOUGH)

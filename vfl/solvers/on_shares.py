@@ -190,7 +190,7 @@ def _models(walk: Walk) -> Models:
     Which blocks an incomplete last pass will draw is not known yet, so the largest blocks are counted.
     """
     count, blocks = walk.n_draws, walk.blocks
-    if walk.solver.sampling == "full":  # all blocks at one model, in one opening
+    if walk.solver.sampling == "full":  # all blocks use one model, and are opened together
         owners = dict.fromkeys(block.party for block in blocks)
         return Models(count, dict.fromkeys(owners, count), count, count * walk.problem.layout.n_coordinates)
     passes, more = divmod(count, walk.draws_a_pass)

@@ -66,7 +66,7 @@ def require_options(solver: BlockOptions) -> None:
     if solver.turns > 1 and not (_moves_locally(solver) and solver.clip in (None, RECORD)):
         raise SpecificationError(
             f"{solver.name}: local_passes={solver.local_passes} needs clip='record', message='party', sampling 'shuffled' or "
-            "'cyclic', iterate='tail' and no parallel or joint steps: leave local_passes out, or those options"
+            "'cyclic', iterate='tail' and no parallel or joint steps: leave local_passes out, or change those options"
         )
     _require_record_options(solver)
     _require_joint_options(solver)

@@ -507,7 +507,7 @@ def _class_lines(target: str, found: ColumnSummary | None, ask: Ask) -> list[str
     else:
         shown = sorted(int(number) if number.is_integer() else number for number in map(float, found.values))
     if len(shown) > MANY:
-        return [*lines, f"# the label {_text(target)} has more than {MANY} different texts: it is no class"]
+        return [*lines, f"# the label {_text(target)} has more than {MANY} different texts: they are not classes"]
     classes = json.dumps(shown, ensure_ascii=False)
     if len(shown) < 3:
         return [*lines, _marked("classes", Question("classes", target, classes), ask, "negative, positive; ")]

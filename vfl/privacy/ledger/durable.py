@@ -321,7 +321,7 @@ class SqliteLedger:
 
     def _catch_up(self, rows: Rows) -> LedgerState:
         state = self._state or LedgerState(rows.identity)
-        self._state = None  # until all entries are verified
+        self._state = None  # unknown until all entries are verified
         state.catch_up(rows.since(state.seq))
         if rows.noted is not None and rows.noted.seq >= state.seq and rows.noted != state.head:
             raise broken(

@@ -140,7 +140,7 @@ def cap(
 @LEDGER
 @new_file("A new file for every entry with its hash, as JSON.")
 @click.option(
-    "--head", "noted", metavar="SEQ:HASH", help="A head noted elsewhere, which the chain must contain (no older copy)."
+    "--head", "noted", metavar="SEQ:HASH", help="A head noted elsewhere; an older copy lacks this head and fails."
 )
 @JSON
 def verify(path: Path, noted: str | None, output: Path | None, *, as_json: bool) -> None:

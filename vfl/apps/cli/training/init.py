@@ -84,7 +84,7 @@ def command(
             raise SpecificationError(f"two files are given for party {party!r}: name each, PARTY=FILE")
         paths[party] = path
     if epsilon is not None and output is not None and not output.absolute().parent.is_dir():
-        raise OutputError(f"there is no folder {str(output.parent)!r} for the job file")  # before anything is released
+        raise OutputError(f"there is no folder {str(output.parent)!r} for the job file")  # checked before any release
     options = formats_of(formats, tuple(paths))
     sources = {party: in_format(path, party, options) for party, path in paths.items()}
     folder = None if output is None else output.parent
