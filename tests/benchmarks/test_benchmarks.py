@@ -142,7 +142,7 @@ def test_the_number_of_seeds_is_the_requested_one():
 
 
 PLACES = {
-    "message": "squared, 2,000 × 8, SkGD by ε",
+    "sweep": "squared, 2,000 × 8, SkGD by ε",
     "scale": "records",
     "privacy": "calibration",
     "partitions": "β",
