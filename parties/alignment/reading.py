@@ -117,10 +117,11 @@ class DistinctIds:
         number = np.fromiter((first.setdefault(own, len(first)) for own in ids), np.int64, len(ids))
         distinct = Ids()
         distinct.extend(list(first))
-        if task.row_rule is not None and not (kept := kept_rows(ids, task.row_rule.most_rows)).all():
-            most = task.row_rule.most_rows
+        most = len(ids) if task.row_rule is None else task.row_rule.most_rows
+        beyond = np.flatnonzero((np.bincount(number) > most)[number])
+        if len(beyond):
             log.warning("party %r: some ids have more than %d rows; the rows beyond are left out", task.party, most)
-            number[~kept] = -1
+            number[beyond[~kept_rows(list(in_order(ids, beyond)), most)]] = -1
         return cls(distinct, number)
 
     def rows(self, chosen: Integers) -> tuple[Integers, Integers | None]:

@@ -158,7 +158,7 @@ def test_predictions_are_a_frame_with_probabilities_and_hide_ids(result: Result,
     assert np.array_equal(both[:, 1] > 0.5, result.decision_function(table()) > 0)
     left = {party: len(part) - len(expected) for party, part in split(table()).items()}
     assert found.unmatched == left
-    rows = "".join(f", {n} rows of {party} unmatched" for party, n in left.items())
+    rows = "".join(f", {n} ids of {party} unmatched" for party, n in left.items())
     assert repr(found).startswith(f"Predictions for {len(expected)} records, joined by 'customer'{rows} ")
     assert vfl.predict(result, table()).unmatched == {}
 

@@ -76,7 +76,7 @@ class Predictions:
     def __repr__(self) -> str:
         """Return the number of records. Ids, labels and scores of single records stay out of notebooks and logs."""
         joined = "rows in the order of the data" if self.id_column is None else f"joined by {self.id_column!r}"
-        left = "".join(f", {n:,} rows of {party} unmatched" for party, n in self.unmatched.items() if n)
+        left = "".join(f", {n:,} ids of {party} unmatched" for party, n in self.unmatched.items() if n)
         return f"Predictions for {len(self):,} records, {joined}{left} (to_pandas() has them)"
 
     def to_pandas(self) -> Any:
