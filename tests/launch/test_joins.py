@@ -208,8 +208,7 @@ class TestRepeatedIds:
         given = vfl.Source(paths, index={party: str(tmp_path / party) for party in paths})
         names, numbers = set(), []
         for spec in (job(), job(2), job(join="left")):
-            found = vfl.align(spec, given)
-            again = vfl.align(spec, given)
+            found, again = (vfl.align(spec, given, at=vfl.InProcess(cores=1)) for _ in range(2))
             assert not found.reused
             assert again.reused
             assert (again.alignment, again.n_records) == (found.alignment, found.n_records)
