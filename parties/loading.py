@@ -275,6 +275,8 @@ def load_rows(
     columns, labels, groups = _read(read, source, opened, shard, chosen, whole=whole)
     columns.warm(private=job.privacy is not None)
     if task.row_rule is not None:
+        if shard is not None:
+            raise SpecificationError(ROWS_IN_ONE_PROCESS)
         n, persons = columns.n_records, None if chosen is None else chosen.persons
         persons = persons or Persons.of(np.arange(n), n, task.row_rule)  # rows that were not aligned are persons
         shared: dict[str, Any] = {"threads": threads, "n_outputs": job.n_outputs}

@@ -21,8 +21,23 @@ from vfl.base.problem import Block, Targets
 from vfl.errors import PlacementError, PrivacyError, SpecificationError
 from vfl.job.file import read
 from vfl.launch.sites.open_site import require_fit
+from vfl.privacy import magnitudes
 from vfl.privacy.geometry import Clip
-from vfl.queries import Backward, Descend, Forward, RecordNorms, Records, Reply, Step, Tally
+from vfl.queries import (
+    Backward,
+    Counts,
+    Descend,
+    Forward,
+    Moments,
+    Ranges,
+    RecordCap,
+    RecordNorms,
+    Records,
+    Reply,
+    Select,
+    Step,
+    Tally,
+)
 from vfl.queries.protocol import Derivative
 from vfl.queries.rules import ProxStep
 from vfl.queries.statistics import Outcomes
@@ -159,15 +174,44 @@ def test_a_residual_is_the_same_alone_and_among_others(name: str) -> None:
         assert alone.tobytes() == np.asarray(function(v, y)).tobytes()
 
 
-def test_empty_and_single_groups() -> None:
-    """Persons whose rows of a weight are all held out leave a group without training rows."""
+def queries(kind: str) -> dict[str, Any]:
+    block, two = Block(0, "telco", 0, 2, 0), np.ones(2)
+    scaled, clip, derivative = (block, np.zeros(2), two), Clip(0.5, 2), Derivative(vfl.losses.Logistic())
+    found: dict[str, Any] = {
+        "backward": backward(),
+        "plain": replace(backward(), clip=Clip(np.inf, 2)),
+        "capped": replace(backward(), capped=RecordCap(0.5, {"telco": scaled})),
+        "moments": Moments({"telco": 2}, {"telco": 9.0 * two}, True, None),
+        "second moments": Moments({"telco": 2}, {"telco": 9.0 * two}, False, None),
+        "plain moments": Moments({"telco": 2}, None, True, None),
+        "ranges": Ranges({"telco": (0, 1)}, magnitudes.CELLS, None),
+        "counts": Counts(derivative, {"telco": (0, 1)}, {"telco": 2}, None),
+        "select": Select(derivative, {"telco": (block, two)}, {"telco": scaled[1]}, {"telco": two}, clip, {}, None),
+    }
+    return found if kind != "sparse" else {name: one for name, one in found.items() if name != "plain moments"}
+
+
+@pytest.mark.parametrize("kind", ["dense", "float32", "sparse"])
+def test_groups_without_rows_or_with_one(kind: str) -> None:
+    """Persons whose rows of a weight are all held out leave a group without training rows, which adds nothing."""
     person = persons(np.array([0.0, 1.0, 1.0, 2.0, 2.0, 2.0]))
-    apart = np.array([False, True, False])
-    rows = PersonRows("telco", columns(6), np.ones(6), person, apart=apart)
-    (sums,) = rows.sums(backward(), Records(np.ones(8)))
-    assert sums.shape == (2,)
-    one = Forward({"telco": (Block(0, "telco", 0, 2, 0), np.ones(2))}, side=Side.HELD_OUT)
-    assert np.count_nonzero(rows.vector(one, Records())) == 2
+    apart, r = np.array([False, True, False]), np.linspace(-2, 2, 8)
+    rows = PersonRows("telco", columns(6, kind), np.ones(6), person, apart=apart)
+    trained = np.flatnonzero(~apart[person.person])
+    for name, query in queries(kind).items():
+        (found,) = rows.sums(query, Records(r))
+        expected = 0
+        for position, row in enumerate(trained):
+            alone = Rows("telco", columns(6, kind).parted(np.arange(6) == row)[1], n_trained=2)
+            expected = expected + person.units[row] * alone.sums(query, Records(r[position : position + 1]))[0]
+        assert np.asarray(found) == pytest.approx(np.asarray(expected), rel=1e-12), name
+        assert found.dtype == np.int64 or "plain" in name
+    whole = {"telco": (Block(0, "telco", 0, 2, 0), np.zeros(2), np.ones(2))}
+    for one in (
+        Forward({"telco": (whole["telco"][0], np.ones(2))}, side=Side.HELD_OUT),
+        RecordNorms(whole, Side.HELD_OUT),
+    ):
+        assert np.count_nonzero(rows.vector(one, Records())) == 2
     assert (rows.facts().n_trained, rows.facts().n_held_out) == (2, 1)
 
 
