@@ -98,7 +98,9 @@ class PredictionService(Service):
         match message:
             case Apply():
                 n_records, index = self._apply(), self._index
-                return Applied(n_records, None if index is None or index.person is None else len(index.rows)), {}
+                if self._measured or index is None or index.person is None:
+                    return Applied(n_records), {}
+                return Applied(n_records, len(index.rows)), {}
             case SendLinearPredictors() if message.to == self._receiver and not self._receives:
                 return Done(), {"margins": self._whole(self._own())}
             case TakeLinearPredictors() if self.awaits(message.sender):

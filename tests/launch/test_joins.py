@@ -487,6 +487,8 @@ class TestPredictions:
             assert {said.n_records for said in told.values()} == {6 if result.job.join == "inner" else 8}
             assert told["telco"].n_rows is None
             assert told["bank"].n_rows == len(expected)
+            _, told = services(result, tables, measured=True)
+            assert told["bank"].n_rows is None
 
     @pytest.mark.parametrize(
         ("party", "change", "why"),
@@ -524,8 +526,8 @@ def left(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def services(
-    result: vfl.Result, tables: Any, lie: Callable[..., Any] | None = None
-) -> tuple[PredictionOutcome, dict[str, Applied]]:
+    result: vfl.Result, tables: Any, lie: Callable[..., Any] | None = None, *, measured: bool = False
+) -> tuple[PredictionOutcome | vfl.Findings, dict[str, Applied]]:
     """Predict over an alignment of services, as on Ray and across organisations."""
     parts, parties, told = {party: result.part(party) for party in tables}, tuple(tables), dict[str, Applied]()
     asked = {
@@ -534,11 +536,11 @@ def services(
             tables[party],
             parties=parties,
             permission=permitted(part, tables[party]),
-            measured=False,
+            measured=measured,
             aligning=AlignmentService(
                 result.job.for_party(party).features, tables[party], IndexRules(), parties=parties, salt=SALT
             ),
-            rows=LocalGroup([NewRows(part) for _ in range(2)]),
+            rows=LocalGroup([NewRows(part, labelled=measured and party == "bank") for _ in range(2)]),
         )
         for party, part in parts.items()
     }
@@ -549,7 +551,8 @@ def services(
             told[to] = said
         return said
 
-    work = apply(Lying(asked, note), result.job, aligns=True, ids=True, threshold=0.0)
+    w = result.w if measured else None
+    work = apply(Lying(asked, note), result.job, aligns=True, ids=True, threshold=0.0, w=w)
     while True:
         try:
             next(work)

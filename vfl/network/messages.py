@@ -232,7 +232,8 @@ class Apply:
 class Applied:
     """Answer to `Apply`. n_records : number of predicted records.
 
-    n_rows : number of predicted rows, at the party that adds up if its ids may repeat; None if rows are records.
+    n_rows : number of rows to predict, at the party that adds up if its ids may repeat; None if rows are records, and for
+        measures.
     """
 
     n_records: int
