@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from parties.alignment.divided import read_divided
 from parties.alignment.index import file_of, stamp_of
@@ -17,7 +18,7 @@ from parties.party import Party
 from parties.rows import PersonRows, Rows, SubsampledRows
 from parties.sources.blocks import CHANGED, BlockSource
 from parties.sources.csv import CsvSource, ScannedFile
-from parties.sources.opening import is_function, require_rereadable
+from parties.sources.opening import is_function, open_source, require_rereadable
 from parties.sources.ranges import content_of, count_records, rows_of
 from parties.sources.sparse import SparseSource
 from parties.sources.stores import is_stored
@@ -315,6 +316,13 @@ def load_rows(
 def load_features(task: PartyTask, source: Any) -> Storage:
     """Return the party's columns for all records, without label and intercept."""
     return load_range(task.features, source, open_for(task.features, source, ids=False), None, None)[0]
+
+
+def load_absent(task: PartyTask) -> Storage:
+    """Return the columns of one record that the party lacks. Raises DataError if a column has no fill for missing cells."""
+    table = {column: pa.nulls(1) for column in contents_for(task)}
+    opened = open_source(table, contents_for(task), party=task.party)
+    return load_range(task, table, opened, None, ChosenRows(np.array([-1]), opened.at_most))[0]
 
 
 def new_records(

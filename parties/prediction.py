@@ -16,7 +16,7 @@ from parties.alignment.reading import open_for
 from parties.allowed import name_of
 from parties.consent import Policy, policy_of, require_source
 from parties.daily_count import DailyCount
-from parties.loading import digests_of, load_range, new_records, require_content
+from parties.loading import digests_of, load_absent, load_range, new_records, require_content
 from parties.storage.classes import ClassColumns
 from vfl.base.documents import is_format, parse_json, read_bytes
 from vfl.base.persons import Persons, RowRule
@@ -131,6 +131,10 @@ class ModelPart:
             return np.ascontiguousarray(found.reshape(K, -1).T)
         scores: Vector = columns.kernels.forward(columns.block(0, len(w)), w, np.zeros(columns.n_records))
         return scores
+
+    def absent(self) -> Vector:
+        """Return the scores, (1,) or (1, K), of a record that the party lacks. Raises DataError if a column has no fill."""
+        return self.applied(load_absent(task_of(self, labelled=False)))
 
     def to_json(self) -> str:
         """Return the part as JSON text, to be stored in a file."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 from parties.alignment.divided import keys_in
 from parties.alignment.index import digest_of, file_of, stamp_of
 from parties.sources.aggregated import aggregated, raw_contents
+from parties.sources.base import ABSENT
 from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
@@ -325,7 +326,7 @@ class AlignedSource:
             while absent > 0 and batch.num_rows:
                 missing = min(absent, batch.num_rows)
                 absent -= missing
-                yield batch.take(pa.nulls(missing, pa.int64()))
+                yield batch.take(pa.nulls(missing, pa.int64())).replace_schema_metadata({ABSENT: b""})
             first, last = np.searchsorted(self._sorted, [count, count + batch.num_rows])
             kept = self._sorted[first:last] - count
             count += batch.num_rows

@@ -215,6 +215,8 @@ class ServedPart:
         fill: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.part, self.source, self.lookup, self.fill = part, source, lookup, fill
+        base = part.job.base(part.job.partition.parties)
+        self._unknown = np.nan if base in (None, part.party) else part.absent()  # margins of an id that is not there
         self._tell, self._told = tell, ""
         self._stamp = self._stamped(source)
         self._lock = threading.Lock()
@@ -247,9 +249,8 @@ class ServedPart:
         if self.rows is None or not ids:
             return {}
         try:
-            if len(ids) == 1:
-                return {k: self.rows.of(own) for k, own in ids.items()}
             whole = self.rows.of([one for own in ids.values() for one in own])
+            whole = np.where(np.isnan(whole), self._unknown, whole)
         except Exception as error:  # noqa: BLE001 - whatever fails depends on the records, so it is an outcome of their request
             if len(ids) == 1:
                 return dict.fromkeys(ids, error)

@@ -35,6 +35,9 @@ BY_POSITION, MARKS = b"vfl.by_position", b"vfl.missing"
 """Metadata keys of a table: its columns are identified by position, as in the array that it was made from; and the texts that
 marked missing cells in the file that it was read from, in JSON."""
 
+ABSENT = b"vfl.absent"
+"""Metadata key of a batch of records that a party lacks: all cells are missing (parties.alignment.reading.AlignedSource)."""
+
 CHUNK_CELLS = 1 << 20
 MAX_CHUNK_ROWS = 1 << 16
 

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
+from parties.sources.base import ABSENT
 from parties.storage.cells import infinite, toward_zero
 from parties.storage.labels import TargetReader
 from parties.storage.made import made, reader_of
+from vfl.base.columns import Known
 from vfl.base.features import Crossed, Curve, DateParts, Feature, curves_in, placed
 from vfl.base.features.curve import edges_of, histogram
 from vfl.base.features.products import ranges_of
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
-    import pyarrow as pa
 
     from parties.sources.base import Origin, Source
     from parties.storage.labels import GroupReader
@@ -279,7 +281,8 @@ class ColumnReaders:
             coordinates = [_Coordinate(scaling, first + k, np.dtype(dtype)) for k in range(count)]
             self._writers.append(_writer(column, schema, coordinates, origin, self.curves, at_most))
             first += count
-        own = [source for column in columns for source in schema.sources(column)]
+        self._known = [column for column in columns if isinstance(schema[column], Known)]
+        own = [source for column in columns for source in schema.contents(column)]
         of_labels = self.labels.columns if self.labels else ()
         self.wanted = list(dict.fromkeys([*own, *of_labels, *(groups.sources if groups else ())]))
         self._width, self._checked = first, 0
@@ -287,6 +290,9 @@ class ColumnReaders:
     def add(self, batch: pa.RecordBatch, array: Matrix, rows: slice) -> None:
         """Convert a chunk of records, and write it to `array`. rows : positions of these records among all records."""
         self._origin.at(rows.start)
+        for column in self._known:
+            there = ABSENT not in (batch.schema.metadata or {})
+            batch = batch.append_column(column, pa.repeat(there, batch.num_rows))
         for write in self._writers:
             write(batch, array, rows)
         if self.labels:

@@ -226,7 +226,7 @@ def _repeatable_world(seed: int) -> Iterator[None]:
         return int.from_bytes(draw(16)) % n
 
     with (
-        _everywhere(uuid, SimpleNamespace(uuid4=lambda: uuid.UUID(bytes=draw(16)))),  # numba's
+        _everywhere(uuid, SimpleNamespace(**{**vars(uuid), "uuid4": lambda: uuid.UUID(bytes=draw(16))})),  # numba's
         _everywhere(secrets, SimpleNamespace(**{**vars(secrets), "token_bytes": draw, "randbelow": below})),
         _everywhere(dt.datetime, Clock),
         mock.patch.object(running, "of_this_process", running.RunningTotal()),

@@ -163,6 +163,17 @@ class Boolean:
 
 
 @dataclass(frozen=True, slots=True)
+class Known(Boolean):
+    """Column of a left join that its party makes: true for a record that the party has, false for a record that it lacks.
+
+    A job adds the column to each party but the label party, so that presence is a cell of the record like others.
+    """
+
+    kind: ClassVar[str] = "known"
+    fill: bool | None = False
+
+
+@dataclass(frozen=True, slots=True)
 class Categorical:
     """Column of declared categories. Each category becomes one coordinate of the model, 'column=category', 1 or 0.
 

@@ -247,6 +247,15 @@ class FeaturePartition:
         """Return the partition with another exposure or weight, or other sparse parties, by keyword; None removes them."""
         return FeaturePartition(**self._local() | options)
 
+    def with_columns(self, more: Mapping[str, str]) -> FeaturePartition:
+        """Return the partition with one more feature for some parties, {party: column}. With explicit blocks it is a block."""
+        local = self._local()
+        for party, column in more.items():
+            local["parties"][party].append(column)
+            if local["blocks"] is not None:
+                local["blocks"].setdefault(party, []).append([column])
+        return FeaturePartition(**local)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain tables and lists, for TOML."""
         plain = self._local() | {"label": list(self.label)}

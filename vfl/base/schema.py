@@ -20,6 +20,7 @@ from vfl.base.columns import (
     Categorical,
     Category,
     Dropped,
+    Known,
     Numeric,
     canonical_category,
     checked_bounds,
@@ -52,7 +53,7 @@ Declaration: TypeAlias = Numeric | Boolean | Categorical | FeatureKind | Crossed
 
 _UNDECLARED = Numeric()
 KINDS: dict[str, type[Declaration | Dropped]] = {
-    kind.kind: kind for kind in (Numeric, Boolean, Categorical, Dropped, *FEATURES)
+    kind.kind: kind for kind in (Numeric, Boolean, Known, Categorical, Dropped, *FEATURES)
 }
 MOST_CLASSES = 100
 """Largest number of classes of multinomial loss. Margins and messages grow with the number of classes."""
@@ -195,7 +196,9 @@ class Schema:
         return (found.of, *((found.by,) if found.by else ())) if isinstance(found, Aggregate) else self.sources(column)
 
     def contents(self, column: str) -> dict[str, Any]:
-        """Return {source: form of its cells}: 'number', 'boolean', 'text' or 'date'."""
+        """Return {source: form of its cells}: 'number', 'boolean', 'text' or 'date'; {} for a column that its party makes."""
+        if isinstance(self[column], Known):
+            return {}
         return dict(zip(self.sources(column), contents_of(self[column]), strict=True))
 
     def bases(self) -> tuple[str, ...]:

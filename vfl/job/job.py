@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vfl.base import markup
 from vfl.base.arguments import explained, named, provides, require, require_number
-from vfl.base.columns import Dropped, Numeric, canonical_category, categories_of
-from vfl.base.features import Aggregate, Curve, curves_in
+from vfl.base.columns import Dropped, Known, Numeric, canonical_category, categories_of
+from vfl.base.features import Aggregate, Crossed, Curve, curves_in
 from vfl.base.holdout import Split, Subsamples
 from vfl.base.losses import Loss, loss_of
 from vfl.base.partition import FeaturePartition
@@ -143,6 +143,7 @@ class Job:
         self._name()
         self._drop()
         self._name()
+        self._add_known()
         loss = loss_of(self.loss)
         if loss == type(loss)():  # a loss with default options is stored by name, so that equal jobs have one digest
             object.__setattr__(self, "loss", loss.name)
@@ -153,6 +154,7 @@ class Job:
                 raise SpecificationError(f"unknown {option} {getattr(self, option)!r}; give one of: {', '.join(known)}")
         self._check_ids()
         self._check_aggregates()
+        self._check_absence()
         given: Any = self.classes
         if self.multinomial:
             if self.classes is None:
@@ -443,6 +445,28 @@ class Job:
         kept = {column: declared for column, declared in self.columns.items() if column not in dropped}
         object.__setattr__(self, "columns", kept)
 
+    def _add_known(self) -> None:
+        """Give each other party of a left join a column of the records that it has. Remove such columns from other jobs."""
+        made = {c for c in self.partition.features if isinstance(self.columns.get(c), Known)}
+        left = self.join == JOINS[1]
+        if not (made or left):
+            return
+        partition = self.partition.without(made)
+        columns = {column: declared for column, declared in self.columns.items() if column not in made}
+        if left:
+            held = {*partition.features, *partition.group_columns, *partition.factor_columns, partition.label_column}
+            known = {
+                party: f"known at {party}"
+                for party in partition.parties
+                if party != partition.label_party and partition.columns(party)
+            }
+            for column in held.intersection(known.values()):
+                raise SpecificationError(f"a left join adds a column {column!r}: rename the one in the partition")
+            partition = partition.with_columns(known)
+            columns |= {column: Known() for column in known.values()}
+        object.__setattr__(self, "partition", partition)
+        object.__setattr__(self, "columns", columns)
+
     def _declared(self) -> Schema:
         """Return the declarations of all columns.
 
@@ -535,6 +559,17 @@ class Job:
                 raise SpecificationError(
                     f"column {column!r} is an aggregate at the label party, whose rows the job trains on one by one: leave "
                     "most_rows of the id out, or make it a column of its own"
+                )
+
+    def _check_absence(self) -> None:
+        """Refuse a left join in which a party's columns do not say what to use for records that the party lacks."""
+        for column in (*self.partition.features, *self.partition.group_columns) if self.join == JOINS[1] else ():
+            declared, party = self.schema[column], self.partition.owner(column)
+            cells = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
+            if party != self.partition.label_party and any(c.fill is None and c.missing is None for c in cells):
+                raise SpecificationError(
+                    f"column {column!r}: party {party!r} may lack a record of a left join: declare "
+                    f"{entry('fill', column, 'value', 'VALUE')}, or missing='indicator' in its declaration"
                 )
 
     def _check_ids(self) -> None:
@@ -649,7 +684,7 @@ class Job:
     def made_of(self, party: str) -> tuple[str, ...]:
         """Return the columns from which a party's features are computed, under the party's own names."""
         columns = self.partition.columns(party)
-        return tuple(dict.fromkeys(source for column in columns for source in self.schema.sources(column)))
+        return tuple(dict.fromkeys(source for column in columns for source in self.schema.contents(column)))
 
     @property
     def multinomial(self) -> bool:

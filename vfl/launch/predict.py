@@ -109,8 +109,9 @@ def predict(
     """Predict new records: each party computes its part of Xw from its own data, and the label party adds up the parts.
 
     If the job aligns records and the data hold the id columns, the records that all parties have are predicted, in the order
-    of the adding party's rows. Otherwise row i of every party must belong to the same record. The adding party sees every
-    party's part of each score: prediction, like training, is for participants who trust one another.
+    of the adding party's rows; for a left join, all records of the adding party. Otherwise row i of every party must belong to
+    the same record. The adding party sees every party's part of each score: prediction, like training, is for participants
+    who trust one another.
 
     model : a result, or {party: path of its part}. Each party reads its own part; Result.save_parts writes the parts.
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.

@@ -161,9 +161,10 @@ def sources_of(
             if name not in data and partition.wanted(name, label=label, groups=groups):
                 raise SpecificationError(f"no data are given for party {name!r}")
         return {name: data[name] for name in parties if name in data}
-    if any(job.for_party(party).aggregates for party in parties):
+    if job.base(parties) or any(job.for_party(party).aggregates for party in parties):
         raise SpecificationError(
-            "aggregates are made of several rows of an id at one party: give each party its own source, {party: source}"
+            "in a left join, and for aggregates of the rows of an id, the parties' tables have different rows: give each party "
+            "its own source, {party: source}"
         )
     from parties.sources.opening import split_table
 

@@ -15,9 +15,10 @@ from vfl.apps.auditing.canaries import Canary, candidates, group_size, meeting, 
 from vfl.apps.auditing.rehearsal import Rehearsal, Transcript, world_of
 from vfl.apps.auditing.residuals import Check, checks_of
 from vfl.base.arguments import require_count, require_number, require_whole
-from vfl.base.columns import Boolean, Categorical, Numeric
+from vfl.base.columns import Boolean, Categorical, Known, Numeric
 from vfl.base.features import Curve
 from vfl.base.holdout import Side
+from vfl.crypto.identifiers import JOINS, Id
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import OnPart, bare
@@ -209,7 +210,10 @@ def audit(
     started = time.perf_counter()
     _require(job, confidence, runs)
     taken_off = tuple(name for name in ("dataset", "id") if getattr(job, name) is not None)
-    bare_job = replace(job, id=None if job.row_rule is None else job.id, dataset=None)  # rows need the id's rule
+    # Presence in a left join is read like any column, so that canaries can be present or absent. Rows need the id's rule.
+    columns = {c: Boolean(fill=False) if isinstance(own, Known) else own for c, own in job.columns.items()}
+    kept = replace(job.id, join=JOINS[0]) if isinstance(job.id, Id) and job.row_rule is not None else None
+    bare_job = replace(job, id=kept, dataset=None, columns=columns)
     public, n_records = _public(bare_job, public_data, n_records)
     plan = make_plan(bare_job, n_records)
     parts: Sequence[Side | None] = (None,) if bare_job.split is None else (Side.TRAINING, Side.HELD_OUT)

@@ -166,10 +166,8 @@ class Version:
 
 def _fill(part: ModelPart) -> Vector:
     """Return the scores, (1,) or (1, K), of a part for a record whose cells are all missing."""
-    task = part.job.for_party(part.party).features
-    nothing = {name: pa.nulls(1, pa.float64()) for name in part.job.made_of(part.party)}
     try:
-        return part.applied(_columns(task, nothing))
+        return part.absent()
     except DataError as error:
         raise SpecificationError(f'fallback = "fill" needs a fill for every column: {error}') from None
 
