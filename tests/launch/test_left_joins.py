@@ -261,3 +261,17 @@ def test_presence_is_no_column_of_the_data() -> None:
     with pytest.raises(DataError, match="no column"):
         open_source({"dose": [1.0]}, [KNOWN[1]], party="lab")
     assert Known().features(KNOWN[1]) == (KNOWN[1],)
+
+
+def test_a_part_knows_the_margin_of_an_absent_record(result: vfl.Result, data: dict[str, pd.DataFrame]) -> None:
+    """Text, dates and numbers alike; the service answers with it where a party lacks an id, or is away."""
+    found = vfl.predict(result, data)
+    absent = by_hand(data)[KNOWN[0]].isna().to_numpy()
+    telco = pd.DataFrame({column: [None] for column in OWNED["telco"]}).astype({"calls": float})
+    present = result.part("telco").margins(telco)
+    assert result.part("telco").absent() != present  # the same cells of a record that the telco has
+    rest = [result.part(party).margins(data[party][["customer", *OWNED[party]]]) for party in ("bank",)][0]
+    lab = pd.Series(result.part("lab").margins(data["lab"]), data["lab"]["customer"])
+    others = rest + lab.reindex(data["bank"]["customer"]).fillna(float(result.part("lab").absent()[0])).to_numpy()
+    expected = others + result.intercept_on_scaled + result.part("telco").absent()
+    np.testing.assert_allclose(found.margins[absent], expected[absent], rtol=1e-12)

@@ -56,9 +56,9 @@ def everything(spec: vfl.Job, source: Any, folder: Path) -> None:
     [
         SKGD,
         vfl.solvers.GD(),
-        vfl.solvers.SGD(sampling="poisson", batch_size=4, passes=1),
+        vfl.solvers.SGD(sampling="disjoint", batch_size=4, passes=1),
         vfl.solvers.GCD(rounds=3),
-        vfl.solvers.OutputPerturbation(),
+        vfl.solvers.OutputPerturbation(constant=False),
     ],
     ids=lambda solver: solver.name,
 )
@@ -71,10 +71,15 @@ def test_presence_is_a_cell_of_the_record(solver: Any, presence: bool) -> None:
     assert found.path > 0.0
 
 
-@pytest.mark.parametrize("options", [{"holdout": 0.4}, {"intervals": True}, {"intervals": "subsamples"}])
-def test_measures_and_intervals_count_presence_once(options: dict[str, Any]) -> None:
-    if "holdout" in options:
-        options = {"evaluation": vfl.Evaluation(**options)}
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"evaluation": vfl.Evaluation(holdout=0.4)},
+        {"columns": {"c": vfl.columns.Curve()}},
+        {"columns": {"c": vfl.columns.Binned((0.0,), missing="indicator")}, "bounds": {"a": (-1, 1)}, "fill": {}},
+    ],
+)
+def test_measures_and_curves_count_presence_once(options: dict[str, Any]) -> None:
     worlds = tables(present=True), tables(present=False)
     found = compare(job(**options), *worlds, run=everything)
     assert found.complaints == ()
