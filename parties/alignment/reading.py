@@ -19,6 +19,7 @@ from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import Columns, check_types
 from parties.storage.labels import GroupReader
+from vfl.base.columns import Known
 from vfl.base.persons import Persons, kept_rows
 from vfl.crypto.alignment import Aligned
 from vfl.crypto.identifiers import Ids, alignment_hash, check_kinds, in_order, key_name, normalised
@@ -53,7 +54,12 @@ def open_for(task: PartyTask, spec: Any, *, ids: bool) -> Source:
     in their declared order, after the ids; blocks only determine the order of storage.
     """
     identified: dict[str, Content] = dict.fromkeys(_id_of(task), "id") if ids else {}
-    return _opened(task, spec, identified | contents_for(task))
+    source = _opened(task, spec, identified | contents_for(task))
+    if isinstance(source, SparseSource) and any(isinstance(task.schema[column], Known) for column in task.columns):
+        raise source.origin.error(
+            "a sparse matrix has no rows of missing cells, as a left join needs: give a dense table"
+        )
+    return source
 
 
 def _opened(task: PartyTask, spec: Any, contents: Mapping[str, Content]) -> Source:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from parties.storage.cells import infinite, missing, toward_zero
 from parties.storage.labels import TargetReader
-from vfl.base.columns import Boolean, Categorical, Known
+from vfl.base.columns import Boolean, Categorical
 from vfl.base.features import Feature
 from vfl.base.problem import INTERCEPT
 from vfl.kernels import sparse as kernels
@@ -104,10 +104,6 @@ def read_sparse(
     for column in columns:
         if isinstance(schema[column], Categorical):
             raise origin.error(f"column {column!r} is declared categorical: a sparse matrix holds numbers only")
-        if isinstance(schema[column], Known):
-            raise origin.error(
-                "a sparse matrix has no missing records, so a left join needs a dense table of this party"
-            )
         if isinstance(schema[column], Feature):
             raise origin.error(f"column {column!r} is declared {schema[column].kind}: give a dense table for features")
         if schema[column].missing is not None:

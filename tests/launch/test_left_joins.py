@@ -121,6 +121,11 @@ def test_job_files_keep_the_join(tmp_path: Path) -> None:
     text = (tmp_path / "job.toml").read_text()
     (tmp_path / "job.toml").write_text(text.replace('kind = "known"\nfill = false', 'kind = "known"'))
     assert jobfile.read(tmp_path / "job.toml")[0] == job()
+    (tmp_path / "job.toml").write_text(
+        text.replace('kind = "known"\nfill = false', 'kind = "numeric"\nbounds = [0, 9]')
+    )
+    with pytest.raises(SpecificationError, match="adds a column 'known at"):  # others may not declare its limits
+        jobfile.read(tmp_path / "job.toml")
 
 
 def test_blocks_have_presence_as_one_more_block() -> None:
@@ -197,7 +202,7 @@ def test_predictions_and_measures_take_absent_records_alike_everywhere(
         assert vfl.predict(result, data, at=vfl.InProcess(shards=shards)).margins.tobytes() == found.margins.tobytes()
     measured = vfl.evaluate(result, data)
     assert measured.n_records == N
-    assert "missing" in measured.note
+    assert "with those that another party lacks" in measured.note
     wanted = np.mean((found.margins > 0) == (whole["default"] == 1))
     assert measured.measures["accuracy"].value == pytest.approx(wanted, abs=1e-12)
     assert np.isfinite(result.infer(data).summary().to_frame()["standard_error"]).all()
@@ -237,7 +242,7 @@ def test_a_party_without_any_record_trains_and_a_sparse_matrix_is_refused(data: 
     assert found.certificate.n_records == N
     matrix = scipy.sparse.csr_array(data["lab"][["dose"]].to_numpy())
     spec = job(columns={**COLUMNS, "dose": Numeric((-1, 1), fill=0)}, sparse=["lab"])
-    with pytest.raises(DataError, match=r"'lab'.*a left join needs a dense table"):
+    with pytest.raises(DataError, match=r"'lab'.*as a left join needs: give a dense table"):
         train(spec, {**data, "lab": (data["lab"]["customer"].to_numpy(), matrix)})
     assert train(spec, data).certificate.n_records == N
 
@@ -255,6 +260,32 @@ def test_an_owner_agrees_to_presence_by_name(data: dict[str, pd.DataFrame], tmp_
     with pytest.raises(ConsentRefused, match=KNOWN[1]):
         train(spec, policy(["customer", "dose"]))
     assert train(spec, policy(["customer", "dose", KNOWN[1]])).certificate.n_records == N
+
+
+def test_plan_and_certificate_say_that_absence_is_part_of_a_record(data: dict[str, pd.DataFrame]) -> None:
+    spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6))
+    made = train(spec, data).certificate
+    assert "absence at a party" in made.geometry
+    assert "absence" not in train(job(privacy=spec.privacy, id="customer"), data).certificate.geometry
+    assert "who is missing" in made.who_sees_what["party"]
+    assert "than the 90 that bank has" in str(vfl.plan(spec, n_records=N))
+    assert "than the 90 that all have" in str(vfl.plan(job(id="customer"), n_records=N))
+
+
+@pytest.mark.slow
+def test_an_audit_makes_its_records_present_and_absent() -> None:
+    partition = vfl.FeaturePartition({"bank": ["income"], "lab": ["dose"]}, ("bank", "default"))
+    columns = {name: COLUMNS[name] for name in ("income", "dose")}
+    spec = job(partition=partition, columns=columns, privacy=vfl.Privacy(epsilon=1.0, delta=1e-4))
+    assert vfl.audit(spec, n_records=50, runs=20).passed
+
+
+def test_shares_and_single_parties_take_left_joins_too(data: dict[str, pd.DataFrame]) -> None:
+    spec = job(privacy=vfl.Privacy(epsilon=4.0, delta=1e-6), trust="secure")
+    assert train(spec, data).certificate.n_records == N
+    alone = {party: data["bank"] for party in ("bank",)}
+    partition = vfl.FeaturePartition({"bank": ["income"]}, ("bank", "default"))
+    assert train(job(partition=partition, columns={"income": COLUMNS["income"]}), alone).feature_names == ("income",)
 
 
 def test_presence_is_no_column_of_the_data() -> None:

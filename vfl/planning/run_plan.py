@@ -830,8 +830,10 @@ def _alignment(plan: Plan) -> Lines:
     same = len(set(named.values())) == 1
     columns = next(iter(named.values())) if same else ", ".join(f"{party}: {c}" for party, c in named.items())
     n = plan.n_records
+    base = job.base(job.partition.parties)
+    holding = "all have" if base is None else f"{base} has"
     cost = (
-        f"about {plan.alignment_seconds:.2g} s on one core if no party holds more ids than the {n} that all have; "
+        f"about {plan.alignment_seconds:.2g} s on one core if no party holds more ids than the {n} that {holding}; "
         "other ids take time too"
     )
     cost = "as done by vfl align" if plan.aligned else cost

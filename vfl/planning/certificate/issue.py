@@ -295,6 +295,7 @@ def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
         if job.row_rule is None
         else f"; a record is a person, whose rows (at most {job.row_rule.most_rows}) share its weight"
     )
+    geometry += "" if job.base(job.partition.parties) is None else "; its absence at a party is part of a record"
     return {
         "trust": {} if sharing is None else sharing.stated(),
         "private": private,
