@@ -195,6 +195,7 @@ def _labelled(
 
 OWN = "exact and uncharged: nothing protects these records"
 JOINED = "joined by their ids, without those that a party lacks"
+LEFT = "joined by their ids, with those that another party lacks"
 
 
 def evaluate(result: Result, data: Any = None, *, at: At = None, threshold: float | None = None) -> Findings:
@@ -236,4 +237,4 @@ def evaluate(result: Result, data: Any = None, *, at: At = None, threshold: floa
         if isinstance(event, Findings):
             found = event
         joined = joined or isinstance(event, Aligned)
-    return replace(found, note=f"{OWN}; {JOINED}" if joined else OWN)
+    return replace(found, note=f"{OWN}; {LEFT if job.base(parts) else JOINED}" if joined else OWN)
