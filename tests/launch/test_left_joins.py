@@ -64,7 +64,7 @@ def job(parties: int = 3, **options: Any) -> vfl.Job:
     given: dict[str, Any] = {
         "partition": vfl.FeaturePartition(owned, label=("bank", "default")),
         "columns": {column: COLUMNS[column] for own in owned.values() for column in own},
-        "id": vfl.Id("customer", join="left"),
+        "id": vfl.columns.Id("customer", join="left"),
         "penalty": vfl.L2(1e-2),
         "privacy": None,
         "solver": vfl.SkGD(passes=3),
@@ -197,13 +197,13 @@ def test_predictions_and_measures_take_absent_records_alike_everywhere(
     assert list(found.ids or ()) == list(data["bank"]["customer"])
     assert found.unmatched == {}
     whole = by_hand(data)
-    np.testing.assert_allclose(result.to_sklearn().decision_function(whole), found.margins, rtol=1e-9)
+    np.testing.assert_allclose(result.to_sklearn().decision_function(whole), found.scores, rtol=1e-9)
     for shards in (2, 5):
-        assert vfl.predict(result, data, at=vfl.InProcess(shards=shards)).margins.tobytes() == found.margins.tobytes()
+        assert vfl.predict(result, data, at=vfl.InProcess(shards=shards)).scores.tobytes() == found.scores.tobytes()
     measured = vfl.evaluate(result, data)
     assert measured.n_records == N
     assert "with those that another party lacks" in measured.note
-    wanted = np.mean((found.margins > 0) == (whole["default"] == 1))
+    wanted = np.mean((found.scores > 0) == (whole["default"] == 1))
     assert measured.measures["accuracy"].value == pytest.approx(wanted, abs=1e-12)
     assert np.isfinite(result.infer(data).summary().to_frame()["standard_error"]).all()
 
@@ -213,8 +213,8 @@ def test_exports_read_presence_from_a_column(result: vfl.Result, data: dict[str,
     whole = by_hand(data)
     duckdb.register("records", whole)
     assert f'"{KNOWN[0]}"' in result.to_sql()
-    margins = duckdb.sql(result.to_sql()).df().set_index("customer").loc[whole["customer"], "margin"]
-    np.testing.assert_allclose(margins, vfl.predict(result, data).margins, rtol=1e-9)
+    margins = duckdb.sql(result.to_sql()).df().set_index("customer").loc[whole["customer"], "score"]
+    np.testing.assert_allclose(margins, vfl.predict(result, data).scores, rtol=1e-9)
 
 
 def test_predictions_on_ray_and_from_parts_are_the_same(
@@ -225,7 +225,7 @@ def test_predictions_on_ray_and_from_parts_are_the_same(
         frame.to_parquet(paths[party])
     found = vfl.predict(result.save_parts(tmp_path / "parts"), paths, at=vfl.Ray(shards=2, cores=1))
     here = vfl.predict(result, data)
-    assert (found.ids, found.margins.tobytes()) == (here.ids, here.margins.tobytes())
+    assert (found.ids, found.scores.tobytes()) == (here.ids, here.margins.tobytes())
     measured = vfl.evaluate(result, paths, at=vfl.Ray(cores=1))
     assert measured.measures["loss"].value == vfl.evaluate(result, data).measures["loss"].value
 
@@ -241,7 +241,8 @@ def test_a_party_without_any_record_trains_and_a_sparse_matrix_is_refused(data: 
     found = train(job(), none)
     assert found.certificate.n_records == N
     matrix = scipy.sparse.csr_array(data["lab"][["dose"]].to_numpy())
-    spec = job(columns={**COLUMNS, "dose": Numeric((-1, 1), fill=0)}, sparse=["lab"])
+    partition = vfl.FeaturePartition(OWNED, ("bank", "default"), sparse=["lab"])
+    spec = job(partition=partition, columns={**COLUMNS, "dose": Numeric((-1, 1), fill=0)})
     with pytest.raises(DataError, match=r"'lab'.*as a left join needs: give a dense table"):
         train(spec, {**data, "lab": (data["lab"]["customer"].to_numpy(), matrix)})
     assert train(spec, data).certificate.n_records == N
@@ -283,7 +284,7 @@ def test_an_audit_makes_its_records_present_and_absent() -> None:
 def test_shares_and_single_parties_take_left_joins_too(data: dict[str, pd.DataFrame]) -> None:
     spec = job(privacy=vfl.Privacy(epsilon=4.0, delta=1e-6), trust="secure")
     assert train(spec, data).certificate.n_records == N
-    alone = {party: data["bank"] for party in ("bank",)}
+    alone = {"bank": data["bank"]}
     partition = vfl.FeaturePartition({"bank": ["income"]}, ("bank", "default"))
     assert train(job(partition=partition, columns={"income": COLUMNS["income"]}), alone).feature_names == ("income",)
 
@@ -299,10 +300,10 @@ def test_a_part_knows_the_margin_of_an_absent_record(result: vfl.Result, data: d
     found = vfl.predict(result, data)
     absent = by_hand(data)[KNOWN[0]].isna().to_numpy()
     telco = pd.DataFrame({column: [None] for column in OWNED["telco"]}).astype({"calls": float})
-    present = result.part("telco").margins(telco)
+    present = result.part("telco").scores(telco)
     assert result.part("telco").absent() != present  # the same cells of a record that the telco has
-    rest = [result.part(party).margins(data[party][["customer", *OWNED[party]]]) for party in ("bank",)][0]
-    lab = pd.Series(result.part("lab").margins(data["lab"]), data["lab"]["customer"])
+    rest = result.part("bank").scores(data["bank"][["customer", "income"]])
+    lab = pd.Series(result.part("lab").scores(data["lab"]), data["lab"]["customer"])
     others = rest + lab.reindex(data["bank"]["customer"]).fillna(float(result.part("lab").absent()[0])).to_numpy()
     expected = others + result.intercept_on_scaled + result.part("telco").absent()
-    np.testing.assert_allclose(found.margins[absent], expected[absent], rtol=1e-12)
+    np.testing.assert_allclose(found.scores[absent], expected[absent], rtol=1e-12)

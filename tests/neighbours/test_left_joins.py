@@ -34,9 +34,9 @@ def job(solver: Any = SKGD, **options: Any) -> vfl.Job:
     given: dict[str, Any] = {
         "partition": vfl.FeaturePartition({"bank": ["a"], "telco": ["c"]}, label=("bank", "y")),
         "bounds": {"a": (-1.0, 1.0), "c": (-1.0, 1.0)},
-        "fill": {"c": -1.0},
+        "columns": {"c": vfl.Numeric(fill=-1.0)},
         "penalty": vfl.L2(0.1),
-        "id": vfl.Id("id", join="left"),
+        "id": vfl.columns.Id("id", join="left"),
         "solver": solver,
         "privacy": vfl.Privacy(epsilon=2.0, delta=1e-6),
     }
@@ -75,8 +75,8 @@ def test_presence_is_a_cell_of_the_record(solver: Any, presence: bool) -> None:
     "options",
     [
         {"evaluation": vfl.Evaluation(holdout=0.4)},
-        {"columns": {"c": vfl.columns.Curve()}},
-        {"columns": {"c": vfl.columns.Binned((0.0,), missing="indicator")}, "bounds": {"a": (-1, 1)}, "fill": {}},
+        {"columns": {"c": vfl.columns.Curve(fill=-1.0)}},
+        {"columns": {"c": vfl.columns.Binned((0.0,), missing="indicator")}, "bounds": {"a": (-1, 1)}},
     ],
 )
 def test_measures_and_curves_count_presence_once(options: dict[str, Any]) -> None:

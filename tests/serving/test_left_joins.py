@@ -16,7 +16,7 @@ from vfl.network.messages import Asked
 if TYPE_CHECKING:
     from pathlib import Path
 
-LEFT: Any = vfl.Id("customer", join="left")
+LEFT: Any = vfl.columns.Id("customer", join="left")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def expected(result: vfl.Result) -> dict[str, float]:
     frame = table()
     data = {"bank": frame[["customer", "income", "age"]], "telco": frame[["customer", "calls"]].drop(index=9)}
     found = vfl.predict(result, data)
-    return dict(zip(found.ids or (), found.margins.tolist(), strict=True))
+    return dict(zip(found.ids or (), found.scores.tolist(), strict=True))
 
 
 def test_an_id_that_a_party_lacks_takes_the_declared_fallback(result: vfl.Result, tmp_path: Path) -> None:
@@ -39,25 +39,25 @@ def test_an_id_that_a_party_lacks_takes_the_declared_fallback(result: vfl.Result
     margins = expected(result)
     with setting.joined(), setting.serving():
         found = setting.ask(ids=["secret-3", "secret-9", "nobody"]).json()
-        assert [one.get("margin") for one in found["predictions"]] == [margins["secret-3"], margins["secret-9"], None]
+        assert [one.get("score") for one in found["predictions"]] == [margins["secret-3"], margins["secret-9"], None]
         assert "fallback" not in found
         of_bank = {"income": [float(table()["income"][9])], "age": [float(table()["age"][9])]}
         for asked in ("secret-9", "new customer"):
             (one,) = setting.ask(ids=[asked], columns=of_bank).json()["predictions"]
-            assert one["margin"] == margins["secret-9"]
+            assert one["score"] == margins["secret-9"]
         mine = {"income": [1.0], "age": [30.0], "calls": [3.0]}
         (one,) = setting.ask(columns=mine).json()["predictions"]  # a record with calls is one that the telco has
-        part = result.part("telco").margins({"calls": [3.0]}) + result.part("bank").margins(
+        part = result.part("telco").scores({"calls": [3.0]}) + result.part("bank").scores(
             {"income": [1.0], "age": [30.0]}
         )
-        assert one["margin"] == pytest.approx(float(part[0]) + result.intercept_on_scaled, rel=1e-12)
+        assert one["score"] == pytest.approx(float(part[0]) + result.intercept_on_scaled, rel=1e-12)
 
 
 def test_an_inner_join_has_no_score_for_an_id_that_a_party_lacks(tmp_path: Path) -> None:
     setting = Setting(tmp_path)
     setting.prepare(train())
     with setting.joined(), setting.serving():
-        assert "margin" not in setting.ask(ids=["secret-9"]).json()["predictions"][0]
+        assert "score" not in setting.ask(ids=["secret-9"]).json()["predictions"][0]
 
 
 def test_a_party_that_is_away_lacks_all_records(result: vfl.Result, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_party_that_is_away_lacks_all_records(result: vfl.Result, tmp_path: Pa
     with setting.serving():
         found = setting.ask(ids=["secret-9"]).json()
         assert found["fallback"] == {"telco": "fill"}
-        assert found["predictions"][0]["margin"] == expected(result)["secret-9"]
+        assert found["predictions"][0]["score"] == expected(result)["secret-9"]
 
 
 def test_several_requests_and_unusable_records_keep_their_margins(result: vfl.Result, tmp_path: Path) -> None:
