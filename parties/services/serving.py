@@ -216,7 +216,7 @@ class ServedPart:
     ) -> None:
         self.part, self.source, self.lookup, self.fill = part, source, lookup, fill
         base = part.job.base(part.job.partition.parties)
-        self._unknown = np.nan if base in (None, part.party) else part.absent()  # margins of an id that is not there
+        self._unknown = np.nan if base in (None, part.party) else part.absent()  # scores of an id that is not there
         self._tell, self._told = tell, ""
         self._stamp = self._stamped(source)
         self._lock = threading.Lock()

@@ -13,7 +13,7 @@ import scipy.sparse
 import vfl
 from parties.sources.opening import open_source
 from vfl.base.columns import Known
-from vfl.columns import Boolean, Categorical, DateParts, Numeric, Pair
+from vfl.columns import Aggregate, Boolean, Categorical, DateParts, Numeric, Pair
 from vfl.errors import ConsentRefused, DataError, SpecificationError
 from vfl.job import file as jobfile
 
@@ -149,7 +149,7 @@ def test_blocks_have_presence_as_one_more_block() -> None:
 def test_a_column_without_a_value_for_absent_records_is_refused(columns: dict[str, Any], named: str) -> None:
     if "weight" in columns:
         columns |= {"dose": Numeric((-1, 1), fill=0), "both": Pair("dose", "weight")}
-        named = "both"
+        named = "weight"
         partition = vfl.FeaturePartition({"bank": ["income"], "lab": ["dose", "both"]}, ("bank", "default"))
         given: dict[str, Any] = {"partition": partition, "columns": {"income": COLUMNS["income"], **columns}}
     else:
@@ -158,6 +158,18 @@ def test_a_column_without_a_value_for_absent_records_is_refused(columns: dict[st
         job(**given)
     job(**given, id="customer")  # no error in an inner join
     job(columns={**COLUMNS, "income": Numeric((-1, 1))})  # nor at the label party
+
+
+def test_aggregates_of_absent_records_are_filled(data: dict[str, pd.DataFrame]) -> None:
+    """The lab has several rows per id; its aggregate is the fill for a record without any."""
+    lab = pd.concat([data["lab"], data["lab"].assign(dose=0.5)])
+    spec = job(columns={**COLUMNS, "dose": Aggregate("dose", "mean", bounds=(-1, 1), fill=0.25)})
+    found = vfl.predict(train(spec, {**data, "lab": lab}), {**data, "lab": lab})
+    means = data["lab"].assign(dose=(data["lab"]["dose"] + 0.5) / 2)
+    plain_one = job(columns={**COLUMNS, "dose": Numeric((-1, 1), fill=0.25)})
+    same = vfl.predict(train(plain_one, {**data, "lab": means}), {**data, "lab": means})
+    assert found.ids == same.ids
+    np.testing.assert_allclose(found.scores, same.scores, atol=0.05)  # alignments order records at random
 
 
 def test_groups_of_other_parties_say_where_absent_records_belong() -> None:

@@ -564,13 +564,19 @@ class Job:
     def _check_absence(self) -> None:
         """Refuse a left join in which a party's columns do not say what to use for records that the party lacks."""
         for column in (*self.partition.features, *self.partition.group_columns) if self.join == JOINS[1] else ():
-            declared, party = self.schema[column], self.partition.owner(column)
-            cells = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
-            if party != self.partition.label_party and any(c.fill is None and c.missing is None for c in cells):
-                raise SpecificationError(
-                    f"column {column!r}: party {party!r} may lack a record of a left join: declare "
-                    f"{entry('fill', column, 'value', 'VALUE')}, or missing='indicator' in its declaration"
-                )
+            found, party = self.schema[column], self.partition.owner(column)
+            read = (
+                {side.column: side.declared for side in found.sides} if isinstance(found, Crossed) else {column: found}
+            )
+            for name, declared in read.items() if party != self.partition.label_party else ():
+                if declared.fill is None and declared.missing is None:
+                    fill = entry(
+                        "columns", name, f"vfl.columns.{type(declared).__name__}(fill=VALUE)", "{ fill = VALUE }"
+                    )
+                    raise SpecificationError(
+                        f"column {name!r}: party {party!r} may lack a record of a left join: declare {fill}, or "
+                        "missing='indicator'"
+                    )
 
     def _check_ids(self) -> None:
         """Refuse an id that does not name one column per party. Equal ids are then written alike."""
