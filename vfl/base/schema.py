@@ -53,7 +53,7 @@ Declaration: TypeAlias = Numeric | Boolean | Categorical | FeatureKind | Crossed
 
 _UNDECLARED = Numeric()
 KINDS: dict[str, type[Declaration | Dropped]] = {
-    kind.kind: kind for kind in (Numeric, Boolean, Known, Categorical, Dropped, *FEATURES)
+    kind.kind: kind for kind in (Numeric, Boolean, Categorical, Dropped, *FEATURES, Known)
 }
 MOST_CLASSES = 100
 """Largest number of classes of multinomial loss. Margins and messages grow with the number of classes."""
