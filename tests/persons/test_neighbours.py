@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.neighbours.losses import Loss
 from tests.neighbours.setting import BOUNDS, ENDS, job
 from tests.neighbours.test_solvers import DEAR, TRIED, WITHIN, how
 from tests.persons.setting import aligned_by_hand
+from vfl.launch.run import execution
 from vfl.solvers.rules import intervals
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tests.neighbours.harness import Comparison
 
 N, PERSON, MOST = 12, 3, 5
+EVALUATION = vfl.Evaluation(holdout=0.4)
 COLUMNS = {"bank": ("a", "b"), "telco": ("c", "y")}
 REFUSED = ("SCD", "NoisyGram", "SkGD-record-local")
 NAMES = [
@@ -88,7 +91,23 @@ def test_a_path_loses_no_more_than_the_charges(name: str, pair: str) -> None:
     assert 0 < found.path <= found.charged
 
 
-EVALUATION = vfl.Evaluation(holdout=0.4)
+@pytest.mark.parametrize("pair", PAIRS)
+def test_ids_that_are_aligned_lose_no_more_than_the_charges(pair: str) -> None:
+    """Of all files, only the label party's own list of its aligned rows differs."""
+
+    def train(job: vfl.Job, source: Any, folder: Path) -> None:
+        with mock.patch.object(execution, "check"):
+            harness.train(job, {party: vfl.Source(table) for party, table in source.data[0].items()}, folder)
+
+    asked = job(vfl.SkGD(passes=2), evaluation=EVALUATION)
+    found = harness.compare(several(asked), *PAIRS[pair]("logistic"), run=train, seed=WITHIN)
+    assert found.raised == (None, None)
+    (own,) = found.differing
+    assert own.endswith(".index")
+    assert found.complaints == (f"{own} differs",)
+    assert 0 < found.path <= found.charged
+
+
 JOBS: dict[str, Any] = {
     **{
         loss: lambda loss=loss: job(vfl.SkGD(passes=2), loss)
