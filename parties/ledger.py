@@ -191,7 +191,7 @@ class PartyLedger(Charges):
             raise PrivacyError("a party ledger has nothing to reserve for a job without privacy")
         self._policy.check_demand(self._job, self._party, privacy.epsilon, problem.delta)
         self._keep_cap()
-        account = DatasetBudget(self._ledger, self._account)
+        account = DatasetBudget(self._ledger, self._account, self._job.unit)
         with self._ledger.read() as state:
             known = run in state.dataset_of
         if known:

@@ -125,7 +125,7 @@ class Budget:
                 "releases one by one: the guarantee of secret sampling holds for a whole plan. Leave out the ledger, the data "
                 "set and the output folder, or use sampling='disjoint'"
             )
-        account = DatasetBudget(ledger, self.account(job))
+        account = DatasetBudget(ledger, self.account(job), job.unit)
         if self.resumed and (self.head is not None or self._status(ledger)):
             return account.resume(self.run, job=job.digest, head=self.head)
         if job.dataset is None:

@@ -55,7 +55,7 @@ from vfl.network.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from parties.consent import Policy, PredictionPolicy
@@ -181,7 +181,7 @@ class DatabaseRows:
         table, K = self._lookup.rows(ids), self._part.job.n_outputs
         found: Vector = np.full((len(ids), K) if self._part.job.class_names else len(ids), np.nan)
         if table.num_rows:
-            row_of, twice = _first_rows(table.column(0).to_pylist(), self._task)
+            row_of, twice = _first_rows(_usable(table.column(0).to_pylist(), self._task))
             scores, reasons = scores_of(self._part, self._task, table, table.num_rows)
             scores[twice] = np.inf
             found[:] = Rows(row_of, scores).of(ids)
@@ -320,23 +320,30 @@ def _rows_by_id(task: PartyTask, source: Any, opened: Source) -> tuple[dict[byte
     """
     try:
         ids, _ = read_ids(task, opened)
-        return {own: row for row, own in enumerate(ids)}, len(ids), [], []
+        row_of, twice = _first_rows(enumerate(ids))  # the label party's ids may repeat
+        told = [REPEATED.format(task.party, key_name(task.id))] if twice else []
+        return row_of, len(ids), twice, told
     except DataError as error:
         why, cells = error, raw_ids(task, source)
-    row_of, twice = _first_rows(cells, task)
+    row_of, twice = _first_rows(_usable(cells, task))
     if not row_of:
         raise why
     return row_of, len(cells), twice, [f"{opened.origin.place}, {why}; until then, these records get no score"]
 
 
-def _first_rows(cells: Iterable[Any], task: PartyTask) -> tuple[dict[bytes, int], list[int]]:
-    """Return {id: its first row}, and the first rows of ids that occur again. An unusable id has no row."""
-    row_of, twice = dict[bytes, int](), []
+def _usable(cells: Iterable[Any], task: PartyTask) -> Iterator[tuple[int, bytes]]:
+    """Yield the row and the normal form of each id that has one."""
     for row, cell in enumerate(cells):
         with contextlib.suppress(DataError):
-            (own,) = normal_forms([cell], key=task.key)
-            if row_of.setdefault(own, row) != row:
-                twice.append(row_of[own])
+            yield row, normal_forms([cell], key=task.key)[0]
+
+
+def _first_rows(ids: Iterable[tuple[int, bytes]]) -> tuple[dict[bytes, int], list[int]]:
+    """Return {id: its first row}, and the first rows of ids that occur again. ids : the row of each id, with the id."""
+    row_of, twice = dict[bytes, int](), []
+    for row, own in ids:
+        if row_of.setdefault(own, row) != row:
+            twice.append(row_of[own])
     return row_of, twice
 
 

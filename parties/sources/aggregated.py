@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from vfl.base.features import Aggregate
 
 
+LARGEST = 1e290
+"""Largest size of a cell. Infinite cells are clamped, so that no sum of cells is undefined, and none ends a private run."""
+
+
 def raw_contents(contents: Mapping[str, Content], aggregates: Sequence[Aggregate]) -> dict[str, Content]:
     """Return the columns that must be read for these contents, in which aggregates stand under their own names."""
     made = {aggregate.result for aggregate in aggregates}
@@ -49,7 +53,8 @@ def aggregated(
     key = pa.array(keys, pa.binary()).dictionary_encode().indices  # numbered in the order of their first rows
     made: dict[str, Any] = {}
     for aggregate in aggregates:
-        cells = pa.array(numbers(_whole(table, aggregate.of), aggregate.of, origin), from_pandas=True)
+        finite = np.clip(numbers(_whole(table, aggregate.of), aggregate.of, origin), -LARGEST, LARGEST)
+        cells = pa.array(finite, from_pandas=True)
         rows = pa.table({"key": key, "cell": cells})
         how = aggregate.how
         if aggregate.by is not None:

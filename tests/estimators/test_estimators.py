@@ -375,7 +375,7 @@ def test_a_grid_search_over_penalties():
     assert np.array_equal(
         vfl.sklearn.VerticalRidge(penalty=vfl.L2(0.1), epsilon=None).fit(X, numbers(X)).coef_, by_name
     )
-    with pytest.raises(SpecificationError, match="penalty must be"):
+    with pytest.raises(SpecificationError, match="L2 needs strength"):
         clone(model).set_params(penalty="l2").fit(X, classes(X))
 
 

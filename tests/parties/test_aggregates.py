@@ -182,3 +182,15 @@ def test_exports_read_the_aggregates_of_a_record() -> None:
     renamed = wide.rename(columns={column: own.result for column, own in MADE.items()})
     np.testing.assert_allclose(found.to_sklearn().decision_function(renamed), scores, rtol=1e-9)
     assert '"sum(amount)"' in found.to_sql()
+
+
+@pytest.mark.parametrize("how", ["sum", "mean", "min", "max"])
+def test_infinite_cells_end_no_private_run(how: str) -> None:
+    """Cells of opposite infinite values would have no sum, so a missing one would end the run for all to see."""
+    data = tables()
+    amount = data["telco"].amount.fillna(1.0).to_numpy().copy()
+    of_one = np.flatnonzero(data["telco"].customer == data["telco"].customer.iloc[0])
+    amount[of_one[0]], amount[of_one[-1]] = np.inf, -np.inf
+    private = vfl.Privacy(epsilon=1.0, delta=1e-3, noise=vfl.SeededNoise(1))
+    spec = job(columns={"spent": Aggregate("amount", how, bounds=(0, 300))}, privacy=private)
+    train(spec, data | {"telco": data["telco"].assign(amount=amount)})

@@ -331,6 +331,18 @@ def test_one_name_has_one_adjacency_and_one_accounting(ledger):
     assert account.preview([(gaussian(1e-6), 1)]).left < zcdp.epsilon_of_rho(zcdp.rho_of(1.0, DELTA), DELTA)
 
 
+def test_a_data_set_counts_records_or_persons(ledger):
+    """A person with several rows bears the sum of the costs of the person's records, which no ledger knows."""
+    records, persons = (DatasetBudget(ledger, "credit", unit) for unit in ("record", "person"))
+    reservation = records.reserve([(gaussian(1e-3), 1)], job="a", run="1")
+    with pytest.raises(BudgetError, match="counts each record, and this job protects each person"):
+        persons.reserve([(gaussian(1e-3), 1)], job="b", run="2")
+    reservation.settle()
+    with pytest.raises(BudgetError, match="counts each record"):
+        persons.reserve([(gaussian(1e-3), 1)], job="b", run="2")
+    records.reserve([(gaussian(1e-3), 1)], job="a", run="3")
+
+
 def test_a_gaussian_scope_admits_selections_through_their_gaussian_pair(ledger):
     account = DatasetBudget(ledger, "credit")
     account.reserve([(gaussian(MU / 2), 1)], job="a", run="1")

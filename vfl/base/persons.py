@@ -132,7 +132,7 @@ class Persons:
         With one row, the product with UNITS is exact, and the fold is v_r.
         """
         K, rows = laid(vector, self.units.size), np.bincount(self.person, minlength=self.count)
-        lowered = np.where(rows > 1, 1.0 - (rows + 3.0) * 2.0**-52, 1.0) / UNITS
+        lowered = np.where(rows > 1, 1.0 - (self.most_rows + 3.0) * 2.0**-52, 1.0) / UNITS  # k would show in the fold
         with np.errstate(all="ignore"):
             return np.concatenate([np.bincount(self.person, v * self.units, self.count) * lowered for v in K])
 

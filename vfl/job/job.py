@@ -630,6 +630,11 @@ class Job:
         return RowRule(self.partition.label_party, self.id.most_rows)
 
     @property
+    def unit(self) -> str:
+        """Return what the guarantee protects: each 'record', or each 'person' with up to `most_rows` rows."""
+        return "record" if self.row_rule is None else "person"
+
+    @property
     def secure(self) -> Secure | None:
         """Threat model of training on shares; None under trust='trusted'."""
         return self.trust if isinstance(self.trust, Secure) else Secure() if self.trust == "secure" else None

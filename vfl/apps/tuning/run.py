@@ -278,7 +278,7 @@ class TuningBudget:
                 # A ledger adds up μ², by which a selection costs more than by its exact privacy curve: set the cap by μ².
                 cost = ledger_epsilon_of(Accounting.GDP, plan_cost(events, Accounting.GDP), delta)
                 ledger.set_cap(self.account, epsilon=cost * (1.0 + 1e-9), delta=delta)
-            account = DatasetBudget(ledger, self.account)
+            account = DatasetBudget(ledger, self.account, self._tuning.jobs[0].unit)
         self._reservation = account.reserve(events, job=self._tuning.digest, run=self.budget.run)
 
     def resume(self) -> None:

@@ -24,11 +24,15 @@ class DatasetBudget:
     """Budget of one data set. A plan is granted if it fits the cap on ε together with all other charges and reservations.
 
     Implements `Account`. Picklable.
+
+    unit : what the guarantee protects, 'record' or 'person' (Job.unit). Costs for different units do not add up, so a data set
+        has one unit.
     """
 
-    def __init__(self, ledger: SqliteLedger, dataset: str) -> None:
+    def __init__(self, ledger: SqliteLedger, dataset: str, unit: str = "record") -> None:
         self.ledger = ledger
         self.dataset = dataset
+        self.unit = unit
 
     def preview(self, plan: Plan) -> Preview:
         """Return the cost of a plan at present. Nothing is recorded or reserved."""
@@ -54,6 +58,11 @@ class DatasetBudget:
             scope = state.scope(self.dataset)
             for event, _ in plan:
                 require_adjacency(event, scope.adjacency)
+            if other := next((run.unit for run in scope.runs.values() if run.unit != self.unit), None):
+                raise BudgetError(
+                    f"data set {self.dataset!r} counts each {other}, and this job protects each {self.unit}, so that their ε "
+                    "do not add up: give the job a data set of its own (another policy's ledger, at a party)"
+                )
             if run in state.dataset_of:
                 raise BudgetError(f"run {run!r} reserved before: continue it with: vfl resume, or take a new run id")
             preview = self._preview(scope, plan)
@@ -61,6 +70,7 @@ class DatasetBudget:
                 raise BudgetExceeded(_refusal(self.dataset, preview))
             body = {
                 "job": job,
+                "unit": self.unit,
                 "accounting": preview.accounting,
                 "units": f"{plan_cost(plan, Accounting(preview.accounting)):x}",
                 "plan": [[as_json(event), count] for event, count in plan],

@@ -107,12 +107,14 @@ class Scope:
 class Run:
     """Reservation of one run.
 
+    unit : 'record' or 'person', of which the guarantee protects each.
     ended : '' while the run is open, then 'settled', 'stopped early' or 'refunded'. head : chain head after the run's end.
     cap : (ε, δ) of the data set at the run's end. revisions : changes of the cap after releases, up to the run's end.
     """
 
     account: Account
     allowance: Allowance
+    unit: str
     ended: str = ""
     head: Head | None = None
     cap: tuple[float, float] | None = None
@@ -224,7 +226,7 @@ class LedgerState:
             raise LedgerError("it reserves more than the cap")
         scope.accounting = accounting
         allowance = Allowance(accounting, units, scope.delta)
-        run = Run(Account(body["job"], entry.run, allowance), allowance)
+        run = Run(Account(body["job"], entry.run, allowance), allowance, body["unit"])
         scope.runs[entry.run] = scope.open[entry.run] = run
         self.dataset_of[entry.run] = entry.dataset
 
