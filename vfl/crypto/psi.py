@@ -10,8 +10,9 @@ on its twist; SHA-512 is a random oracle; participants follow the protocol and d
 | | | more than two parties also of each pair); which rows are joined; never an id |
 
 A left join takes the whole set of one party, the base, in the order of its blinded points, so the order does not depend on the
-sets of others. A party learns the size of the base and which of its own ids are in it. Only the coordinator vouches that two
-parties place an id at one position, since a party cannot hash the ids that it lacks.
+sets of others. A party learns the size of the base and which of its own ids are in it. A party cannot hash the ids that it
+lacks, so no hash shows that all parties place an id at one position: the coordinator and every party that blinds a set vouch
+for it. Otherwise a person could count as two records.
 
 The method is that of Meadows (IEEE S&P 1986) and of Huberman, Franklin and Hogg (EC 1999), for any number of parties. Each
 party hashes its ids to points H(id), multiplies the points by a secret scalar and sorts them. The set then passes along a ring
