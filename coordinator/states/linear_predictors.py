@@ -87,7 +87,7 @@ class LinearPredictors:
             if n_records is None:
                 raise PrivacyError("persons with several rows are kept in one process, for all records at once")
             n = int(np.count_nonzero(given.person != -1.0))
-            whole = Persons.of(given.person[:n], n_records, targets.rows).require_order()
+            whole = Persons.of(given.person[:n], n_records, targets.rows)
             whole.unpadded(given.person)  # of the right length
             given = Parts(*(None if v is None else v[:n] for v in given))  # type: ignore[arg-type]  # there are labels
             out = np.zeros(n_records, dtype=bool) if held_out is None else held_out

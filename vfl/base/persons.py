@@ -101,12 +101,6 @@ class Persons:
         """Return the positions (n,) of the rows in the order of their weights, the largest first."""
         return np.argsort(-self.units, kind="stable")
 
-    def require_order(self) -> Persons:
-        """Return this object. Raises PrivacyError unless rows of larger weight come first."""
-        if (np.diff(self.units) > 0).any():
-            raise PrivacyError("the rows of persons are not in the order of their weights")
-        return self
-
     def taken(self, rows: Any) -> Persons:
         """Return the chosen rows, (n,) booleans or positions, with all persons."""
         return replace(self, person=self.person[rows], units=self.units[rows])
