@@ -18,7 +18,10 @@ from vfl.errors import ConsentRefused, DataError, SpecificationError
 from vfl.job import file as jobfile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.conftest import Said
 
 N = 90
 OWNED = {"bank": ["income"], "telco": ["calls", "plan", "since"], "lab": ["dose"]}
@@ -237,9 +240,20 @@ def test_predictions_on_ray_and_from_parts_are_the_same(
         frame.to_parquet(paths[party])
     found = vfl.predict(result.save_parts(tmp_path / "parts"), paths, at=vfl.Ray(shards=2, cores=1))
     here = vfl.predict(result, data)
-    assert (found.ids, found.scores.tobytes()) == (here.ids, here.margins.tobytes())
+    assert (found.ids, found.scores.tobytes()) == (here.ids, here.scores.tobytes())
     measured = vfl.evaluate(result, paths, at=vfl.Ray(cores=1))
     assert measured.measures["loss"].value == vfl.evaluate(result, data).measures["loss"].value
+
+
+def test_the_command_tells_no_numbers_of_rows(
+    result: vfl.Result, data: dict[str, pd.DataFrame], tmp_path: Path, call: Callable[..., Said]
+) -> None:
+    given = [f"--data={party}={tmp_path / party}.csv" for party in data]
+    for party, frame in data.items():
+        frame.to_csv(tmp_path / f"{party}.csv", index=False)
+    result.save(tmp_path / "run")
+    said = call("predict", str(tmp_path / "run"), *given)
+    assert (said.code, said.err) == (0, f"matched {N} records\n")
 
 
 def test_one_table_of_all_parties_is_refused(result: vfl.Result, data: dict[str, pd.DataFrame]) -> None:

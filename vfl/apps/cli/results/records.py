@@ -74,7 +74,8 @@ def predict_command(
         found = predict(model, data, at=site, threshold=threshold, watch=progress)
     if found.rows is not None and not as_json:
         without = ", ".join(f"{left:,} of {found.rows[party]:,} of {party}" for party, left in found.unmatched.items())
-        click.echo(f"matched {len(found):,} records; rows without a counterpart: {without}", err=True)
+        without = f"; rows without a counterpart: {without}" if without else ""
+        click.echo(f"matched {len(found):,} records{without}", err=True)
     if output is not None:
         write_whole(output, _table(found))
     if as_json:

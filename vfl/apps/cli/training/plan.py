@@ -105,9 +105,7 @@ def plan_command(
         click.echo(f"  warning    {warning}")
     _print_costs(planned, environment, nodes=explain)
     if noted is not None:
-        click.echo(
-            f"n was found by vfl align: {noted} records are common to all parties; runs start from that alignment"
-        )
+        click.echo(f"n was found by vfl align: {noted} records; runs start from that alignment")
     if plot is not None:
         click.echo(f"plot: {plot}")
 
