@@ -118,7 +118,7 @@ def test_the_plan_includes_the_alignment(call: Callable[..., Said], folder: Path
     said = call("plan", "job.toml", "--records", "1000000")
     assert re.search(r"align +by customer, about 54 s on one core .*1000000", said.out)
     planned = json.loads(call("plan", "job.toml", "--records", "1000", "--json").out)["alignment"]
-    assert planned["id"] == {"bank": "customer", "telco": "customer"}
+    assert planned["id"] == {"bank": ["customer"], "telco": ["customer"]}
     assert "n" in planned["reveals"]["outsider"]
     assert json.loads(call("plan", "job.toml", "-n", "10", "--set", "id=customer", "--json").out)["alignment"]
 
