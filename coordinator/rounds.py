@@ -74,7 +74,7 @@ LEFT = "Left"
 
 @dataclass(frozen=True, slots=True)
 class ReleasesComplete:
-    """Event: all releases of a run have been made. The run is settled when the next event is requested."""
+    """Event: all releases of a run have been made. The next request for an event closes the reservation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

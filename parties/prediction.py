@@ -328,7 +328,7 @@ class NewRows:
     def load(
         self, source: Any, shard: Shard | None, chosen: ChosenRows | None, opened: Any = None, *, content: str = ""
     ) -> int:
-        """Read the rows, apply the part, and return the number of records. The columns are not kept.
+        """Read the rows, apply this party's part of the model, and return the number of records. The columns are not kept.
 
         opened : the source, if this process has opened it already. content : as for parties.loading.require_content. Other
             arguments : as for parties.loading.load_rows.

@@ -46,7 +46,7 @@ def reader_of(declared: Any, source: str, origin: Origin, name: str | None = Non
     The reader returns filled values, (m,), and True for each missing cell, (m,). Values are numbers, codes of categories, or
     dates. The reader raises DataError, at the owner of the data, for cells that the declaration does not allow.
 
-    name : name of the column in errors; None for the name of the source.
+    name : name of the column in error messages; None takes the name of the source.
     """
     named = name or source
     read = values_of(declared, named, origin)

@@ -109,7 +109,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     "infinite bounds": (
         lambda: job(bounds=BOUNDS | {"age": (18, float("inf"))}),
         SpecificationError,
-        ("'age'", "declare a range, values outside are clamped"),
+        ("'age'", "declare a range, to which values are clamped"),
     ),
     "a missing bound": (
         lambda: job(bounds=bounds_without("age")),

@@ -66,7 +66,9 @@ def checked_bounds(bounds: Sequence[float]) -> Bounds:
         raise SpecificationError(f"bounds are two numbers, low and high, not {bounds!r}")
     lo, hi = numbers
     if not (math.isfinite(lo) and math.isfinite(hi)):
-        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] are not finite: declare a range, values outside are clamped")
+        raise SpecificationError(
+            f"bounds [{lo:g}, {hi:g}] are not finite: declare a range, to which values are clamped"
+        )
     if lo > hi:
         raise SpecificationError(f"bounds [{lo:g}, {hi:g}] are reversed: write [{hi:g}, {lo:g}]")
     if lo == hi:

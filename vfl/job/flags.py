@@ -39,8 +39,8 @@ def flags_of(job: Job) -> tuple[str, ...]:
         known = job.start.dataset is not None and job.start.dataset == job.dataset
         start = f"training starts from the model {job.start.model[:12]}" + (", of the same data set" if known else "")
         flags.append(
-            f"{start}: the ε of this run alone holds only for records on which that model was not trained; for all others the "
-            "cost of that model adds to it, as the job states that cost"
+            f"{start}: the ε stated for this run covers only records on which that model was not trained. For all others, "
+            "add the cost of that model, which the job declares"
             if job.start.private
             else f"{NOT_PRIVATE} as a whole: {start}, whose cost is not stated or which has no guarantee; ε would hold only "
             "for records on which that model was not trained"

@@ -1,10 +1,12 @@
 """Compiled loops of vfl.kernels.sparse. They read only stored entries, one column after another.
 
 They return the same integers as vfl.kernels.dense_loops for columns in which all other entries are 0. Such an entry adds
-exactly 0 to a squared norm, to a margin and to a sum. All other IEEE operations have equal operands and equal order, since
-margins and squared norms are summed column by column. The proof in vfl.kernels.dense_loops therefore covers these loops.
+exactly 0 to a squared norm, to a linear predictor and to a sum. All other IEEE operations have equal operands and equal order,
+since linear predictors and squared norms are summed column by column. The proof in vfl.kernels.dense_loops therefore covers
+these loops.
 
-by : geometry of the sums. scratch : (2, n) zeros, which are zeros again when a loop returns.
+by : centres, scales, cap and grid of the sums (vfl.kernels.geometry.Geometry). scratch : (2, n) zeros, which are zeros again
+    when a loop returns.
 """
 
 from __future__ import annotations

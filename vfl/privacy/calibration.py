@@ -94,7 +94,7 @@ def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delt
     """Return a factor at which the ε of the plan, by PLD, lies just below `epsilon`.
 
     log ε is nearly linear in the logarithm of the factor, so the search takes secant steps, kept inside the known bracket.
-    start : a factor that would be enough without sampling.
+    start : a factor at which the plan would have at most this ε without sampling.
     """
     from vfl.privacy.pld import PldAccountant
 

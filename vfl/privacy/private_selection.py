@@ -95,7 +95,9 @@ def epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> 
 
 @lru_cache(maxsize=256, typed=True)
 def mu_of(epsilon: float, delta: float, candidates: int, concentration: int) -> float:
-    """Return the budget μ of one trial (one candidate's training), rounded down: the largest for a selection to be (ε, δ)-DP.
+    """Return the budget μ of one trial (one candidate's training), rounded down.
+
+    It is the largest budget with which the selection is (ε, δ)-DP.
 
     epsilon : ε > 0 of the whole selection. delta : 0 < δ < 1. candidates, concentration : m and a, whole numbers from 1 to 64.
         Raises PrivacyError for other values, and for an ε that leaves a trial with μ below 0.001. `epsilon_of(mu_of(epsilon,

@@ -105,7 +105,7 @@ def delta_of_rho(epsilon: float, rho: float) -> float:
     require_epsilon(epsilon, zero=True)
     if require_rho(rho) == 0.0:
         return 0.0
-    # Beyond x = 1e100 terms overflow. A smaller order is valid, too.
+    # If x > 1e100, terms overflow. A smaller order also gives a valid bound.
     x = min(1e100, _turn(lambda x: (1.0 + 2.0 * x) * rho - epsilon - math.log1p(1.0 / x) <= 0.0, -700.0))
     terms = (x * (1.0 + x) * rho, -x * epsilon, -x * math.log1p(1.0 / x), -math.log1p(x))
     value = math.fsum(terms) + _ROUNDING * (sum(map(abs, terms)) + 1.0)

@@ -48,7 +48,7 @@ class RowsToCheck:
 
 
 class RowCollector:
-    """Collector of two kinds of rows: opened rows, and rows that mask `moved` records. width : integers per row, 2K."""
+    """Collector of the opened rows, and of the rows that mask the records in `chosen.moved`. width : integers per row, 2K."""
 
     def __init__(self, chosen: RowsToCheck, width: int) -> None:
         n = chosen.n_records

@@ -104,7 +104,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         codes, several = _codes(y, self.classes_), len(self.classes_) > 2
         names = tuple(map(_plain, self.classes_))
         labels = np.array([canonical_category(name) for name in names])[codes]
-        if is_sparse(X):  # a sparse matrix holds its label among its numbers
+        if is_sparse(X):  # in a sparse matrix the label is one of the columns
             names, labels = tuple(range(len(names))), codes
         factors = self._weights(sample_weight, X)
         if several:

@@ -112,7 +112,7 @@ def particulars(facts: Facts) -> Markup:
     """Return the section of settings and digests."""
     certificate = facts.certificate
     given = {} if facts.plan is None else options_of(facts.plan.job.solver)
-    # Shares of the budget that default rules set are left out; vfl plan --explain shows these shares.
+    # Fractions of the budget from default rules are left out. `vfl plan --explain` shows them.
     options = ", ".join(
         f"{name} = {_short(value)}"
         for name, value in certificate.solver.items()

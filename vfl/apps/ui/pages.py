@@ -248,8 +248,8 @@ def _account(balance: Balance) -> Markup:
         *(element("p", str(revision), class_="bad") for revision in balance.revisions),
         table(("run", "state", "ε reserved", "ε spent", "releases"), runs, numbers=(2, 3, 4)) if runs else None,
         remark(
-            f"The ledger states every ε at its own δ = {balance.delta:g}; a certificate states that of its run at the δ of the "
-            "job. The ε of several runs do not add up: the ledger adds the costs of their releases."
+            f"The ledger states every ε at its own δ = {balance.delta:g}; a certificate states the ε of its run at the δ of "
+            "the job. Do not add up the ε of several runs: the ledger adds the costs of their releases."
         )
         if runs
         else None,

@@ -49,7 +49,7 @@ STORED = (
 UNSEEN = "whether the Ray object store of {who} lies on disk in clear could not be found out"
 MEMORY, DISK, UNCERTAIN = "memory", "disk", "uncertain"
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
-"""File systems that hold files in memory. Swapping is not detected."""
+"""File systems that hold files in memory. The system may still swap them to disk, which is not detected."""
 ASK_SECONDS = 60.0
 
 
@@ -90,7 +90,7 @@ def store_here(maps: str | None = None, mounts: str | None = None) -> str:
         mapped = [line.split(maxsplit=5) for line in maps.splitlines()]
         # Address, permissions, offset, device, inode, path: shared memory has an s among the permissions.
         devices = [part[3] for part in mapped if "s" in part[1] and part[-1].rpartition("/")[2].startswith("plasma")]
-        # A device without a mount of its own is a disk below an overlay file system.
+        # A device without a mount of its own is taken for a disk below an overlay file system.
         found = {kinds.get(tuple(int(half, 16) for half in device.split(":")), "") for device in devices}
     except Exception:  # noqa: BLE001  # no /proc here, or none of this form
         return UNCERTAIN

@@ -46,7 +46,7 @@ class JobServer:
             named = address or next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
             if named is not None and named.startswith(("http://", "https://")):
                 require_answer(named)
-            logging.getLogger("ray").setLevel(logging.WARNING)  # else the client reports its upload
+            logging.getLogger("ray").setLevel(logging.WARNING)  # so that the client prints no messages about its upload
             with environment(dict.fromkeys(ADDRESSES) if address else {}):
                 self._client: Any = JobSubmissionClient(address)
         except (ImportError, ModuleNotFoundError) as error:

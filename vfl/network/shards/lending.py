@@ -70,7 +70,7 @@ class Lent:
 
 
 def no_room(size: int) -> Vector | None:
-    """Return None. Use this `Room` without shared memory."""
+    """Return None: the `Room` of processes without shared memory."""
     del size
     return None
 

@@ -148,7 +148,7 @@ class Walk:
         }
 
     def steps(self, z: float | None = None, length: float = 1.0) -> tuple[Step, ...]:
-        """Return the step of each block: its release, and its update if no other block moves at the same time.
+        """Return the step of each block: a release, and the update that follows if no other block moves at the same time.
 
         length : length of the steps, in units of γ.
         """

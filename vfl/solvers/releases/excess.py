@@ -177,7 +177,7 @@ def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) ->
 
 
 def _squares_from_below(d: Vector, deviation: float) -> float:
-    """Return a lower estimate of the squared norm of d, if each entry of d has noise of standard deviation `deviation`."""
+    """Return a low estimate of the squared norm of d, whose entries have noise of standard deviation `deviation`."""
     from scipy.special import chdtri  # imported here, since only the coordinator needs it
 
     p = d.size

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SIDE = 2.0 ** np.arange(-4.0, 3.1, 0.5)
 EDGES = np.concatenate([-_SIDE[::-1], _SIDE])
-"""Edges of the bins, in units of the labels' spread, or of the width of Huber loss."""
+"""Edges of the bins, in units of the labels' spread, or of the threshold of Huber loss."""
 MIDDLES = np.convolve(np.concatenate([EDGES[:1] * 1.6, EDGES, EDGES[-1:] * 1.6]), (0.5, 0.5), "valid")
 CAPS = 2.0 ** np.arange(-4.0, 2.6, 0.25)
 """Candidates for the cap of a typical record, in the units of EDGES."""

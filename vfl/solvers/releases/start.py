@@ -138,7 +138,7 @@ def started(
 
 
 def row(problem: Problem, share: float, *, by_pass: bool) -> OneTime:
-    """Return SkGD's release, made once, of a label statistic: for the intercept's start and, under squared loss, the cap."""
+    """Return SkGD's one release of a label statistic, which sets the first intercept and, under squared loss, the cap."""
     mean_alone = by_pass and record_defaults.releases_mean(problem)
     spread = not (counts.has_counts(problem) or problem.loss.classification or mean_alone)
 

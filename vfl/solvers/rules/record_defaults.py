@@ -399,7 +399,7 @@ def needs_rounds(problem: Problem) -> str:
 
 
 def declines_joint_steps(problem: Problem, noise: float, messages: int) -> str:
-    """Return, as a clause, why a run that may show columns takes no joint steps; '' if FEW joint steps pay.
+    """Return a clause that says why a run takes no joint steps although parties may reveal columns; '' if `FEW` steps suffice.
 
     noise : spectral norm of the noise of correlations (vfl.solvers.releases.correlations). messages : number of messages that
         release the correlations. Every joint step takes two messages, for any number of parties. Runs without joint steps take
