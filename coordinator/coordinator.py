@@ -195,7 +195,7 @@ class Coordinator:
         yield plan
         yield Reserved(plan.n_records, budget.current_head() if reservation else None)
         transport, margins = self._state(plan, log)
-        label, seconds = job.partition.label_party, self._faults.wait_seconds
+        label, seconds = job.partition.label_party, self._faults.wait_timeout_s
         shards = margins if isinstance(margins, LinearPredictorShards) else None
         subsamples = plan.subsamples
         charger = Charger(

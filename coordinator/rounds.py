@@ -136,9 +136,9 @@ class Recovery:
             try:
                 # Restore all remaining parties of a lost process at once, so that the loss costs one attempt.
                 remaining = [name for name in self._transport.together(party) if name not in self.given_up]
-                back = {name: self._transport.revive(name, self._faults.wait_seconds) for name in remaining}
+                back = {name: self._transport.revive(name, self._faults.wait_timeout_s) for name in remaining}
             except PartyLost as still:
-                why = f"did not come back within {self._faults.wait_seconds:g} s ({still})"
+                why = f"did not come back within {self._faults.wait_timeout_s:g} s ({still})"
             else:
                 for name, greeting in back.items():
                     self._welcome(name, greeting)

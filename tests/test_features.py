@@ -327,7 +327,7 @@ def whole_job(**options: Any) -> vfl.Job:
 
 @pytest.fixture(scope="module")
 def result(frame: pd.DataFrame) -> vfl.Result:
-    return vfl.train(whole_job(), frame, at=vfl.InProcess(cores=1))
+    return vfl.train(whole_job(), frame, at=vfl.InProcess(num_cpus=1))
 
 
 def test_a_model_is_saved_split_and_converted(result: vfl.Result, frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_private_run_charges_nothing_more(frame: pd.DataFrame) -> None:
     made_of = vfl.Job(columns={"f": vfl.columns.Log(1, of="x")}, bounds={"f": (0, 10), "b": (-2, 2)}, **options)
     plans = [vfl.plan(spec, 1000) for spec in (plain, made_of)]
     assert plans[0].releases == plans[1].releases
-    result = vfl.train(made_of, frame.fillna({"x": 1}), at=vfl.InProcess(cores=1))
+    result = vfl.train(made_of, frame.fillna({"x": 1}), at=vfl.InProcess(num_cpus=1))
     assert result.certificate.private
 
 

@@ -150,9 +150,9 @@ class CoordinatorActor(NamedActor):
         shards: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         made = ShardTransport if shards else RayTransport
-        transport = made(actors, faults.answer_seconds, sources, dealer=dealer)
+        transport = made(actors, faults.answer_timeout_s, sources, dealer=dealer)
         self._actors, self._transport = actors, transport
-        self._shards, self._answer_seconds = shards, faults.answer_seconds
+        self._shards, self._answer_seconds = shards, faults.answer_timeout_s
         self._coordinator = Coordinator(transport, faults=faults, margins=self._margins if shards else whole)
         self._telemetry = Telemetry(job, run, RayMeters(job, run), transport.traffic)
         log.setLevel(logging.INFO)

@@ -146,7 +146,7 @@ def started(n: int, arm: str) -> Iterator[tuple[Iterator[Any], Callable[[], set[
                     party.join()
         return
     shards = SHARDS if arm == SHARDED else 1
-    site = vfl.InProcess(cores=1, shards=shards) if arm == INPROCESS else vfl.Ray(cores=1, shards=shards)
+    site = vfl.InProcess(num_cpus=1, shards=shards) if arm == INPROCESS else vfl.Ray(num_cpus=1, shards=shards)
     yield (
         stream(job(), sources, at=site),
         lambda: {pid for pid, command in descendants().items() if command.startswith(b"ray::")},

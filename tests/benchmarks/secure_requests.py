@@ -221,7 +221,7 @@ def across(job: vfl.Job, table: pa.Table) -> tuple[list[Round], list[Any]]:
         if isinstance(event, Round):
             rounds.append(event)
 
-    faults = Faults(wait_seconds=60.0, answer_seconds=600.0)
+    faults = Faults(wait_timeout_s=60.0, answer_timeout_s=600.0)
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(FederationTransport, "_sent", measuring),

@@ -44,7 +44,7 @@ bank = "bank.parquet"
 telco = "telco.csv"
 
 [alignment]
-cores = 1
+num_cpus = 1
 
 [alignment.index]
 bank = "own/bank"
@@ -173,8 +173,8 @@ def test_a_plan_takes_n_from_the_alignment(
     [
         (["--set", "id=custumer"], 3, "there is no column 'custumer' (did you mean 'customer'?)"),
         (["--set", "id=income"], 2, "the id column 'income' is also a feature or the label"),
-        (["--set", "alignment.core=2"], 2, "unknown key 'core' in [alignment] (did you mean 'cores'?)"),
-        (["--set", "alignment.cores=many"], 2, "[alignment]: cores must be a whole number, not 'many'"),
+        (["--set", "alignment.num_cpu=2"], 2, "unknown key 'num_cpu' in [alignment] (did you mean 'num_cpus'?)"),
+        (["--set", "alignment.num_cpus=many"], 2, "[alignment]: num_cpus must be a whole number, not 'many'"),
         (["--set", "alignment.index.telc=own"], 2, "unknown key 'telc' in [alignment.index] (did you mean 'telco'?)"),
         (["--set", "data.telco=bank.parquet"], 3, "party 'telco', file"),
         (["--at", "aray"], 2, "unknown site at='aray'"),
@@ -243,7 +243,7 @@ def test_a_drafted_job_is_refused_until_its_values_are_declared(folder: Path, ca
     assert (refused.code, refused.err.startswith("error: no bounds for column 'income'")) == (2, True)
     note = "vfl init left these declarations to you, as comments in draft.toml that end in 'read off the records: NOT "
     assert refused.err.endswith(f"\n{note}PRIVATE unless publicly known': income, calls under [bounds]\n")
-    declared = ("--set", "bounds.income=[-1, 1]", "--set", "bounds.calls=[-1, 1]", "--set", "alignment.cores=1")
+    declared = ("--set", "bounds.income=[-1, 1]", "--set", "bounds.calls=[-1, 1]", "--set", "alignment.num_cpus=1")
     assert call("run", "draft.toml", "--at", "inprocess", "--output", "run", *declared).code == 0
     for words, code, message in (
         ((*files, "--output", "draft.toml"), 6, "exists: name a new one"),

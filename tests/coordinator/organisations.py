@@ -39,7 +39,7 @@ class Joined:
     folder: Path
     federation: Any
     identities: dict[str, Any]
-    faults: Faults = field(default_factory=lambda: Faults(wait_seconds=120.0, answer_seconds=120.0))
+    faults: Faults = field(default_factory=lambda: Faults(wait_timeout_s=120.0, answer_timeout_s=120.0))
     events: dict[str, list[Any]] = field(default_factory=dict)
     failed: dict[str, BaseException] = field(default_factory=dict)
     _running: list[tuple[threading.Event, threading.Thread]] = field(default_factory=list)

@@ -100,7 +100,7 @@ SEEDED = vfl.Privacy(epsilon=1.0, delta=1e-5, noise=vfl.SeededNoise(5))
 
 
 def run(transport: Watched, spec: vfl.Job, policy: str, log: Log | None = None) -> tuple[list[Any], Outcome]:
-    faults = Faults(on_party_lost=policy, wait_seconds=0.1)  # type: ignore[arg-type]
+    faults = Faults(on_party_lost=policy, wait_timeout_s=0.1)  # type: ignore[arg-type]
     *events, outcome = Coordinator(transport, faults=faults).stream(spec, log=log)
     return [event for event in events if isinstance(event, Round | Lost)], outcome
 

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 
     from vfl.queries import Query
 
-WAIT = Faults(on_party_lost="wait", wait_seconds=1.0)
+WAIT = Faults(on_party_lost="wait", wait_timeout_s=1.0)
 GIVEN = {
     "float32": setting.job(vfl.SkGD(passes=2, clip="record"), precision="float32"),
     "nothing private": setting.job(vfl.solvers.GD(passes=2), privacy={}),

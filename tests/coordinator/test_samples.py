@@ -31,7 +31,7 @@ from vfl.queries.protocol import Derivative
 from vfl.queries.rules import ProxStep
 from vfl.queries.statistics import LabelMean
 
-WAIT = Faults(on_party_lost="wait", wait_seconds=1.0)
+WAIT = Faults(on_party_lost="wait", wait_timeout_s=1.0)
 
 
 class LosesEverySampledStep(InProcessTransport):

@@ -336,7 +336,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
     models = []
     for cores in (1, 3):
         asked.clear()
-        models.append(vfl.train(job(), data, at=vfl.InProcess(cores=cores)))
+        models.append(vfl.train(job(), data, at=vfl.InProcess(num_cpus=cores)))
         assert max(asked) == cores
     np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
 
@@ -354,7 +354,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
 )
 def test_a_party_uses_the_cores_that_it_is_given(monkeypatch, address, cores, cpus, each):
     monkeypatch.setattr("vfl.launch.sites.open_site.usable_cores", lambda: 8)
-    assert cluster.cores_of(vfl.Ray(address, cores=cores, party_cpus=cpus), 2) == each
+    assert cluster.cores_of(vfl.Ray(address, num_cpus=cores, party_cpus=cpus), 2) == each
 
 
 def test_cores_are_those_that_joblib_leaves_to_a_worker(monkeypatch):

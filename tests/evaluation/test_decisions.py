@@ -42,7 +42,7 @@ def decided(**given: Any) -> tuple[Any, Any, np.ndarray]:
     positive = rng.random(1500) < 1.0 / (1.0 + np.exp(1.0 - 3.0 * frame["a"]))
     own = job(**({"privacy": None} | given))
     data = frame.assign(y=positive.astype(int))
-    return vfl.train(own, data, at=vfl.InProcess(cores=1)), data, positive.to_numpy()
+    return vfl.train(own, data, at=vfl.InProcess(num_cpus=1)), data, positive.to_numpy()
 
 
 @pytest.mark.parametrize("how", DECISIONS)

@@ -878,7 +878,7 @@ def _bounded(seed: int, n_records: int, bound: float) -> tuple[Any, estimates.Fi
         evaluation=vfl.Evaluation(holdout=0.5),
         privacy=vfl.Privacy(epsilon=4.0, delta=1e-6, noise=vfl.SeededNoise(1)),
     )
-    return frame["y"], vfl.train(spec, frame, at=vfl.InProcess(cores=1)).findings["held out"]
+    return frame["y"], vfl.train(spec, frame, at=vfl.InProcess(num_cpus=1)).findings["held out"]
 
 
 def test_errors_are_cut_where_their_released_sizes_end() -> None:

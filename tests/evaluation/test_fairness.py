@@ -457,7 +457,7 @@ class TestLost:
         parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, table()).items()}
         transport = Losing(parties)
         transport.lost, transport.kind = lost, kind
-        faults = Faults(on_party_lost="skip", wait_seconds=0.01)
+        faults = Faults(on_party_lost="skip", wait_timeout_s=0.01)
         *_, outcome = Coordinator(transport, faults=faults).stream(spec)
         found = outcome.findings["fairness"]
         assert transport.gone

@@ -24,7 +24,7 @@ from vfl.job.site import Faults
 from vfl.launch.train import resume
 from vfl.network.federation.file import identity_for, read_federation
 
-FAULTS = Faults(wait_seconds=120.0, answer_seconds=120.0)  # a first answer may compile loops
+FAULTS = Faults(wait_timeout_s=120.0, answer_timeout_s=120.0)  # a first answer may compile loops
 
 
 def party(folder: Path, name: str) -> None:

@@ -225,7 +225,9 @@ class Site:
         wait = NODE_SECONDS if self.fault.on != "one node" else WAIT_SECONDS
         answer = NODE_SECONDS if self.fault.on != "one node" else ANSWER_SECONDS
         wait = AWAY_SECONDS if self.fault.for_good or "for good" in self.fault.kind else wait
-        return Armed(folder=str(self.folder), on_party_lost=self.fault.policy, wait_seconds=wait, answer_seconds=answer)
+        return Armed(
+            folder=str(self.folder), on_party_lost=self.fault.policy, wait_timeout_s=wait, answer_timeout_s=answer
+        )
 
     def watch(self, event: object) -> None:
         """Count losses, and kill at the given event."""
@@ -290,7 +292,7 @@ def _charges(path: Path) -> set[ReleaseKey]:
 
 def provoke(fault: Fault, address: str, mend: Callable[[], None]) -> Row:
     """Cause a fault on the running Ray, and return the row."""
-    options: dict[str, Any] = {"pin": "always" if fault.on == "nodes" else "never", "ready_seconds": 60.0}
+    options: dict[str, Any] = {"pin": "always" if fault.on == "nodes" else "never", "ready_timeout_s": 60.0}
     folder = Path(tempfile.mkdtemp(prefix="vfl-fault-"))
     site, told = Site(folder, fault, mend), []
     try:

@@ -39,7 +39,7 @@ def watch(event):
         waited.append(1)
         print("placed", flush=True)
         time.sleep(seconds)
-site = vfl.Ray(address, pin=pin, party_cpus=1, ready_seconds=ready, shards=shards)
+site = vfl.Ray(address, pin=pin, party_cpus=1, ready_timeout_s=ready, shards=shards)
 try:
     vfl.train(job, table, at=site, watch=watch)
 except vfl.VflError as error:

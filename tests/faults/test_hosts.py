@@ -49,11 +49,11 @@ details.message = "block"
 bank = "bank.csv"
 telco = "telco.csv"
 [ray]
-ready_seconds = 30
+ready_timeout_s = 30
 [faults]
 on_party_lost = "wait"
-wait_seconds = 90
-answer_seconds = 20
+wait_timeout_s = 90
+answer_timeout_s = 20
 """
 
 
@@ -174,7 +174,7 @@ def test_cut_off_and_healed(hosts: Hosts) -> None:
 def test_a_host_that_stays_away_is_left_out(hosts: Hosts) -> None:
     """The host loses power. The run continues without its blocks, and the certificate says so."""
     started(hosts)
-    sent = submitted(hosts, JOB.replace('"wait"', '"skip"').replace("wait_seconds = 90", "wait_seconds = 5"))
+    sent = submitted(hosts, JOB.replace('"wait"', '"skip"').replace("wait_timeout_s = 90", "wait_timeout_s = 5"))
     wait(lambda: rounds(hosts, sent) > 200, 120)
     hosts.cut(2)
     hosts.kill(2)
@@ -208,7 +208,7 @@ def test_an_unreachable_host_is_named_with_the_line_that_adds_it(hosts: Hosts) -
     furnish(hosts)
     hosts.start(0, coordinator=1)
     hosts.start(1, **{"party:bank": 1})
-    sent = submitted(hosts, JOB.replace("ready_seconds = 30", "ready_seconds = 2"))
+    sent = submitted(hosts, JOB.replace("ready_timeout_s = 30", "ready_timeout_s = 2"))
     wait(lambda: status(hosts, sent["id"]) == "FAILED", 90)
     text = hosts.run(0, "ray", "job", "logs", sent["id"], "--address", hosts.server).stdout
     assert re.search("'telco' needs one node .*'party:telco' and 1 CPU", " ".join(text.split()))

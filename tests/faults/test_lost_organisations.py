@@ -36,9 +36,9 @@ pytestmark = pytest.mark.faults
 ROOT = Path(__file__).parents[2]
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
 BOUNDS = dict.fromkeys(("a0", "a1", "a2", "b0", "b1"), (-1.0, 2.0))
-FAULTS = Faults(wait_seconds=120.0, answer_seconds=120.0)
+FAULTS = Faults(wait_timeout_s=120.0, answer_timeout_s=120.0)
 """Limits that only a participant that is gone exceeds, on a slow machine too."""
-HANGS = Faults(wait_seconds=120.0, answer_seconds=6.0)
+HANGS = Faults(wait_timeout_s=120.0, answer_timeout_s=6.0)
 """Far above the time of an answer, and far below that after which the stream itself breaks: twice KEEPALIVE_SECONDS."""
 
 
@@ -222,7 +222,7 @@ def test_a_party_that_stays_away_is_left_out_or_ends_the_run(tmp_path) -> None:
 
         joined = made.joined
         left = Organisations(
-            joined.federation, joined.identities["hub"], Faults(on_party_lost="skip", wait_seconds=1.0)
+            joined.federation, joined.identities["hub"], Faults(on_party_lost="skip", wait_timeout_s=1.0)
         )
         result = vfl.train(job(), at=left, watch=watch)
         assert any("bank" in flag for flag in result.certificate.flags)

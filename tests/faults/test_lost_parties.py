@@ -180,7 +180,7 @@ def charged(events: list[Any]) -> int:
     return sum(len(event.charges) for event in events if isinstance(event, Round | Lost))
 
 
-WAIT, SKIP, ABORT = (Faults(on_party_lost=policy, wait_seconds=1.0) for policy in ("wait", "skip", "abort"))
+WAIT, SKIP, ABORT = (Faults(on_party_lost=policy, wait_timeout_s=1.0) for policy in ("wait", "skip", "abort"))
 MOMENTS = {"the moments": 0, "the first visit": 1, "a visit": 3, "the last visit": -1}
 """Which of the questions to the party."""
 
@@ -690,9 +690,9 @@ def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('on_party_lost = "pray"', "[faults] on_party_lost must be one of wait, skip, abort, not 'pray'"),
-        ("wait_seconds = 0", "[faults] wait_seconds must be positive and finite, not 0"),
-        ("wait_secs = 3", "unknown key 'wait_secs' in [faults] (did you mean 'wait_seconds'?)"),
-        ('wait_seconds = "long"', "[faults]: wait_seconds must be a number, not 'long'"),
+        ("wait_timeout_s = 0", "[faults] wait_timeout_s must be positive and finite, not 0"),
+        ("wait_secs = 3", "unknown key 'wait_secs' in [faults] (did you mean 'wait_timeout_s'?)"),
+        ('wait_timeout_s = "long"', "[faults]: wait_timeout_s must be a number, not 'long'"),
     ],
 )
 def test_wrong_policies(tmp_path: Path, text: str, said: str) -> None:

@@ -52,7 +52,7 @@ def test_a_stopped_shard_ends_with_the_process_of_its_party(local_ray: Any, tmp_
         if isinstance(event, Round) and event.number == 20:
             stopped.append(pids(tmp_path, "bank")[-1])
 
-    at = vfl.Ray(shards=2, faults=Faults(answer_seconds=10.0))
+    at = vfl.Ray(shards=2, faults=Faults(answer_timeout_s=10.0))
     result = vfl.train(job(), sources(tmp_path), watch=watch, at=at)
     assert {event.party for event in seen if isinstance(event, Lost)} == {"bank"}
     assert not Path(f"/proc/{stopped[0]}").exists()
@@ -95,7 +95,7 @@ def test_a_killed_or_stopped_shard_of_the_margins_is_rebuilt(
     local_ray: Any, tmp_path: Path, alone: bytes, number: int, how: signal.Signals
 ) -> None:
     seen, watch = killing_margins(tmp_path, number, how)
-    at = vfl.Ray(shards=2, faults=Faults(answer_seconds=10.0))
+    at = vfl.Ray(shards=2, faults=Faults(answer_timeout_s=10.0))
     result = vfl.train(job(), sources(tmp_path), watch=watch, at=at)
     assert {event.party for event in seen if isinstance(event, Lost)} == {""}
     assert result.coef_.tobytes() == alone
@@ -132,7 +132,7 @@ def test_aligned_records_are_divided_after_their_alignment(local_ray: Any, tmp_p
 
 def test_shards_that_no_node_can_hold(local_ray: Any) -> None:
     with pytest.raises(PlacementError, match=r"asks for 18 CPU in all, of which there are 8.*shards or party_cpus"):
-        vfl.train(job(passes=2), table(), at=vfl.Ray(shards=9, party_cpus=1, ready_seconds=0.5))
+        vfl.train(job(passes=2), table(), at=vfl.Ray(shards=9, party_cpus=1, ready_timeout_s=0.5))
 
 
 def test_the_margins_are_beside_the_data_of_their_owner() -> None:

@@ -92,7 +92,7 @@ class Kills:
 def place_of(made: Members) -> Organisations:
     """Return the coordinator's place, with limits that only a killed participant exceeds."""
     return Organisations(
-        made.joined.federation, made.joined.identities["hub"], Faults(wait_seconds=120.0, answer_seconds=120.0)
+        made.joined.federation, made.joined.identities["hub"], Faults(wait_timeout_s=120.0, answer_timeout_s=120.0)
     )
 
 

@@ -98,7 +98,7 @@ def test_a_killed_or_stopped_party_comes_back_and_the_model_is_the_same(
 ) -> None:
     """A stopped process is killed after the time for its answer."""
     seen, watch = killing(tmp_path, party, 20, how)
-    policy = Faults(answer_seconds=10.0)
+    policy = Faults(answer_timeout_s=10.0)
     result = vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch, at=vfl.Ray(faults=policy))
     assert [event.party for event in seen if isinstance(event, Lost)] == [party]
     first, second = pids(tmp_path, party)
@@ -110,7 +110,7 @@ def test_a_killed_or_stopped_party_comes_back_and_the_model_is_the_same(
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_true_noise_is_charged_again_after_a_loss(local_ray: Any, tmp_path: Path, how: signal.Signals) -> None:
     seen, watch = killing(tmp_path, "bank", 20, how)
-    at = vfl.Ray(faults=Faults(answer_seconds=10.0))
+    at = vfl.Ray(faults=Faults(answer_timeout_s=10.0))
     result = vfl.train(job(seeded=False), sources(tmp_path), output=tmp_path / "run", watch=watch, at=at)
     assert [event.party for event in seen if isinstance(event, Lost)] == ["bank"]
     assert result.certificate.epsilon <= 1.0
@@ -129,7 +129,7 @@ def test_a_party_that_hangs_is_given_up_in_time(local_ray: Any, tmp_path: Path) 
         time.sleep(60 * (tmp_path / "bank.pids").exists())
         return given["bank"]()
 
-    policy = Faults(on_party_lost="skip", wait_seconds=2.0, answer_seconds=2.0)
+    policy = Faults(on_party_lost="skip", wait_timeout_s=2.0, answer_timeout_s=2.0)
     began = time.monotonic()
     there = given | {"bank": slow}
     result = vfl.train(job(), there, at=vfl.Ray(faults=policy), watch=watch, output=tmp_path / "run")
@@ -267,7 +267,7 @@ class TestPlacement:
             vfl.train(
                 job(passes=2),
                 table(),
-                at=vfl.Ray(pin="always", resources={"bank": "vault"}, ready_seconds=1.0),
+                at=vfl.Ray(pin="always", resources={"bank": "vault"}, ready_timeout_s=1.0),
             )
         assert time.monotonic() - began < 60
         address = local_ray.get_runtime_context().gcs_address
@@ -287,7 +287,7 @@ class TestPlacement:
         local_ray.get(greedy.here.remote(), timeout=60)
         try:
             with pytest.raises(PlacementError, match=r"after 1 s: .*2 CPU of which 0"):
-                vfl.train(job(passes=2), table(), at=vfl.Ray(pin="always", ready_seconds=1.0))
+                vfl.train(job(passes=2), table(), at=vfl.Ray(pin="always", ready_timeout_s=1.0))
         finally:
             local_ray.kill(greedy)
 
@@ -390,9 +390,9 @@ def test_environment_round_trip(tmp_path: Path) -> None:
     assert spec.digest == job().digest
     assert environment.site == vfl.Ray(
         "auto",
-        ready_seconds=5,
+        ready_timeout_s=5,
         resources={"bank": "node:10.0.0.7"},
-        faults=Faults(on_party_lost="skip", wait_seconds=9),
+        faults=Faults(on_party_lost="skip", wait_timeout_s=9),
     )
     assert site_of_log({"at": json.loads(json.dumps(plain_site(environment.site)))}) == environment.site
     path.write_text(path.read_text().replace('bank = "node', 'bnk = "node'))

@@ -135,7 +135,7 @@ class Armed(Faults):
     folder: str = ""
 
     def __reduce__(self) -> Any:
-        return _arm, (self.folder, self.on_party_lost, self.wait_seconds, self.answer_seconds)
+        return _arm, (self.folder, self.on_party_lost, self.wait_timeout_s, self.answer_timeout_s)
 
 
 def _arm(folder: str, policy: str, wait: float, answer: float) -> Faults:
@@ -156,7 +156,7 @@ def _arm(folder: str, policy: str, wait: float, answer: float) -> Faults:
         return settle(self, **options)
 
     DatasetReservation.charge, DatasetReservation.settle = charged, settled
-    return Faults(on_party_lost=policy, wait_seconds=wait, answer_seconds=answer)
+    return Faults(on_party_lost=policy, wait_timeout_s=wait, answer_timeout_s=answer)
 
 
 def _leave_pid(folder: Path, who: str) -> None:

@@ -49,7 +49,7 @@ def trained(**options: Any) -> vfl.Result:
         "privacy": None,
         "solver": vfl.SkGD(passes=5),
     }
-    result = vfl.train(vfl.Job(**given | options), FRAME, at=vfl.InProcess(cores=1))
+    result = vfl.train(vfl.Job(**given | options), FRAME, at=vfl.InProcess(num_cpus=1))
     names, values = zip(*result.original.items(), strict=True)
     root = np.random.default_rng(1).normal(size=(len(names), 2 * len(names))) / 10
     V = root @ root.T
@@ -249,7 +249,7 @@ def test_importance_covers_the_error_of_coefficients() -> None:
         privacy=vfl.Privacy(epsilon=1e5, delta=1e-6, noise=vfl.SeededNoise(1)),
         solver=vfl.SkGD(passes=2),
     )
-    plain = vfl.train(job, FRAME, at=vfl.InProcess(cores=1))
+    plain = vfl.train(job, FRAME, at=vfl.InProcess(num_cpus=1))
     names, values = zip(*plain.original.items(), strict=True)
     error = abs(values[0])
     V = error**2 * np.eye(len(names))
@@ -299,7 +299,7 @@ def test_without_privacy_errors_are_the_classical_ones(loss: str) -> None:
         loss=loss,
         solver=vfl.SkGD(details=vfl.solvers.Details(tol=1e-13), passes=3000),
     )
-    result = vfl.train(job, frame, at=vfl.InProcess(cores=1)).infer(frame)
+    result = vfl.train(job, frame, at=vfl.InProcess(num_cpus=1)).infer(frame)
     dummies = [(frame["region"] == level).to_numpy(float) for level in "sw"]
     X = np.column_stack([np.ones(N), frame["age"], frame["age2"], *dummies])
     θ, V = classical(X, frame["y"].to_numpy(float), loss)
@@ -333,7 +333,7 @@ def test_errors_follow_from_the_facts_of_a_loss_and_not_from_its_name(monkeypatc
                 loss=loss,
             ),
             frame,
-            at=vfl.InProcess(cores=1),
+            at=vfl.InProcess(num_cpus=1),
         ).infer(frame)
         for loss in ("huber", "named")
     ]
@@ -385,7 +385,7 @@ def test_a_table_states_covariance_condition_and_convergence() -> None:
             privacy=vfl.Privacy(epsilon=8.0, delta=1e-6, noise=vfl.SeededNoise(2)),
             intervals=True,
         )
-        result = vfl.train(job, frame, at=vfl.InProcess(cores=1))
+        result = vfl.train(job, frame, at=vfl.InProcess(num_cpus=1))
         facts = result.summary().facts
         assert "HC0" in facts["covariance"]
         found.append(float(facts["condition"].removeprefix("at least ").split(",")[0]))
@@ -411,7 +411,7 @@ def test_a_table_names_columns_whose_coefficient_the_cap_may_move() -> None:
             intervals=True,
             privacy=vfl.Privacy(epsilon=epsilon, noise=vfl.SeededNoise(2)),
         )
-        notes = vfl.train(job, frame.astype({"flag": int, "y": int}), at=vfl.InProcess(cores=1)).summary().notes
+        notes = vfl.train(job, frame.astype({"flag": int, "y": int}), at=vfl.InProcess(num_cpus=1)).summary().notes
         (found,) = (note for note in notes if "effect is not linear" in note)
         assert "of count," in found
 

@@ -568,17 +568,17 @@ def test_an_unknown_site_is_refused() -> None:
 @pytest.mark.parametrize(
     ("at", "site"),
     [
-        ("inprocess", vfl.InProcess(cores=3, shards=2)),
-        ("ray", vfl.Ray(cores=3, shards=2)),
-        ("auto", vfl.Ray("auto", cores=3, shards=2)),
-        ("10.0.0.1:6379", vfl.Ray("10.0.0.1:6379", cores=3, shards=2)),
+        ("inprocess", vfl.InProcess(num_cpus=3, shards=2)),
+        ("ray", vfl.Ray(num_cpus=3, shards=2)),
+        ("auto", vfl.Ray("auto", num_cpus=3, shards=2)),
+        ("10.0.0.1:6379", vfl.Ray("10.0.0.1:6379", num_cpus=3, shards=2)),
         ("org/credit.toml", vfl.Federated("org/credit.toml")),
         (None, vfl.InProcess()),
     ],
 )
 def test_sites_named_as_text(at: str | None, site: Site) -> None:
     """Cores and shards are those of the job's [ray] table."""
-    assert resolve(at, vfl.InProcess(), vfl.Ray(cores=3, shards=2)) == site
+    assert resolve(at, vfl.InProcess(), vfl.Ray(num_cpus=3, shards=2)) == site
 
 
 FILE = """
@@ -701,7 +701,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], tuple[str, ...]]] =
             "'adress'",
             "[ray]",
             "did you mean 'address'?",
-            "address, shards, pin, resources, ready_seconds, party_cpus, parties_per_process",
+            "address, shards, pin, resources, ready_timeout_s, party_cpus, parties_per_process",
         ),
     ),
     "data of no party": (

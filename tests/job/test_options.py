@@ -32,7 +32,7 @@ def job(**options):
         (vfl.Evaluation, {"holduot": 0.2}, "did you mean 'holdout'"),
         (vfl.InProcess, {"address": "auto"}, "'address'; it is an option of Ray;"),
         (vfl.Ray, {"shard": 2}, "did you mean 'shards'"),
-        (vfl.Federated, {"file": "f.toml", "wait_seconds": 3.0}, "'wait_seconds'; it is an option of Faults;"),
+        (vfl.Federated, {"file": "f.toml", "wait_timeout_s": 3.0}, "'wait_timeout_s'; it is an option of Faults;"),
         (vfl.L2, {}, "L2 needs strength"),
         (vfl.Job, JOB | {"sparse": ["bank"]}, "'sparse'; it is an option of FeaturePartition;"),
         (

@@ -53,7 +53,7 @@ def without_fairness(**options: Any) -> vfl.Job:
 
 
 def trained(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
-    return vfl.train(spec, data, at=vfl.InProcess(cores=1), **options)
+    return vfl.train(spec, data, at=vfl.InProcess(num_cpus=1), **options)
 
 
 @pytest.fixture(scope="module")

@@ -95,7 +95,7 @@ def job(parties: int = 2, **options: Any) -> vfl.Job:
 
 
 def train(spec: vfl.Job, data: Any, *, indexes: Any = None, **options: Any) -> vfl.Result:
-    return vfl.train(spec, vfl.Source(data, index=indexes), **{"at": vfl.InProcess(cores=1)} | options)
+    return vfl.train(spec, vfl.Source(data, index=indexes), **{"at": vfl.InProcess(num_cpus=1)} | options)
 
 
 def files(folder: Path, data: dict[str, pd.DataFrame]) -> dict[str, str]:
@@ -361,8 +361,8 @@ class TestBadInput:
             vfl.align(job(id=None), frames(), at="inprocess")
         with pytest.raises(SpecificationError, match="'telc', which is not a party"):
             vfl.align(job(), vfl.Source(frames(), index={"telc": "x"}), at="inprocess")
-        with pytest.raises(SpecificationError, match="cores must be"):
-            vfl.align(job(), frames(), at=vfl.InProcess(cores=0))
+        with pytest.raises(SpecificationError, match="num_cpus must be"):
+            vfl.align(job(), frames(), at=vfl.InProcess(num_cpus=0))
 
     def test_an_owner_is_asked_before_its_ids_are_read(self, tmp_path: Path) -> None:
         policy = tmp_path / "policy.toml"
@@ -505,13 +505,13 @@ class TestResume:
         monkeypatch.setattr(psi._Multiplier, "_products", counted)
         owned = vfl.Source(paths, index=indexes)
         with pytest.raises(Cut):
-            vfl.align(spec, owned, watch=cut_at(AlignmentProgress, 0, of="others"), at=vfl.InProcess(cores=1))
+            vfl.align(spec, owned, watch=cut_at(AlignmentProgress, 0, of="others"), at=vfl.InProcess(num_cpus=1))
         size = sum(map(len, data.values()))
         assert sum(multiplied) == size
         left = [path for folder in (tmp_path / "indexes").iterdir() for path in folder.iterdir()]
         assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in left)
         multiplied.clear()
-        assert vfl.align(spec, owned, at=vfl.InProcess(cores=1)).n_records == len(joined(data))
+        assert vfl.align(spec, owned, at=vfl.InProcess(num_cpus=1)).n_records == len(joined(data))
         assert size <= sum(multiplied) < size + 200  # the others' sets, and a sample of the stored pieces
         left = [path for folder in (tmp_path / "indexes").iterdir() for path in folder.iterdir()]
         assert [path.suffix for path in left] == [".index", ".index"]  # neither secret nor points
@@ -522,7 +522,7 @@ class TestResume:
         paths, spec = files(tmp_path, data), job()
         owned = vfl.Source(paths, index=indexes)
         with pytest.raises(Cut):
-            vfl.align(spec, owned, watch=cut_at(AlignmentProgress, 0, of="others"), at=vfl.InProcess(cores=1))
+            vfl.align(spec, owned, watch=cut_at(AlignmentProgress, 0, of="others"), at=vfl.InProcess(num_cpus=1))
         data["telco"] = data["telco"][10:]
         files(tmp_path, data)
         offered = {}
@@ -533,7 +533,7 @@ class TestResume:
             side.close()
         assert offered["bank"] is not None
         assert offered["telco"] is None
-        assert vfl.align(spec, owned, at=vfl.InProcess(cores=1)).n_records == len(joined(data))
+        assert vfl.align(spec, owned, at=vfl.InProcess(num_cpus=1)).n_records == len(joined(data))
         left = [path for folder in (tmp_path / "indexes").iterdir() for path in folder.iterdir()]
         assert [path.suffix for path in left] == [".index", ".index"]
 
@@ -544,9 +544,9 @@ class TestResume:
 
         def another(event: AlignmentProgress) -> None:
             if not found and event.stage.startswith("others"):
-                found.append(vfl.align(spec, owned, at=vfl.InProcess(cores=1)))
+                found.append(vfl.align(spec, owned, at=vfl.InProcess(num_cpus=1)))
 
-        whole = vfl.align(spec, owned, watch=another, at=vfl.InProcess(cores=1))
+        whole = vfl.align(spec, owned, watch=another, at=vfl.InProcess(num_cpus=1))
         assert whole.n_records == found[0].n_records == len(joined(data))
 
     @pytest.mark.parametrize("when", ["aligning", "before the first round", "later"])

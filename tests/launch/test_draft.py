@@ -77,7 +77,7 @@ def test_a_draft_is_refused_until_its_marks_are_resolved(files: dict[str, Path],
         ("bank", "default"),
     )
     assert job.schema["calls and texts"].limits == (0.0, 79.0)
-    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1)).certificate.n_records == N
+    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(num_cpus=1)).certificate.n_records == N
 
 
 def test_declarations_that_the_records_decided_are_flagged(files: dict[str, Path], tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_declarations_that_the_records_decided_are_flagged(files: dict[str, Path
         (flag,) = flags_of(job)
         assert re.search("NOT PRIVATE.*kinds of the columns, the loss and the formats", flag)
     assert kinds[0] != kinds[1]
-    result = vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1))
+    result = vfl.train(job, dict(environment.data), at=vfl.InProcess(num_cpus=1))
     assert result.certificate.flags == (flag,)
 
 
@@ -158,7 +158,7 @@ def test_several_parties_with_the_same_column_name(files: dict[str, Path], tmp_p
     (tmp_path / "job.toml").write_text(declared(text), encoding="utf-8")
     job, environment = jobfile.read(tmp_path / "job.toml")
     assert job.partition.features[:2] == ("bank.income", "bank.member")
-    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1)).certificate.n_records == N
+    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(num_cpus=1)).certificate.n_records == N
 
 
 CASES: dict[str, tuple[dict[str, Any], type[Exception] | None, str]] = {
@@ -366,7 +366,7 @@ def test_texts_that_look_like_numbers_or_dates_are_not_dropped_silently(tmp_path
     (tmp_path / "job.toml").write_text(text, encoding="utf-8")
     job, environment = jobfile.read(tmp_path / "job.toml", ["privacy=none"])
     assert job.partition.features == ({"csv": "day", "parquet": "iso"}[kind],)
-    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1)).certificate.n_records == N
+    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(num_cpus=1)).certificate.n_records == N
 
 
 def test_a_column_of_another_type_is_dropped_for_its_type(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def trained(kinds: dict[str, Any], loss: str = "logistic", **given: Any) -> tupl
     job = vfl.Job(
         partition=partition, columns=columns, loss=loss, privacy=None, solver=vfl.SkGD(passes=1), **bounds, **given
     )
-    result = vfl.train(job, frame, at=vfl.InProcess(cores=1))
+    result = vfl.train(job, frame, at=vfl.InProcess(num_cpus=1))
     result.w[:] = rng.normal(size=len(result.w))
     return result, frame
 
@@ -249,7 +249,7 @@ def test_products_and_other_losses_agree() -> None:
     partition = vfl.FeaturePartition({"bank": [*crossed], "telco": ["other"]}, ("telco", "y"))
     given: dict[str, Any] = {"bounds": {"other": (0, 9)}, "privacy": None, "scaling": "none"}
     job = vfl.Job(partition=partition, columns=crossed, solver=vfl.SkGD(passes=1), **given)
-    other = vfl.train(job, trained(kinds)[1], at=vfl.InProcess(cores=1))
+    other = vfl.train(job, trained(kinds)[1], at=vfl.InProcess(num_cpus=1))
     other.w[:] = np.random.default_rng(2).normal(size=len(other.w))
     agree(other, frame.assign(y=0))
 
@@ -270,7 +270,7 @@ def test_a_cell_that_predict_refuses_has_no_score(kind: Any, cell: Any) -> None:
     frame = pd.DataFrame({"a": [allowed] * 20, "other": np.linspace(0, 9, 20), "y": [0, 1] * 10})
     partition = vfl.FeaturePartition({"bank": ["a"], "telco": ["other"]}, ("telco", "y"))
     job = vfl.Job(partition=partition, columns={"a": kind}, bounds={"other": (0, 9)}, privacy=None)
-    result = vfl.train(job, frame, at=vfl.InProcess(cores=1))
+    result = vfl.train(job, frame, at=vfl.InProcess(num_cpus=1))
     frame.loc[3, "a"] = cell
     with pytest.raises(DataError):
         result.predict(frame)

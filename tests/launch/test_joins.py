@@ -208,7 +208,7 @@ class TestRepeatedIds:
         given = vfl.Source(paths, index={party: str(tmp_path / party) for party in paths})
         names, numbers = set(), []
         for spec in (job(), job(2), job(join="left")):
-            found, again = (vfl.align(spec, given, at=vfl.InProcess(cores=1)) for _ in range(2))
+            found, again = (vfl.align(spec, given, at=vfl.InProcess(num_cpus=1)) for _ in range(2))
             assert not found.reused
             assert again.reused
             assert (again.alignment, again.n_records) == (found.alignment, found.n_records)
@@ -364,7 +364,7 @@ class TestAbsentRows:
 @pytest.fixture(scope="module")
 def results() -> dict[str, vfl.Result]:
     """Train in this process on both joins."""
-    return {join: vfl.train(job(join=join), data(), at=vfl.InProcess(cores=1)) for join in ("inner", "left")}
+    return {join: vfl.train(job(join=join), data(), at=vfl.InProcess(num_cpus=1)) for join in ("inner", "left")}
 
 
 def by_hand(result: vfl.Result, tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -385,16 +385,16 @@ class TestEngines:
 
     @pytest.mark.parametrize("join", ["inner", "left"])
     def test_training_does_not_depend_on_the_alignment(self, results: dict[str, vfl.Result], join: str) -> None:
-        again = vfl.train(job(join=join), data(), at=vfl.InProcess(cores=1))
+        again = vfl.train(job(join=join), data(), at=vfl.InProcess(num_cpus=1))
         assert again.coef_.tobytes() == results[join].coef_.tobytes()
         assert again.certificate.n_records == (6 if join == "inner" else 8)
 
     def test_ray_trains_and_predicts_the_same(self, local_ray: Any, results: dict[str, vfl.Result]) -> None:
         tables, result = data(), results["left"]
-        found = vfl.train(result.job, tables, at=vfl.Ray(cores=1))
+        found = vfl.train(result.job, tables, at=vfl.Ray(num_cpus=1))
         assert found.coef_.tobytes() == result.coef_.tobytes()
         expected = vfl.predict(result, tables)
-        there = vfl.predict(result, tables, at=vfl.Ray(cores=1))
+        there = vfl.predict(result, tables, at=vfl.Ray(num_cpus=1))
         assert there.scores.tobytes() == expected.scores.tobytes()
         assert (there.ids, there.rows, there.n_joined) == (expected.ids, expected.rows, expected.n_joined)
 
@@ -405,9 +405,9 @@ class TestEngines:
         tables = data()
         paths = files(tmp_path, tables)
         for result in results.values():
-            found = vfl.predict(result, paths, at=vfl.Ray(cores=1, shards=2))
+            found = vfl.predict(result, paths, at=vfl.Ray(num_cpus=1, shards=2))
             assert found.scores.tobytes() == vfl.predict(result, tables).scores.tobytes()
-            measured = vfl.evaluate(result, paths, at=vfl.Ray(cores=1, shards=2))
+            measured = vfl.evaluate(result, paths, at=vfl.Ray(num_cpus=1, shards=2))
             assert str(measured) == str(vfl.evaluate(result, tables))
 
     def test_organisations_train_and_predict_the_same(self, results: dict[str, vfl.Result], tmp_path: Path) -> None:
@@ -510,7 +510,7 @@ class TestPredictions:
             services(results["inner"], data(), lie)
 
     def test_rows_of_a_job_without_repeats_are_refused(self) -> None:
-        result = vfl.train(job(1), data(several=False), at=vfl.InProcess(cores=1))
+        result = vfl.train(job(1), data(several=False), at=vfl.InProcess(num_cpus=1))
 
         def lie(to: str, said: Any) -> Any:
             return replace(said, n_rows=9) if isinstance(said, Applied) and to == "bank" else said

@@ -76,7 +76,7 @@ def job(parties: int = 3, **options: Any) -> vfl.Job:
 
 
 def train(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
-    return vfl.train(spec, data, **{"at": vfl.InProcess(cores=1)} | options)
+    return vfl.train(spec, data, **{"at": vfl.InProcess(num_cpus=1)} | options)
 
 
 def by_hand(data: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -238,10 +238,10 @@ def test_predictions_on_ray_and_from_parts_are_the_same(
     paths = {party: str(tmp_path / f"{party}.parquet") for party in data}
     for party, frame in data.items():
         frame.to_parquet(paths[party])
-    found = vfl.predict(result.save_parts(tmp_path / "parts"), paths, at=vfl.Ray(shards=2, cores=1))
+    found = vfl.predict(result.save_parts(tmp_path / "parts"), paths, at=vfl.Ray(shards=2, num_cpus=1))
     here = vfl.predict(result, data)
     assert (found.ids, found.scores.tobytes()) == (here.ids, here.scores.tobytes())
-    measured = vfl.evaluate(result, paths, at=vfl.Ray(cores=1))
+    measured = vfl.evaluate(result, paths, at=vfl.Ray(num_cpus=1))
     assert measured.measures["loss"].value == vfl.evaluate(result, data).measures["loss"].value
 
 

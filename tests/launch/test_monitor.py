@@ -65,7 +65,7 @@ def records(seed: int, shift: float = 0.0, n: int = N) -> pd.DataFrame:
 def result() -> Result:
     partition = vfl.FeaturePartition(OWNED, ("telco", "y"))
     given: dict[str, Any] = {"columns": COLUMNS, "privacy": vfl.Privacy(epsilon=2.0, delta=1e-6)}
-    return vfl.train(vfl.Job(partition=partition, **given), records(1), at=vfl.InProcess(cores=1))
+    return vfl.train(vfl.Job(partition=partition, **given), records(1), at=vfl.InProcess(num_cpus=1))
 
 
 def counted(result: Result, frame: pd.DataFrame, epsilon: float = 1.0, seed: int = 5) -> NoisyCounts:
@@ -123,7 +123,7 @@ def test_each_counting_is_charged_before_and_refused_without_room(result: Result
 
 
 def test_counts_of_another_model_are_refused(result: Result) -> None:
-    other = vfl.train(result.job, records(9), at=vfl.InProcess(cores=1))
+    other = vfl.train(result.job, records(9), at=vfl.InProcess(num_cpus=1))
     with pytest.raises(SpecificationError, match="another model"):
         compare(other, counted(result, records(1)), counted(result, records(2)))
 
@@ -142,7 +142,7 @@ def test_a_policy_refuses_to_count_scores_of_a_model_without_a_guarantee(
     monkeypatch.setattr("vfl.apps.monitor.paid_release", release)
     partition = vfl.FeaturePartition(OWNED, ("telco", "y"))
     model = vfl.train(
-        vfl.Job(partition=partition, columns=COLUMNS, privacy=privacy), records(1), at=vfl.InProcess(cores=1)
+        vfl.Job(partition=partition, columns=COLUMNS, privacy=privacy), records(1), at=vfl.InProcess(num_cpus=1)
     )
     with pytest.raises(LookupError):
         count(model, records(2), epsilon=1.0)
@@ -159,7 +159,7 @@ def test_a_policy_refuses_to_count_scores_of_a_model_without_a_guarantee(
 def test_counts_of_neighbours_differ_within_their_sensitivity(before: dict[str, Any], after: dict[str, Any]) -> None:
     first, second = replaced(table(), **before), replaced(table(), **after)
     spec = neighbours_job(vfl.SkGD(passes=1, block_size=1))
-    model = vfl.train(replace(spec, privacy=None), first, at=vfl.InProcess(cores=1))
+    model = vfl.train(replace(spec, privacy=None), first, at=vfl.InProcess(num_cpus=1))
 
     def released(job: vfl.Job, source: Any, folder: Path) -> None:
         (folder / "counts").write_text(repr(count(model, source, epsilon=1.0, delta=1e-6, at="inprocess")))
@@ -287,7 +287,7 @@ def test_shards_count_the_same(result: Result, tmp_path: Path) -> None:
         frame[[*columns, *(["y"] if party == "telco" else [])]].to_csv(tmp_path / f"{party}.csv", index=False)
     data = {party: str(tmp_path / f"{party}.csv") for party in OWNED}
     one, other = (
-        count(result, data, epsilon=1.0, delta=1e-6, noise=SeededNoise(5), at=vfl.InProcess(cores=1, shards=shards))
+        count(result, data, epsilon=1.0, delta=1e-6, noise=SeededNoise(5), at=vfl.InProcess(num_cpus=1, shards=shards))
         for shards in (1, 3)
     )
     assert (one.columns, one.scores) == (other.columns, other.scores)

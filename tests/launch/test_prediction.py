@@ -113,7 +113,7 @@ def trained(loss: str = "logistic", **options: Any) -> Result:
     job = vfl.Job(partition=partition, privacy=None, loss=loss, solver=vfl.SkGD(passes=3), **given)
     data = split(table(), shuffled=False)
     data["bank"] = data["bank"].assign(default=table()["default"])
-    return vfl.train(job, data, at=vfl.InProcess(cores=1))
+    return vfl.train(job, data, at=vfl.InProcess(num_cpus=1))
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_each_party_predicts_on_ray_from_its_own_part(
         data[party] = str(tmp_path / f"{party}.parquet")
         part.to_parquet(data[party])
     parts = result.save_parts(tmp_path / "parts")
-    found = vfl.predict(parts, data, at=vfl.Ray(shards=shards, pin="always", cores=1))
+    found = vfl.predict(parts, data, at=vfl.Ray(shards=shards, pin="always", num_cpus=1))
     assert list(found.ids or ()) == list(expected.index)
     assert found.unmatched == {party: len(part) - len(expected) for party, part in split(table()).items()}
     assert found.scores.tobytes() == expected.to_numpy().tobytes()
@@ -184,7 +184,7 @@ def test_an_error_at_its_owner_passes_through_ray_unchanged(local_ray: Any, resu
     data = split(table())
     data["telco"] = data["telco"].assign(calls="many")
     with pytest.raises(DataError, match=r"'telco'.*'calls' holds text"):
-        vfl.predict(result, data, at=vfl.Ray(cores=1))
+        vfl.predict(result, data, at=vfl.Ray(num_cpus=1))
 
 
 @pytest.mark.parametrize("shards", [2, 7])
@@ -228,7 +228,7 @@ def test_shards_measure_the_same(result: Result) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2])
 def test_ray_measures_the_same(local_ray: Any, result: Result, shards: int) -> None:
-    there = vfl.evaluate(result, labelled(), at=vfl.Ray(shards=shards, cores=1))
+    there = vfl.evaluate(result, labelled(), at=vfl.Ray(shards=shards, num_cpus=1))
     assert there == vfl.evaluate(result, labelled())
 
 

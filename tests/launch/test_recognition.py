@@ -161,7 +161,7 @@ def test_answers_make_declarations(files: dict[str, Path], tmp_path: Path) -> No
     job, environment = jobfile.read(tmp_path / "job.toml")
     assert (job.classes, job.schema["Kinder"].fill) == ((("gut", "mittel"), "schlecht"), 1.0)
     assert environment.data["telco"] == vfl.Csv(str(files["telco"]), delimiter=";", decimal=",")
-    result = vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1))
+    result = vfl.train(job, dict(environment.data), at=vfl.InProcess(num_cpus=1))
     assert result.certificate.n_records == 60
     assert result.certificate.flags == ()
 
@@ -180,7 +180,7 @@ def test_weights_and_exposures_are_declared_and_no_features(tmp_path: Path) -> N
     job, environment = jobfile.read(tmp_path / "job.toml")
     assert job.partition.features == ("x",)
     assert (job.partition.weight, job.partition.exposure) == ("policies", "years")
-    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1)).coef_.shape == (1,)
+    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(num_cpus=1)).coef_.shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_dates_are_drafted_as_parts(tmp_path: Path) -> None:
         )
         job, environment = jobfile.read(tmp_path / "job.toml", ["privacy=none"])
         assert job.schema["a"] == vfl.columns.DateParts(("year", "month"))
-        assert vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1)).certificate.n_records == 2
+        assert vfl.train(job, dict(environment.data), at=vfl.InProcess(num_cpus=1)).certificate.n_records == 2
 
 
 def test_empty_texts_and_missing_labels_are_said(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ COLUMNS = {
 def train(**options: Any) -> vfl.Result:
     partition = vfl.FeaturePartition({"bank": ("age", "income"), "telco": ("tariff", "member")}, label=("telco", "y"))
     given = {"partition": partition, "columns": COLUMNS, "privacy": None, "solver": vfl.SkGD(passes=20)}
-    return vfl.train(vfl.Job(**given | options), FRAME, at=vfl.InProcess(cores=1))
+    return vfl.train(vfl.Job(**given | options), FRAME, at=vfl.InProcess(num_cpus=1))
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ from vfl.launch.sites.open_site import site_and_data
 PARTIES = ("bank", "telco")
 TABLE = {"a": np.linspace(-1, 1, 60), "b": np.cos(np.arange(60.0)), "y": np.arange(60) % 2}
 SITES = (
-    vfl.InProcess(cores=2, shards=3),
-    vfl.Ray("10.0.0.1:6379", shards=2, resources={"bank": "vault"}, faults=Faults(wait_seconds=9)),
+    vfl.InProcess(num_cpus=2, shards=3),
+    vfl.Ray("10.0.0.1:6379", shards=2, resources={"bank": "vault"}, faults=Faults(wait_timeout_s=9)),
     vfl.Federated("/f/credit.toml", "/f/hub.key", faults=Faults(on_party_lost="skip")),
 )
 COMMANDS = (

@@ -99,12 +99,12 @@ class World:
 
 def train(job: vfl.Job, source: Any, folder: Path) -> None:
     """Train, and write every file that a run can write to the folder."""
-    vfl.train(job, source, at=vfl.InProcess(cores=1), output=folder / "run")
+    vfl.train(job, source, at=vfl.InProcess(num_cpus=1), output=folder / "run")
 
 
 def train_in_memory(job: vfl.Job, source: Any, folder: Path) -> None:
     """Train without an output, as secret batches require; the certificate and the model are still compared."""
-    vfl.train(job, source, at=vfl.InProcess(cores=1)).save(folder / "run")
+    vfl.train(job, source, at=vfl.InProcess(num_cpus=1)).save(folder / "run")
 
 
 class LoadedError(Exception):
@@ -114,7 +114,7 @@ class LoadedError(Exception):
 def read(job: vfl.Job, source: Any, folder: Path) -> None:
     """Load every party and stop: a quick way to compare stored columns."""
     with mock.patch.object(inprocess, "Coordinator", side_effect=LoadedError), contextlib.suppress(LoadedError):
-        vfl.train(job, source, at=vfl.InProcess(cores=1))
+        vfl.train(job, source, at=vfl.InProcess(num_cpus=1))
 
 
 def compare(

@@ -45,7 +45,7 @@ def job(solver: Any = SKGD, **options: Any) -> vfl.Job:
 
 def everything(spec: vfl.Job, source: Any, folder: Path) -> None:
     """Align, train, and write all that others may see: plan, certificate, model, report."""
-    print(vfl.align(spec, source, at=vfl.InProcess(cores=1)))
+    print(vfl.align(spec, source, at=vfl.InProcess(num_cpus=1)))
     print(vfl.plan(spec, n_records=N).explain())
     train_in_memory(spec, source, folder)
 

@@ -81,7 +81,7 @@ def by_hand(payments: pd.DataFrame) -> pd.DataFrame:
 
 
 def train(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
-    return vfl.train(spec, data, **{"at": vfl.InProcess(cores=1)} | options)
+    return vfl.train(spec, data, **{"at": vfl.InProcess(num_cpus=1)} | options)
 
 
 def test_a_model_of_aggregates_is_that_of_columns_made_by_hand(tmp_path: Path) -> None:

@@ -130,8 +130,8 @@ class TestDuckDB:
         job, environment = vfl.Job.from_toml(tmp_path / "job.toml")
         assert environment.data["bank"] == f"duckdb://{tmp_path}/both.duckdb?table=bank"
         penalised = replace(job, penalty=vfl.L2(1e-4))  # the classes are separable
-        result = vfl.train(penalised, dict(environment.data), at=vfl.InProcess(cores=1))
-        found = vfl.predict(result, dict(environment.data), at=vfl.InProcess(cores=1))
+        result = vfl.train(penalised, dict(environment.data), at=vfl.InProcess(num_cpus=1))
+        found = vfl.predict(result, dict(environment.data), at=vfl.InProcess(num_cpus=1))
         assert (found.labels == (np.array(found.ids) > 30)).mean() > 0.95
 
     def test_it_can_be_drafted_from(self, database: str) -> None:

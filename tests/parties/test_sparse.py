@@ -301,7 +301,7 @@ def test_records_of_a_sparse_matrix_are_aligned(way, tmp_path):
     )
     source = with_ids(tmp_path, ["u", "v", "w"])[way]
     own = {"customer": ["w", "x", "u"], "d": [1.0, 2.0, -3.0], "y": [1, 0, 0]}
-    model = vfl.train(spec, {"p": source, "q": own}, at=vfl.InProcess(cores=1))
+    model = vfl.train(spec, {"p": source, "q": own}, at=vfl.InProcess(num_cpus=1))
     rows = np.array([2, 0])  # of p, in the order of q's
     plain = {"p": scipy.sparse.csr_array(FORMS["csr"])[rows], "q": {"d": [1.0, -3.0], "y": [1, 0]}}
     expected = vfl.train(dataclasses.replace(spec, id=None), plain, at="inprocess")

@@ -32,7 +32,7 @@ BLOCK = vfl.solvers.Details(message="block")
 
 def train(asked: vfl.Job, data: Any, person: Any) -> vfl.Result:
     with aligned_by_hand(person, int(person.max()) + 1):
-        return vfl.train(asked, data, at=vfl.InProcess(cores=1))
+        return vfl.train(asked, data, at=vfl.InProcess(num_cpus=1))
 
 
 def weights_of(k: Any) -> Any:
@@ -94,7 +94,7 @@ def test_one_row_per_person_is_the_ordinary_run(solver: Any) -> None:
     evaluation = vfl.Evaluation(holdout=0.3)
     asked = job(solver, privacy=privacy, evaluation=evaluation)
     plain = replace(asked, id=None)
-    several, one = train(asked, data, person), vfl.train(plain, data, at=vfl.InProcess(cores=1))
+    several, one = train(asked, data, person), vfl.train(plain, data, at=vfl.InProcess(num_cpus=1))
     assert coefficients(several) == pytest.approx(coefficients(one), abs=1e-4)
     assert several.certificate.epsilon == one.certificate.epsilon
 
@@ -140,7 +140,7 @@ def test_classes_and_weights() -> None:
     several = train(job(vfl.solvers.GD(passes=400), **options), data, person)
     whole = {name: column[person] for name, column in bank.items()}, telco | {"s": s * u}
     plain = job(vfl.solvers.GD(passes=400), **options | {"id": None, "penalty": vfl.L2(0.05 * len(K) / n)})
-    alike = vfl.train(plain, dict(zip(columns, whole, strict=True)), at=vfl.InProcess(cores=1))
+    alike = vfl.train(plain, dict(zip(columns, whole, strict=True)), at=vfl.InProcess(num_cpus=1))
     assert coefficients(several) == pytest.approx(coefficients(alike), abs=1e-5)
 
 
@@ -169,7 +169,7 @@ def test_a_run_makes_the_planned_rounds_and_its_vectors_have_public_sizes() -> N
         data, person = tables(k)
         asked = job(vfl.SkGD(passes=3), privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(1)))
         with mock.patch.object(Traffic, "count", count), aligned_by_hand(person, 60):
-            vfl.train(asked, data, at=vfl.InProcess(cores=1), watch=seen.append)
+            vfl.train(asked, data, at=vfl.InProcess(num_cpus=1), watch=seen.append)
         (plan,) = (event for event in seen if isinstance(event, Plan))
         assert sum(isinstance(event, Round) for event in seen) == plan.messages
         assert sum(sizes) <= plan.n_bytes

@@ -374,7 +374,7 @@ def _lose(monkeypatch: pytest.MonkeyPatch, policy: str, *, returns: bool, at: in
         def revive(self, party: str, seconds: float) -> Any:
             return self.greet()[party] if returns else super().revive(party, seconds)
 
-    tolerant = functools.partial(Coordinator, faults=Faults(on_party_lost=policy, wait_seconds=1.0))
+    tolerant = functools.partial(Coordinator, faults=Faults(on_party_lost=policy, wait_timeout_s=1.0))
     monkeypatch.setattr(inprocess, "InProcessTransport", Lossy)
     monkeypatch.setattr(inprocess, "Coordinator", tolerant)
 

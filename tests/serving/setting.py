@@ -60,7 +60,7 @@ def train(seed: int = 1, **options: Any) -> vfl.Result:
     frame = table()
     data = {party: frame[["customer", *own]] for party, own in COLUMNS.items()}
     data["bank"] = data["bank"].assign(default=frame["default"])
-    return vfl.train(job, data, at=vfl.InProcess(cores=1))
+    return vfl.train(job, data, at=vfl.InProcess(num_cpus=1))
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Setting:
 party = "bank"
 listen = "{self.listen}"
 federation = "scoring.toml"
-answer_seconds = 5.0
+answer_timeout_s = 5.0
 {top}
 [data]
 bank = "bank.csv"

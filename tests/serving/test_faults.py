@@ -272,7 +272,7 @@ def test_a_request_that_ends_while_its_answer_is_logged_leaves_the_others(
     setting: Setting, results: tuple[vfl.Result, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = setting.folder / "serve.toml"
-    path.write_text(path.read_text().replace("answer_seconds = 5.0", "answer_seconds = 1.0"))
+    path.write_text(path.read_text().replace("answer_timeout_s = 5.0", "answer_timeout_s = 1.0"))
     with setting.joined(), setting.serving():
         logs = Logs(results[0].part("bank").digest, monkeypatch)
         assert code(setting.ask(ids=["secret-3"])) == (504, "late")

@@ -12,7 +12,7 @@ from vfl.errors import SpecificationError
 TEXT = f"""
 format = 1
 party = "bank"
-answer_seconds = 2
+answer_timeout_s = 2
 
 [data]
 bank = "bank.csv"
@@ -40,7 +40,7 @@ def test_paths_start_at_its_folder(tmp_path: Path) -> None:
     assert read.data == {"bank": str(tmp_path / "bank.csv"), "telco": "duckdb:///there/telco.duckdb?table=t"}
     assert read.policies == {"bank": tmp_path / "bank.policy.toml", "telco": Path("/telco.policy.toml")}
     assert (read.callers["branch"].name, read.callers["branch"].models) == ("branch", ("credit",))
-    assert (read.party, read.answer_seconds, read.federation) == ("bank", 2, None)
+    assert (read.party, read.answer_timeout_s, read.federation) == ("bank", 2, None)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_paths_start_at_its_folder(tmp_path: Path) -> None:
         ("format = 1", "format = 2", "needs format = 1"),
         ('party = "bank"', "", "party is missing"),
         ('party = "bank"', "party = 3", "party must be text"),
-        ("answer_seconds = 2", "answer_seconds = 0", "answer_seconds must be positive"),
-        ("answer_seconds", "answer_secnds", "answer_secnds is unknown .did you mean 'answer_seconds'"),
+        ("answer_timeout_s = 2", "answer_timeout_s = 0", "answer_timeout_s must be positive"),
+        ("answer_timeout_s", "answer_secnds", "answer_secnds is unknown .did you mean 'answer_timeout_s'"),
         ('active = "new"', 'active = "old"', "models.credit.active must be one of the versions: new"),
         ('"runs/credit"', "3", "models.credit.versions must be a table of paths"),
         ('active = "new"', 'active = "new"\nfallback = "x"', "models.credit.fallback must be one of refuse, fill"),

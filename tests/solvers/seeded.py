@@ -88,7 +88,9 @@ def without_shop(spec: vfl.Job) -> Vector:
     """Return w of a run that continues without a lost party."""
     sources = sources_of(spec, table(spec.loss)).items()
     transport = WithoutShop({name: load(spec.for_party(name), source) for name, source in sources})
-    *_, outcome = Coordinator(transport, faults=Faults(on_party_lost="skip", wait_seconds=0.1)).stream(spec, None, None)
+    *_, outcome = Coordinator(transport, faults=Faults(on_party_lost="skip", wait_timeout_s=0.1)).stream(
+        spec, None, None
+    )
     return np.asarray(outcome.w)
 
 

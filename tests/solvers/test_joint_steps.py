@@ -198,7 +198,9 @@ def test_a_run_ends_without_a_lost_party(number: int, monkeypatch: pytest.Monkey
     sources = sources_of(spec, setting.table("logistic")).items()
     transport = WithoutBank({name: load(spec.for_party(name), source) for name, source in sources})
     transport.left = number
-    *_, outcome = Coordinator(transport, faults=Faults(on_party_lost="skip", wait_seconds=0.1)).stream(spec, None, None)
+    *_, outcome = Coordinator(transport, faults=Faults(on_party_lost="skip", wait_timeout_s=0.1)).stream(
+        spec, None, None
+    )
     w = np.asarray(outcome.w)
     assert (w[:3] == 0.0).all()
     assert 0.0 < abs(w[3]) < 10.0

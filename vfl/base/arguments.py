@@ -26,6 +26,10 @@ T = TypeVar("T")
 MOVED = {
     "shares": "details (vfl.solvers.Details, [solver.details] of a job file)",
     "inference": "intervals of the job, above the tables of a job file",
+    "cores": "num_cpus",
+    "wait_seconds": "wait_timeout_s",
+    "answer_seconds": "answer_timeout_s",
+    "ready_seconds": "ready_timeout_s",
     "secure": "trust (vfl.federation.Secure, [trust] of a job file)",
     "id_kind": 'id = vfl.columns.Id("COLUMN", kind="integer"), { column = "COLUMN", kind = "integer" } in a job file',
     "class_balance": "class_balance of vfl.Evaluation ([evaluation] of a job file)",

@@ -31,7 +31,7 @@ intervals = true       (standard errors of the coefficients)
 [ray.resources]        bank = "node:10.0.0.7"      environment: resource of a party's node, if it is not party:NAME
 [faults]               on_party_lost = "wait"      environment: policy for lost parties (vfl.job.site)
 [policy]               bank = "bank-policy.toml"   environment: each owner's policy
-[alignment]            cores = 4                   environment: cores of each party, for alignment and training
+[alignment]            num_cpus = 4                   environment: cores of each party, for alignment and training
 [alignment.index]      bank = "bank-index"         environment: folder for the party's aligned rows
 """
 
@@ -252,8 +252,8 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
         ray["resources"] = _table(ray, "resources")
     _known(ray, RAY_KEYS, "[ray]")
     kept = _built(Ledger, ledger, "[ledger]")
-    _known(alignment, ("cores", "index"), "[alignment]")
-    check_types(Ray, {k: v for k, v in alignment.items() if k == "cores"}, "[alignment]: ", JobFileError)
+    _known(alignment, ("num_cpus", "index"), "[alignment]")
+    check_types(Ray, {k: v for k, v in alignment.items() if k == "num_cpus"}, "[alignment]: ", JobFileError)
     if not isinstance(simulation.get("table"), str | Csv | None):
         raise JobFileError(f"[simulation] table must be a path, not {simulation['table']!r}")
     data = {party: _source(source, f"[data.{party}]") for party, source in data.items()}
@@ -269,7 +269,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
         indexes={party: str(folder / path) for party, path in indexes.items()},
         ledger=kept if kept.path is None else dataclasses.replace(kept, path=str(folder / kept.path)),
         site=dataclasses.replace(
-            _built(Ray, ray, "[ray]"), cores=alignment.get("cores"), faults=_built(Faults, faults, "[faults]")
+            _built(Ray, ray, "[ray]"), num_cpus=alignment.get("num_cpus"), faults=_built(Faults, faults, "[faults]")
         ),
     )
 

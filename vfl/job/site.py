@@ -39,13 +39,13 @@ class Faults:
     on_party_lost : 'wait' waits until the party restarts, then repeats the query with a new charge. 'skip' waits equally long,
         then continues without the lost party's blocks, as the certificate says. 'abort' ends the run at once; the run can be
         resumed.
-    wait_seconds : time that a lost party has to come back with its data loaded.
-    answer_seconds : time that a party has for one answer; a party that takes longer counts as lost.
+    wait_timeout_s : time that a lost party has to come back with its data loaded.
+    answer_timeout_s : time that a party has for one answer; a party that takes longer counts as lost.
     """
 
     on_party_lost: str = option(one_of(POLICIES, error=JobFileError), "wait")
-    wait_seconds: float = option(_SECONDS, 120.0)
-    answer_seconds: float = option(_SECONDS, 600.0)
+    wait_timeout_s: float = option(_SECONDS, 120.0)
+    answer_timeout_s: float = option(_SECONDS, 600.0)
 
     def __post_init__(self) -> None:
         check_options(self, "[faults] ")
@@ -75,12 +75,12 @@ PINS = ("auto", "always", "never")
 class InProcess:
     """Site in this process, which computes for one party after another. For simulations, debugging and tests.
 
-    cores : number of cores per party; None takes all cores of this process. The number changes no result.
+    num_cpus : number of cores per party; None takes all cores of this process. The number changes no result.
     shards : number of ranges into which the rows of each party are divided. The model is the same to the bit for every number
         of shards; without privacy the models agree to rounding. Predictions hold one range in memory at a time.
     """
 
-    cores: int | None = option(require_count, None)
+    num_cpus: int | None = option(require_count, None)
     shards: int = option(require_count, 1)
 
     def __post_init__(self) -> None:
@@ -99,13 +99,13 @@ class Ray:
 
     address : address of the cluster, 'auto' or host:port. None takes the Ray to which this process is connected. If there is
         none, a local Ray is started, which stays until the process ends, so that later runs begin sooner.
-    cores : number of cores per party for alignment and training; the number changes no result. None divides this machine's
+    num_cpus : number of cores per party for alignment and training; the number changes no result. None divides this machine's
         cores among the parties that work at the same time. On a cluster with an address, None gives a party its `party_cpus`.
     shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the bit
         for every number of shards; without privacy the models agree to rounding. Each shard takes party_cpus.
     pin : 'always' pins actors to nodes by custom resources, 'never' does not; 'auto' pins only on a cluster with an address.
     resources : {party: name of the resource that the party's node offers}; the default is 'party:NAME'.
-    ready_seconds : time limit for the cluster to offer the required resources.
+    ready_timeout_s : time limit for the cluster to offer the required resources.
     party_cpus : CPUs that a party's actor reserves on its node. None takes 1 on a cluster, and a small fraction on one machine.
     parties_per_process : number of parties that share a worker process, for simulations by one owner without pinned actors.
         Results are the same to the bit, but parties in one process are not protected from each other. With None, parties
@@ -116,11 +116,11 @@ class Ray:
 
     address: str | None = option(_ADDRESS, None)
     _: KW_ONLY
-    cores: int | None = option(require_count, None)
+    num_cpus: int | None = option(require_count, None)
     shards: int = option(require_count, 1)
     pin: str = option(one_of(PINS, error=JobFileError), "auto")
     resources: Mapping[str, str] = field(default_factory=dict)
-    ready_seconds: float = option(_SECONDS, 15.0)
+    ready_timeout_s: float = option(_SECONDS, 15.0)
     party_cpus: float | None = option(
         number(lambda cpus: 0 <= cpus < math.inf, "must be at least 0", JobFileError), None
     )
@@ -199,7 +199,7 @@ class Federated:
 
 
 Site = InProcess | Ray | Federated
-RAY_KEYS = tuple(f.name for f in fields(Ray) if f.name not in ("cores", "faults"))
+RAY_KEYS = tuple(f.name for f in fields(Ray) if f.name not in ("num_cpus", "faults"))
 """Keys of [ray] in a job file. Cores are in [alignment] instead, and faults in [faults]."""
 _KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (InProcess, Ray, Federated)}
 _RAY = Ray()
@@ -224,7 +224,7 @@ def resolve(at: Site | str | None, otherwise: Site, declared: Ray = _RAY) -> Sit
     if not isinstance(at, str):
         return at
     if at == "inprocess":
-        return InProcess(cores=declared.cores, shards=declared.shards)
+        return InProcess(num_cpus=declared.num_cpus, shards=declared.shards)
     if at == "ray":
         return declared
     if at.endswith(".toml"):

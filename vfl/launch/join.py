@@ -51,14 +51,14 @@ def prepare(
     *,
     policy: str | os.PathLike[str] | None = None,
     identity: str | os.PathLike[str] | None = None,
-    cores: int | None = None,
+    num_cpus: int | None = None,
     index: str | os.PathLike[str] | None = None,
     shards: int = 1,
 ) -> JoinArguments:
     """Check the arguments of `join` and return them. Opens no data and no connection. Raises SpecificationError."""
     require_count("shards", shards)
-    if cores is not None:
-        require_count("cores", cores)
+    if num_cpus is not None:
+        require_count("num_cpus", num_cpus)
     read = read_federation(federation)
     if name == read.coordinator.name:
         raise SpecificationError(
@@ -73,7 +73,7 @@ def prepare(
                     f"{name!r} is the dealer of the federation {read.name!r}, which opens no data and releases no sum of them: "
                     f"leave {option} out"
                 )
-        return JoinArguments(read, found, {}, None, cores_each(cores, 1), None)
+        return JoinArguments(read, found, {}, None, cores_each(num_cpus, 1), None)
     if data is None or policy is None or (isinstance(data, dict) and not data):
         missing = "policy" if policy is None else "data"
         raise SpecificationError(f"party {name!r} joins with its data under its owner's policy: give --{missing} FILE")
@@ -85,7 +85,7 @@ def prepare(
         if not isinstance(name, str):
             raise SpecificationError(f"the name of a source must be a string, not {name!r}")
     sources = {name: _absolute(source) for name, source in named.items()}
-    return JoinArguments(read, found, sources, path, cores_each(cores, 1), folder, shards)
+    return JoinArguments(read, found, sources, path, cores_each(num_cpus, 1), folder, shards)
 
 
 def _absolute(source: Any) -> Any:
@@ -104,7 +104,7 @@ def join(
     *,
     policy: str | os.PathLike[str] | None = None,
     identity: str | os.PathLike[str] | None = None,
-    cores: int | None = None,
+    num_cpus: int | None = None,
     index: str | os.PathLike[str] | None = None,
     shards: int = 1,
     watch: Callable[[Event], None] | None = None,
@@ -120,15 +120,17 @@ def join(
         source by its name, never by path; '' is the default source.
     policy : path of the owner's policy file (parties.consent). Across organisations it must accept trust = ["trusted"].
     identity : path of the party's key or certificate; None takes NAME.key and NAME.pem beside the federation file.
-    cores : number of cores for alignment and training; None takes all cores. index : folder for the index (positions of aligned
-        records); None takes this user's folder (parties.alignment.index).
+    num_cpus : number of cores for alignment and training; None takes all cores.
+    index : folder for the index (positions of aligned records); None takes this user's folder (parties.alignment.index).
     shards : number of row ranges that a prediction or an evaluation reads one after another. The process holds the columns of
         one range at a time. The scores are the same to the bit. Databases and installed sources cannot be read in ranges.
     watch : function that is called with every event (vfl.network.federation.events), from another thread.
 
     Returns after a stop. Raises SpecificationError before connecting; FederationError if the coordinator refuses for good.
     """
-    joining = prepare(federation, name, data, policy=policy, identity=identity, cores=cores, index=index, shards=shards)
+    joining = prepare(
+        federation, name, data, policy=policy, identity=identity, num_cpus=num_cpus, index=index, shards=shards
+    )
     run(joining, watch, stop or threading.Event())
 
 

@@ -124,7 +124,7 @@ def _run_seconds(job: Job, table: dict[str, Any]) -> list[float]:
     taken = []
     for _ in range(TIMES):
         begun = ended = 0.0
-        for event in stream(job, table, at=InProcess(cores=1)):
+        for event in stream(job, table, at=InProcess(num_cpus=1)):
             if isinstance(event, Reserved):
                 begun = time.process_time()
             elif isinstance(event, Round):

@@ -80,7 +80,7 @@ OPTIONS = {
     "--log": "the environment variable VFL_LOG, for commands of a federation",
     "--signing-key": "the environment variable VFL_KEY",
     "--index": "the environment variable VFL_INDEX",
-    "--cores": "--set alignment.cores=N",
+    "--cores": "--set alignment.num_cpus=N",
     "join --cores": "a limit of the process, such as taskset: vfl join takes all cores that it may use",
     "--follow": "ray job logs ID --follow",
     "--part": "PARTY=FILE in the place of RUN",

@@ -7,7 +7,7 @@ federation = "scoring.toml"       federation file that names this party as coord
 identity = "bank.key"             private key of this party; left out: PARTY.key beside the federation file
 certificate, key                  PEM files for HTTPS
 metrics = "127.0.0.1:9464"        address for Prometheus metrics; left out: none
-answer_seconds = 1.0              limit for the answer to one request
+answer_timeout_s = 1.0              limit for the answer to one request
 
 [data]                            {party: file or address}: data of this party, and of other parties whose data are here
 [policies]                        {party: policy file} of the same parties
@@ -95,7 +95,7 @@ class ServiceFile:
     certificate: Path | None = None
     key: Path | None = None
     metrics: str | None = None
-    answer_seconds: float = option(require_positive, ANSWER_SECONDS)
+    answer_timeout_s: float = option(require_positive, ANSWER_SECONDS)
 
 
 def read_service(path: str | Path) -> ServiceFile:

@@ -504,7 +504,7 @@ class ServedModels:
     """
 
     def __init__(self, file: ServiceFile, callers: Callers, gathering: ConnectedMembers | None) -> None:
-        self.party, self._seconds, self._callers = file.party, file.answer_seconds, callers
+        self.party, self._seconds, self._callers = file.party, file.answer_timeout_s, callers
         self._gathering, self._run = gathering, uuid.uuid4().hex
         self.lanes: dict[str, PartyLane] = {}
         for party, source in file.data.items():

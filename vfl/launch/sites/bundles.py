@@ -231,7 +231,7 @@ def _refused(ray: Any, layout: Layout, seconds: float, title: str) -> PlacementE
         f"the cluster is still in use after {seconds:g} s: the job asks for "
         + ", ".join(f"{amount:g} {name} of which {there:g} is free" for name, (amount, there) in tight.items())
         + f". In use by {_users(title)}. Available: {_offered(nodes)}. Wait for the other jobs (with a larger [ray] "
-        "ready_seconds this one waits its turn), end them, or add nodes"
+        "ready_timeout_s this one waits its turn), end them, or add nodes"
     )
 
 

@@ -63,7 +63,7 @@ def run(
 
     def accept(link: Link) -> None:
         """Offer the job again to a party that has reconnected."""
-        expected(link.call(offer(link.party, True)).wait(site.faults.answer_seconds)[0], Done, link.party)
+        expected(link.call(offer(link.party, True)).wait(site.faults.answer_timeout_s)[0], Done, link.party)
 
     options = {
         "offer": accept,
@@ -143,7 +143,7 @@ def _working(
     with ConnectedMembers(site.federation, site.identity, listen=site.listen) as gathering:
         gathering.wait(members or parties, site.gather_seconds)
         with offering(gathering, members or parties) as complete:
-            yield FederationTransport(gathering, parties, timeout=site.faults.answer_seconds, **options), complete
+            yield FederationTransport(gathering, parties, timeout=site.faults.answer_timeout_s, **options), complete
 
 
 @contextlib.contextmanager

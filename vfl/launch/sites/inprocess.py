@@ -105,7 +105,7 @@ def run(
         name: consented(task, there[name], arrangement.policies.get(name), begins=begins)
         for name, task in tasks.items()
     }
-    threads, shards = cores_each(site.cores, 1), site.shards  # the parties compute one after the other
+    threads, shards = cores_each(site.num_cpus, 1), site.shards  # the parties compute one after the other
     indexes: Mapping[str, Index] = {}
     if job.id is not None:
         indexes = yield from _aligned(tasks, there, arrangement, threads)
@@ -130,7 +130,7 @@ def align_only(
     tasks = {name: job.for_party(name) for name in sources}
     for name, task in tasks.items():
         consented(task, sources[name], arrangement.policies.get(name), begins=True)
-    yield from _aligned(tasks, sources, arrangement, cores_each(site.cores, 1))
+    yield from _aligned(tasks, sources, arrangement, cores_each(site.num_cpus, 1))
 
 
 def _aligned(

@@ -139,8 +139,8 @@ ROUNDS_AHEAD = 16
 def cores_of(site: Ray, n_parties: int) -> int:
     """Return the cores per party or shard: an equal share of this machine; on a cluster, the CPUs of the party's actor."""
     if site.address is None:
-        return cores_each(site.cores, n_parties * site.shards)
-    return site.cores or max(1, int(cpus_of(site, apart=True)))
+        return cores_each(site.num_cpus, n_parties * site.shards)
+    return site.num_cpus or max(1, int(cpus_of(site, apart=True)))
 
 
 def _blocks_of(party: str, dataset: Any) -> Blocks:
@@ -274,7 +274,7 @@ def _federation(
         layout = layout_of(site, processes, label_party, here=here, secure=secure, offers=offers)
         name = "prediction" if job is None else job.name
         title = " ".join(filter(None, (name, run[:8], secrets.token_hex(3))))
-        spot = groups.enter_context(reserved(ray, layout, site.ready_seconds, title))
+        spot = groups.enter_context(reserved(ray, layout, site.ready_timeout_s, title))
         options = _Options(site, title, spot)
         this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         central = {"num_cpus": 0, **({"scheduling_strategy": this_node} if here else spot(CENTRE, 0))}
@@ -335,7 +335,7 @@ def run(
             "the coordinator": coordinator
         }
         flags = (*flags_of_cluster(), *flags_of_stores(ray, beneath), *((ONE_CLUSTER,) if job.secure else ()))
-        patience = site.faults.answer_seconds + (LOSSES_A_QUERY + 1) * site.faults.wait_seconds
+        patience = site.faults.answer_timeout_s + (LOSSES_A_QUERY + 1) * site.faults.wait_timeout_s
         for event in answer_of("coordinator", coordinator.begin.remote(job, budget, log), patience):
             yield replace(event, flags=flags) if isinstance(event, Reserved) else event
         rounds = coordinator.rounds.options(num_returns="streaming")
@@ -389,7 +389,7 @@ def _events(method: Any, site: Ray, *arguments: Any, **named: Any) -> Iterator[A
     from vfl.network.shards.ray_transport import answer_of
 
     for ref in method.options(num_returns="streaming").remote(*arguments, **named):
-        yield answer_of("coordinator", ref, site.faults.answer_seconds)
+        yield answer_of("coordinator", ref, site.faults.answer_timeout_s)
 
 
 def _aligned(
