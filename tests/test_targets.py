@@ -12,7 +12,7 @@ def test_vectors_come_apart_in_their_order(exposure: bool, weights: bool) -> Non
     targets = Targets(exposure, weights)
     whole = np.arange(5.0 * targets.count)
     labels, *others = targets.parts(whole)
-    assert [vector is not None for vector in others] == [exposure, weights]
+    assert [vector is not None for vector in others] == [exposure, weights, False]
     assert np.array_equal(np.concatenate([labels, *(vector for vector in others if vector is not None)]), whole)
     assert np.array_equal(targets.parts(whole.reshape(targets.count, 5)).labels, labels)
     assert targets.measured == Targets(exposure)

@@ -286,8 +286,8 @@ class TestExitCodes:
         """A head that was restarted may have another address."""
         asked: list[str | None] = []
 
-        def interrupt(*_: Any, place: Site, **__: Any) -> None:
-            asked.append(getattr(place, "address", None))
+        def interrupt(*_: Any, site: Site, **__: Any) -> None:
+            asked.append(getattr(site, "address", None))
             raise KeyboardInterrupt
 
         monkeypatch.setattr("vfl.launch.sites.ray.run", interrupt)

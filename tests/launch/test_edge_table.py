@@ -45,7 +45,7 @@ SOLVERS: dict[str, Any] = {
 }
 OVERFLOW = (DataError, "squares of a column's values overflow: declare bounds")
 INFINITE = (DataError, r"column 'c' holds infinite values.*declare its bounds")
-MISSING = (DataError, r"column 'c' has missing values: declare fill")
+MISSING = (DataError, r"column 'c' has missing values: declare columns=.*fill=VALUE")
 BOUNDS_OR_CLIP = (PrivacyError, r"no bounds for column 'a', nor for 'b', 'c': declare bounds=.*explicit clip")
 
 

@@ -37,6 +37,7 @@ def forms(cells: Any, **declared: Any) -> list[bytes]:
         ({"normalise": ("casefold",)}, (["Müller", "STRASSE"], ["mu\u0308ller", "straße"])),
         ({"normalise": ("digits",)}, (["+41 79 123", "0041-7"], ["4179123", "00417"])),
         ({"normalise": ("spaces",)}, (["a b", "c\u00a0d"], ["ab", "cd "])),
+        ({"normalise": ("spaces",)}, (["a \u0301", "b"], ["\u00e1", "b"])),
         ({"normalise": ("nfkc",)}, (["ﬁ", "２"], ["fi", "2"])),
         ({"normalise": ["nfkc", "casefold"]}, (["Ａ", "b"], ["a", "B"])),
         ({"kind": "date"}, (["1990-05-01", "20011224"], ["1990-05-01T00:00:00", " 2001-12-24"])),
@@ -109,6 +110,7 @@ def test_equal_rules_are_written_alike() -> None:
         (("a", "b"), {"kind": (None, "date")}, "one of: integer, text, date, uuid; not None"),
         ("a", {"normalise": ("lower",)}, "unknown step 'lower'"),
         ("a", {"normalise": "casefold"}, "a list of steps"),
+        ("a", {"kind": "integer", "normalise": ("digits",)}, "steps of normalise are for text"),
         ("a", {"normalise": 3}, "a list of steps"),
         (("a", "b"), {"kind": ("text",)}, "kind has 1 entries, and the key has 2"),
         (("a", "b"), {"normalise": (("digits",),)}, "normalise has 1 entries"),
@@ -139,7 +141,7 @@ def composite() -> dict[str, pd.DataFrame]:
     return data
 
 
-def key(**more: Any) -> vfl.Id:
+def key(**more: Any) -> vfl.columns.Id:
     return vfl.columns.Id(
         {"bank": ("name", "born"), "telco": ("name", "born")}, ("text", "date"), normalise=("casefold",), **more
     )

@@ -134,7 +134,7 @@ class Id:
                 close = nearest(str(step), STEPS)
                 raise SpecificationError(f"id: unknown step {step!r}{close}; steps of normalise: {', '.join(STEPS)}")
         for kind, own in zip(kinds, steps, strict=True):
-            if kind not in (None, IdKind.TEXT) and own and not together:
+            if kind not in (None, IdKind.TEXT) and own and (not together or len(set(kinds)) == 1):
                 raise SpecificationError(f"id: steps of normalise are for text, and a component is {kind}")
         steps = tuple(
             tuple(step for step in STEPS if step in own) if kind in (None, IdKind.TEXT) else ()
@@ -371,7 +371,11 @@ def repeats(cells: list[Any], *, party: str, column: str | None) -> DataError:
     """Return the error for a column in which two cells are equal, as written or in normal form."""
     place = _Place(party, column)
     if len(set(map(repr, cells))) < len(cells):
-        return place.error("an id occurs more than once", "keep one row for each id")
+        return place.error(
+            "an id occurs more than once",
+            "keep one row for each id, or declare aggregates of its rows (vfl.columns.Aggregate); the label party may have "
+            "several rows per id: most_rows in vfl.columns.Id",
+        )
     return place.error(
         "ids that differ as written are equal once they are normalised "
         "(Unicode NFC, white space around them removed, integers by value, declared steps)",
@@ -480,7 +484,7 @@ def _canonical(text: str, steps: tuple[str, ...]) -> str:
     if "digits" in steps:
         text = "".join(re.findall("[0-9]", text))
     if "spaces" in steps:
-        text = "".join(text.split())
+        text = unicodedata.normalize("NFC", "".join(text.split()))
     return text.strip()
 
 
