@@ -6,6 +6,7 @@ Ids, the secret and rows stay in the party's process. `IndexRules` says which fi
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ EVERY_SECONDS = 0.2
 
 
 PENDING = ".pending"
+log = logging.getLogger("vfl.parties")
 
 
 class AlignmentState:
@@ -325,6 +327,13 @@ class AlignmentService(Service):
         hashed, agreed = alignment_hash(in_order(ids, present(rows)), salt), ""
         if base is not None:
             agreed = alignment_name(salt)  # no party can hash ids that it lacks
+            if not len(present(rows)):  # the owner alone may know it
+                log.warning(
+                    "party %r: party %r has none of its ids, so its columns hold fills alone: compare how both write ids (kind "
+                    "and normalise of the id)",
+                    self._task.party,
+                    base,
+                )
         elif person is not None:
             agreed = alignment_hash(in_order(self._distinct.ids, chosen), salt)
         index = self._index = Index(salt, hashed, self._digest, rows, person, agreed)

@@ -246,5 +246,7 @@ def infinite(column: str) -> str:
 
 def missing(column: str, kind: str = "Numeric") -> str:
     """Return the error message for a column that has missing cells but no declared fill."""
-    fill = entry("columns", column, f"vfl.{kind}(fill=VALUE)", "{ fill = VALUE }")
+    plain = kind in ("Numeric", "Boolean", "Categorical")
+    declared = f"vfl.{kind}(fill=VALUE)" if plain else f"vfl.columns.{kind}(..., fill=VALUE)"
+    fill = entry("columns", column, declared, "{ fill = VALUE }")
     return f"column {column!r} has missing values: declare {fill}, or complete it"

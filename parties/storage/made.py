@@ -54,7 +54,7 @@ def reader_of(declared: Any, source: str, origin: Origin, name: str | None = Non
     def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
         found, absent = read(cells)
         if declared.missing is None and declared.fill is None:
-            origin.refuse(absent, origin.error(missing(named)))
+            origin.refuse(absent, origin.error(missing(named, type(declared).__name__)))
         return found, absent
 
     return values

@@ -333,3 +333,17 @@ def test_a_part_knows_the_margin_of_an_absent_record(result: vfl.Result, data: d
     others = rest + lab.reindex(data["bank"]["customer"]).fillna(float(result.part("lab").absent()[0])).to_numpy()
     expected = others + result.intercept_on_scaled + result.part("telco").absent()
     np.testing.assert_allclose(found.scores[absent], expected[absent], rtol=1e-12)
+
+
+def test_a_party_without_matches_is_told_so_in_its_own_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong normalisation looks like absence, which is no error: the owner alone is told."""
+    from tests.neighbours.test_left_joins import job as spec
+    from tests.neighbours.test_left_joins import tables
+
+    data = tables(present=True)
+    with caplog.at_level("WARNING", "vfl.parties"):
+        vfl.align(spec(), data, at=vfl.InProcess(num_cpus=1))
+        assert "none of its ids" not in caplog.text
+        data["telco"]["id"] = np.char.upper(data["telco"]["id"])
+        vfl.align(spec(), data, at=vfl.InProcess(num_cpus=1))
+    assert "party 'telco': party 'bank' has none of its ids" in caplog.text
