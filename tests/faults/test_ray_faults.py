@@ -383,8 +383,8 @@ def test_environment_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(
         job().to_toml()
-        + '[ray]\naddress = "auto"\nready_seconds = 5\n[ray.resources]\nbank = "node:10.0.0.7"\n'
-        + '[faults]\non_party_lost = "skip"\nwait_seconds = 9\n'
+        + '[ray]\naddress = "auto"\nready_timeout_s = 5\n[ray.resources]\nbank = "node:10.0.0.7"\n'
+        + '[faults]\non_party_lost = "skip"\nwait_timeout_s = 9\n'
     )
     spec, environment = jobfile.read(path)
     assert spec.digest == job().digest

@@ -83,7 +83,7 @@ def test_a_job_file_of_thousands_of_columns_arrives(server: str, tmp_path: Path)
             comments="",
         )
     sources = "".join(f'{party} = "{tmp_path / party}.csv"\n' for party in tables)
-    (tmp_path / "wide.toml").write_text(spec.to_toml() + f"[data]\n{sources}[ray]\nready_seconds = 60\n")
+    (tmp_path / "wide.toml").write_text(spec.to_toml() + f"[data]\n{sources}[ray]\nready_timeout_s = 60\n")
     assert (tmp_path / "wide.toml").stat().st_size > 131_072
     words = ("submit", tmp_path / "wide.toml", "--address", server, "--folder", tmp_path, "--json")
     sent = json.loads(said(*words))
