@@ -276,7 +276,11 @@ WRONG = {
     "no records": ({"a": np.zeros(0)}, {}, "there are no records"),
     "boolean": ({"a": [0, 2]}, {"schema": Schema({"a": Boolean()})}, NOT_BOOLEAN),
     "boolean text": ({"a": ["true", "SECRET"]}, {"schema": Schema({"a": Boolean()})}, NOT_BOOLEAN),
-    "boolean missing": ({"a": [True, None]}, {"schema": Schema({"a": Boolean()})}, MISSING.replace("Numeric", "Boolean")),
+    "boolean missing": (
+        {"a": [True, None]},
+        {"schema": Schema({"a": Boolean()})},
+        MISSING.replace("Numeric", "Boolean"),
+    ),
     "category": ({"a": ["F", "SECRET"]}, {"schema": SEX}, NOT_DECLARED),
     "category missing": ({"a": ["F", None]}, {"schema": SEX}, MISSING.replace("Numeric", "Categorical")),
     "lists as categories": (
