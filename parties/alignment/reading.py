@@ -64,10 +64,11 @@ def open_for(task: PartyTask, spec: Any, *, ids: bool) -> Source:
 
 def _opened(task: PartyTask, spec: Any, contents: Mapping[str, Content]) -> Source:
     """Open some columns of a party's source. If its task has aggregates, the source has one row per id."""
-    if not (aggregates := task.aggregates):
+    if not task.aggregates:
         return open_source(spec, contents, party=task.party)
     ids: dict[str, Content] = dict.fromkeys(_id_of(task), "id")
     wanted = {column: content for column, content in contents.items() if column not in ids}
+    aggregates = [own for own in task.aggregates if own.result in wanted]
     source = open_source(spec, ids | raw_contents(wanted, aggregates), party=task.party)
     keys, _ = normalised(
         lambda: keys_in(source, task.id), party=task.party, column=key_name(task.id), key=task.key, repeating=True
@@ -158,7 +159,7 @@ def raw_ids(task: PartyTask, spec: Any) -> list[Any]:
 def holds_ids(task: PartyTask, spec: Any) -> bool:
     """Return True if a source holds the party's id column. Raises DataError for a missing file."""
     try:
-        _open_ids(task, spec)
+        open_source(spec, dict.fromkeys(_id_of(task), "id"), party=task.party)
     except DataError:
         if file_of(spec) and not os.path.exists(file_of(spec)):  # noqa: PTH110 - text, '' for a source that is not a file
             raise

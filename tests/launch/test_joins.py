@@ -12,7 +12,6 @@ import pytest
 import scipy.sparse
 
 import vfl
-from coordinator.alignment import align as coordinate
 from coordinator.prediction import PredictionOutcome, apply
 from coordinator.rounds import Round
 from parties.alignment.index import Index
@@ -22,6 +21,7 @@ from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from parties.sources.opening import open_source
 from tests.coordinator.organisations import federation
+from tests.launch.test_alignment import outcome_of
 from vfl.crypto import buckets, psi
 from vfl.crypto.alignment import Aligned, IdsGreeting, Indexed, IndexRules, reveals
 from vfl.errors import DataError, FederationError, SpecificationError
@@ -96,16 +96,6 @@ class Lying(InProcessTransport):
         if self._answer is None:
             return found
         return [(self._answer(own.to, reply), vectors) for own, (reply, vectors) in zip(posted, found, strict=True)]
-
-
-def outcome_of(transport: Any, **options: Any) -> Aligned:
-    work = coordinate(transport, **options)
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            found: Aligned = end.value
-            return found
 
 
 def aligned(spec: vfl.Job, tables: Any) -> tuple[Aligned, dict[str, Index]]:

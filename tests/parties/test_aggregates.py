@@ -194,3 +194,10 @@ def test_infinite_cells_end_no_private_run(how: str) -> None:
     private = vfl.Privacy(epsilon=1.0, delta=1e-3, noise=vfl.SeededNoise(1))
     spec = job(columns={"spent": Aggregate("amount", how, bounds=(0, 300))}, privacy=private)
     train(spec, data | {"telco": data["telco"].assign(amount=amount)})
+
+
+def test_a_bad_cell_is_not_taken_for_a_missing_id_column() -> None:
+    data = tables()
+    found = train(job(), data)
+    with pytest.raises(DataError, match="column 'when' holds text that is not a date"):
+        vfl.predict(found, data | {"telco": data["telco"].assign(when="soon")})

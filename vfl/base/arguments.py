@@ -32,7 +32,6 @@ MOVED = {
     "ready_seconds": "ready_timeout_s",
     "secure": "trust (vfl.federation.Secure, [trust] of a job file)",
     "id_kind": 'id = vfl.columns.Id("COLUMN", kind="integer"), { column = "COLUMN", kind = "integer" } in a job file',
-    "class_balance": "class_balance of vfl.Evaluation ([evaluation] of a job file)",
     "sparse": "sparse of vfl.FeaturePartition ([partition] of a job file)",
     **dict.fromkeys(("storage", "margins"), 'precision of the job, "float32"'),
     "fill": "fill of the column in columns (vfl.Numeric(fill=VALUE), fill = VALUE under [columns.COLUMN] of a job file)",

@@ -85,6 +85,11 @@ class Key:
         return hashlib.sha256(json.dumps(["vfl key", 1, self.kinds, self.steps]).encode()).hexdigest()
 
 
+def columns_of(columns: Any) -> tuple[Any, ...]:
+    """Return the columns of a key: a list of several columns as it is, else the one column."""
+    return tuple(columns) if isinstance(columns, tuple | list) else (columns,)
+
+
 def key_name(columns: Sequence[str]) -> str:
     """Return the name of a key in messages and tables: its columns' names."""
     return " + ".join(columns)
@@ -151,7 +156,7 @@ class Id:
     def size(self) -> int:
         """Return the number of components of the key. Raises SpecificationError if it differs between parties."""
         named = self.column.values() if isinstance(self.column, Mapping) else [self.column]
-        sizes = {len(own) if isinstance(own, tuple | list) else 1 for own in named} or {1}
+        sizes = {len(columns_of(own)) for own in named} or {1}
         if len(sizes) > 1 or 0 in sizes:
             raise SpecificationError("id: the keys of the parties need equally many columns, at least one")
         return sizes.pop()

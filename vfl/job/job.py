@@ -22,7 +22,7 @@ from vfl.base.penalties import PENALTIES, NoPenalty
 from vfl.base.persons import RowRule
 from vfl.base.problem import INTERCEPT, Targets, coordinates_of
 from vfl.base.schema import BinaryLabel, ClassLabel, Factor, RealLabel, Scaling, Schema
-from vfl.crypto.identifiers import JOINS, Id
+from vfl.crypto.identifiers import JOINS, Id, columns_of
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest, no_bounds
 from vfl.job.plain import FORMAT, digest_of, plain_of
 from vfl.job.start import Start
@@ -563,20 +563,21 @@ class Job:
 
     def _check_absence(self) -> None:
         """Refuse a left join in which a party's columns do not say what to use for records that the party lacks."""
-        for column in (*self.partition.features, *self.partition.group_columns) if self.join == JOINS[1] else ():
+        if self.join != JOINS[1]:
+            return
+        for column in (*self.partition.features, *self.partition.group_columns):
             found, party = self.schema[column], self.partition.owner(column)
-            read = (
-                {side.column: side.declared for side in found.sides} if isinstance(found, Crossed) else {column: found}
-            )
-            for name, declared in read.items() if party != self.partition.label_party else ():
-                if declared.fill is None and declared.missing is None:
-                    fill = entry(
-                        "columns", name, f"vfl.columns.{type(declared).__name__}(fill=VALUE)", "{ fill = VALUE }"
-                    )
-                    raise SpecificationError(
-                        f"column {name!r}: party {party!r} may lack a record of a left join: declare {fill}, or "
-                        "missing='indicator'"
-                    )
+            if party == self.partition.label_party:
+                continue
+            sides = found.sides if isinstance(found, Crossed) else ()
+            for name, declared in {side.column: side.declared for side in sides}.items() or [(column, found)]:
+                if declared.fill is not None or declared.missing is not None:
+                    continue
+                fill = entry("columns", name, f"vfl.columns.{type(declared).__name__}(fill=VALUE)", "{ fill = VALUE }")
+                raise SpecificationError(
+                    f"column {name!r}: party {party!r} may lack a record of a left join: declare {fill}, or "
+                    "missing='indicator'"
+                )
 
     def _check_ids(self) -> None:
         """Refuse an id that does not name one column per party. Equal ids are then written alike."""
@@ -589,7 +590,7 @@ class Job:
                 raise SpecificationError(
                     f"id names {party!r}, which is not a party{nearest(party, self.partition.parties)}"
                 )
-            listed = tuple(column) if isinstance(column, tuple | list) else (column,)
+            listed = columns_of(column)
             if not listed or len(set(listed)) < len(listed) or not all(isinstance(own, str) and own for own in listed):
                 raise SpecificationError(
                     "id is the name of a column, a list of different names for a composite key, or {party: either}, "
@@ -611,23 +612,27 @@ class Job:
                 raise SpecificationError(
                     f"id names no column of party {party!r}: give one, or one name for all parties"
                 )
-        columns = {party: _short(named[party]) for party in self.partition.parties}
+        keys = {party: columns_of(named[party]) for party in self.partition.parties}
+        columns = {party: own if len(own) > 1 else own[0] for party, own in keys.items()}
         whole = columns if len(set(columns.values())) > 1 else next(iter(columns.values()))
-        if not isinstance(self.id, Id):
-            Id(whole)  # raises if the keys of the parties do not fit together
-        object.__setattr__(self, "id", self.id.on(whole) if isinstance(self.id, Id) else whole)
+        whole_id = self.id if isinstance(self.id, Id) else Id(whole)  # raises if the parties' keys do not fit together
+        object.__setattr__(self, "id", whole_id.on(whole))
+
+    @property
+    def _id(self) -> Id:
+        """The id with its rules. Without an id, the column has no name."""
+        return self.id if isinstance(self.id, Id) else Id(self.id or "")
 
     @property
     def key(self) -> Key:
         """Rule by which ids are compared."""
-        return (self.id if isinstance(self.id, Id) else Id(self.id or "")).key
+        return self._id.key
 
     @property
     def row_rule(self) -> RowRule | None:
         """Rule for persons with several rows at the label party; None if every row is a record."""
-        if not isinstance(self.id, Id) or self.id.most_rows == 1:
-            return None
-        return RowRule(self.partition.label_party, self.id.most_rows)
+        most_rows = self._id.most_rows
+        return None if most_rows == 1 else RowRule(self.partition.label_party, most_rows)
 
     @property
     def unit(self) -> str:
@@ -647,7 +652,7 @@ class Job:
     @property
     def join(self) -> str:
         """Return the kind of join, 'inner' or 'left'."""
-        return self.id.join if isinstance(self.id, Id) else JOINS[0]
+        return self._id.join
 
     def base(self, parties: Collection[str]) -> str | None:
         """Return the party, among these, all of whose ids a left join takes; None for an inner join."""
@@ -662,11 +667,11 @@ class Job:
     @property
     def ids(self) -> Mapping[str, tuple[str, ...]]:
         """{party: columns of its id, several for a composite key} in the partition's order; {} without alignment."""
-        own = self.id.column if isinstance(self.id, Id) else self.id
-        if own is None:
+        if self.id is None:
             return {}
+        own = self._id.column
         named = own if isinstance(own, MappingABC) else dict.fromkeys(self.partition.parties, own)
-        return {party: (columns,) if isinstance(columns, str) else tuple(columns) for party, columns in named.items()}
+        return {party: columns_of(columns) for party, columns in named.items()}
 
     @property
     def table_names(self) -> dict[str, dict[str, str]]:
@@ -801,7 +806,7 @@ class Job:
         """Return the job without the hold-out, the measures and groups that need a hold-out, and the exact objective."""
         partition = self.partition.without_groups()
         ids: Any = {party: self.ids[party] for party in partition.parties} if self.ids else None
-        ids = self.id.on(ids) if isinstance(self.id, Id) else ids
+        ids = self._id.on(ids)
         groups = self.partition.group_columns
         columns = {column: declared for column, declared in self.columns.items() if column not in groups}
         balance = self.class_balance
@@ -891,12 +896,6 @@ class Job:
     @property
     def _identity(self) -> tuple[str, ...]:
         return (self.digest, *(getattr(self, option) for option in APART))
-
-
-def _short(columns: Any) -> Any:
-    """Return the columns of a key in one form: a name, or a tuple of several names."""
-    listed = tuple(columns) if isinstance(columns, tuple | list) else (columns,)
-    return listed if len(listed) > 1 else listed[0]
 
 
 def require_job(value: Any) -> None:

@@ -851,10 +851,9 @@ def _advice(plan: Plan) -> Lines:
     if plan.problem.private and not compared(plan) and plan.solver.name in ("GCD", "SCD"):
         why = "does not find the mean of counts and amounts with noise; predictions may be wrong by a factor of 10 or more"
         return (("advice", f"{plan.solver.name} {why}: solver = SkGD"),)
+    # The comparison has solvers that cannot run on shares, or with several rows per person.
     unfit = plan.sharing is not None or plan.job.row_rule is not None
-    if unfit or not compared(
-        plan
-    ):  # the comparison has solvers that cannot run on shares, or with several rows per person
+    if unfit or not compared(plan):
         return ()
     if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:
         return ()
