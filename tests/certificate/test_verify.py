@@ -465,7 +465,7 @@ class TestTrust:
             ({"products": 1.5**0.5}, "for products of columns"),
             ({"holders": ["q2"]}, "the shares are held by 'q2', 'q0', not by 'q2'"),
             ({"holders": ["q9", "q0"]}, "its roles contradict one another"),
-            ({"contributors": ["q0", "q1", "q2"]}, "has to be drawn by all parties and the dealer"),
+            ({"contributors": ["q0", "q1", "q2"]}, "has to be drawn by 'q0', 'q1', 'q2', 'dealer'"),
             ({"contributors": ["q0", "q0", "q2", "dealer"]}, "its roles contradict one another"),
         ],
     )

@@ -24,7 +24,6 @@ from vfl.secure.noise import drawn
 from vfl.secure.requests import openings
 from vfl.secure.ring import decoded
 from vfl.secure.roles import DEALER
-from vfl.secure.sharing import contributors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +62,7 @@ class Checked(Watched):
             rows = holders[opening.owner]._known[1].rows[opening.start : opening.stop].astype(object)
             clear = rows @ residual.astype(object)
             deviations = sharing.deviations(opening.owner, request.query.clip.cap, request.query.event.sigma)
-            for who in contributors(sharing.roles):
+            for who in sharing.roles.contributors:
                 own = deviations.dealer if who == DEALER else deviations.party
                 clear = clear + drawn(self.spec.noise_source(), opening.key, who, own, opening.size)
             assert (clear == opened[at : at + opening.size]).all()
@@ -261,9 +260,7 @@ def _noise_of(spec: vfl.Job, events: list[Any]) -> np.ndarray:
             continue
         sharing = plan(spec, N).sharing
         deviations, step = sharing.deviations(party, 20.0, event.sigma), sharing.bits.step(sharing.caps(20.0)[party])
-        drawn_by = {
-            who: deviations.dealer if who == DEALER else deviations.party for who in contributors(sharing.roles)
-        }
+        drawn_by = {who: deviations.dealer if who == DEALER else deviations.party for who in sharing.roles.contributors}
         found.append(sum(drawn(noise, key, who, own, block.size) for who, own in drawn_by.items()) * step)
     return np.concatenate(found)
 

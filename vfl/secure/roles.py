@@ -1,4 +1,4 @@
-"""Threat model of a job on secret shares, and roles in its run: holders of residual shares, dealer, contributors of noise."""
+"""Threat model of a job on secret shares, and roles in its run: holders of residual shares, dealer or key owner."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ class Roles:
     parties : all m parties, in the order that all participants use; m ≥ 2.
     label : the party with the label.
     collude : k, 1 ≤ k < m.
+    dealt : True if a dealer takes part. Without a dealer there are two parties, and products of their columns are computed
+        under homomorphic encryption (vfl.secure.homomorphic).
     """
 
     parties: tuple[str, ...]
     label: str
     collude: int = 1
+    dealt: bool = True
 
     def __post_init__(self) -> None:
         m = len(self.parties)
@@ -41,6 +44,22 @@ class Roles:
             raise SpecificationError(
                 f"trust='secure': collude = {self.collude} of {m} parties: give a number from 1 to {m - 1}"
             )
+        if not self.dealt and m > 2:
+            raise SpecificationError(
+                f"trust='secure' without a dealer multiplies the vectors of two parties, and the partition has {m}: use "
+                "dealer='separate' or dealer='coordinator'"
+            )
+
+    @property
+    def key_owner(self) -> str:
+        """Return the party with the secret key of a run without a dealer: the party without the label."""
+        (owner,) = (party for party in self.parties if party != self.label)
+        return owner
+
+    @property
+    def contributors(self) -> tuple[str, ...]:
+        """Return the participants that add noise to an opened sum: all parties, and the dealer, if there is one."""
+        return (*self.parties, *((DEALER,) if self.dealt else ()))
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -66,12 +85,21 @@ class Roles:
 
     @property
     def price(self) -> float:
-        """Return the factor by which the noise of an opened sum exceeds the charged σ: √(1 + k/m)."""
-        return math.sqrt(1.0 + self.collude / len(self.parties))
+        """Return the factor by which the noise of an opened sum exceeds σ: √(1 + k/m); √(m/(m − k)) without a dealer."""
+        m, k = len(self.parties), self.collude
+        return math.sqrt(1.0 + k / m if self.dealt else m / (m - k))
+
+    @property
+    def price_of_products(self) -> float:
+        """Return the noise of a product of two parties' columns, divided by the charged noise of variance σ²/2.
+
+        Both owners and the dealer add σ²/4 each. Without a dealer, both owners add σ²/2 each.
+        """
+        return math.sqrt(1.5 if self.dealt else 2.0)
 
 
-SEPARATE, COORDINATOR = "separate", "coordinator"
-DEALERS = (SEPARATE, COORDINATOR)
+SEPARATE, COORDINATOR, NONE = "separate", "coordinator", "none"
+DEALERS = (SEPARATE, COORDINATOR, NONE)
 
 
 @explained
@@ -86,23 +114,32 @@ class Secure:
     residuals. The dealer together with one party can learn columns and residuals.
 
     dealer : 'separate': a further participant without columns deals. 'coordinator': the coordinator deals, and no party may run
-        the coordinator.
+        the coordinator. None or 'none': two parties alone, by homomorphic encryption; needs the extra vfl[he].
     collude : k ≥ 1, less than the number of parties.
     margin : V; the sigmoid's series is accurate for |margin| ≤ V. None: a rule that uses only public numbers chooses V for each
         model. V affects the bias of training, never privacy.
     """
 
-    dealer: str = option(
-        one_of(DEALERS, "must be 'separate' or 'coordinator', since a party as the dealer could remove every mask"),
+    dealer: str | None = option(
+        one_of(
+            DEALERS, "must be 'separate', 'coordinator' or 'none', since a party as the dealer could remove every mask"
+        ),
         SEPARATE,
     )
     collude: int = option(whole(), 1)
     margin: float | None = option(require_positive, None)
 
     def __post_init__(self) -> None:
+        if self.dealer is None:
+            object.__setattr__(self, "dealer", NONE)
         check_options(self, "trust: ")
+
+    @property
+    def dealt(self) -> bool:
+        """Return True if a dealer takes part."""
+        return self.dealer != NONE
 
     def describe(self) -> str:
         """Return a short text that states the threat model."""
-        dealer = "at the coordinator" if self.dealer == COORDINATOR else "separate"
-        return f"dealer {dealer}, up to {self.collude} part{'ies' if self.collude > 1 else 'y'} may pool"
+        dealer = {COORDINATOR: "dealer at the coordinator", NONE: "no dealer"}.get(str(self.dealer), "dealer separate")
+        return f"{dealer}, up to {self.collude} part{'ies' if self.collude > 1 else 'y'} may pool"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PrivacyError
 from vfl.secure.ring import RESIDUAL_BITS, caps
-from vfl.secure.roles import DEALER
 from vfl.secure.sigmoid import SERIES, chosen
 
 if TYPE_CHECKING:
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from vfl.secure.ring import Bits
     from vfl.secure.roles import Roles, Secure
 
-PRICE_OF_PRODUCTS = math.sqrt(1.5)
-"""Noise of a product of two parties' columns, divided by the charged noise. Both owners and the dealer add σ²/2 each."""
 SAME = 1e-9
 """Largest accepted relative difference between two machines' results, since their mathematical libraries may differ."""
 
@@ -85,7 +81,7 @@ class Sharing:
 
         step = self.bits.step(self.caps(cap)[party])
         try:
-            return deviations(sigma, step, len(self.roles.parties), self.roles.collude)
+            return deviations(sigma, step, len(self.roles.parties), self.roles.collude, dealt=self.roles.dealt)
         except OverflowError:
             raise PrivacyError("the noise of a sum is too large to be computed") from None
 
@@ -177,8 +173,8 @@ class GramSharing:
 
     @property
     def price(self) -> float:
-        """Return the noise of a product of two parties' columns, divided by the charged noise: √1.5."""
-        return PRICE_OF_PRODUCTS
+        """Return the noise of a product of two parties' columns, divided by the charged noise."""
+        return self.roles.price_of_products
 
     def caps(self) -> dict[str, float]:
         """Return {party: c_q}, each party's cap on its rows."""
@@ -215,12 +211,7 @@ def _stated(secure: Secure, roles: Roles, holders: tuple[str, ...], price: float
         "dealer": secure.dealer,
         "collude": roles.collude,
         "holders": list(holders),
-        "contributors": list(contributors(roles)),
+        "contributors": list(roles.contributors),
         "price": price,
         "bits": bits,
     }
-
-
-def contributors(roles: Roles) -> tuple[str, ...]:
-    """Return the names of the participants that add noise to an opened sum."""
-    return (*roles.parties, DEALER)

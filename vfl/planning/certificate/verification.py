@@ -39,8 +39,7 @@ from vfl.privacy.ledger.composition import epsilon_of, exact_mu, plan_cost
 from vfl.privacy.ledger.fit import FIXED
 from vfl.privacy.noise import CryptographicNoise
 from vfl.secure.ring import LARGEST_TOTAL, SMALLEST_TOTAL
-from vfl.secure.roles import DEALER, Roles
-from vfl.secure.sharing import PRICE_OF_PRODUCTS, contributors
+from vfl.secure.roles import DEALER, NONE, Roles
 from vfl.solvers.on_shares import BY_PRODUCTS, BY_SUMS
 from vfl.version import __version__
 
@@ -275,7 +274,7 @@ def _trust(certificate: Certificate) -> str:
     if fault := _fault_of_trust(certificate):
         raise _Mismatch(fault)
     stated = certificate.trust
-    many, parties = stated["collude"], len(stated["contributors"]) - 1
+    many, parties = stated["collude"], len([name for name in stated["contributors"] if name != DEALER])
     return (
         f"up to {many} of {parties} parties may pool what they saw, dealer {stated['dealer']}, {stated['price']:.3g} times the "
         "noise charged to ε; not checked: that participants were semi-honest"
@@ -293,22 +292,22 @@ def _fault_of_trust(certificate: Certificate) -> str:
     if solver not in (*BY_SUMS, *BY_PRODUCTS):
         return f"it states training on shares, which {solver} does not offer"
     try:
-        roles = Roles(tuple(name for name in names if name != DEALER), holders[0], many)
+        roles = Roles(tuple(name for name in names if name != DEALER), holders[0], many, stated["dealer"] != NONE)
     except SpecificationError as error:
         return f"its roles contradict one another: {error}"
-    if tuple(names) != contributors(roles):
-        return f"noise was drawn by {_listing(names)}, and has to be drawn by all parties and the dealer"
+    if tuple(names) != roles.contributors:
+        return f"noise was drawn by {_listing(names)}, and has to be drawn by {_listing(roles.contributors)}"
     by_products = solver in BY_PRODUCTS
     expected = roles.parties if by_products else roles.holders
     if tuple(holders) != expected:
         return f"with collude = {many} the shares are held by {_listing(expected)}, not by {_listing(holders)}"
-    price = PRICE_OF_PRODUCTS if by_products else roles.price
+    price = roles.price_of_products if by_products else roles.price
     if not math.isclose(stated["price"], price, rel_tol=1e-9):
         return (
             f"with {len(roles.parties)} parties and collude = {many} an opened sum has {price:.4g} times the noise that ε "
             f"counts, not {stated['price']:.4g} times"
         )
-    joint, said = PRICE_OF_PRODUCTS if certificate.solver.get("joint") else None, stated.get("products")
+    joint, said = roles.price_of_products if certificate.solver.get("joint") else None, stated.get("products")
     if said != joint:
         return f"it states {said} times the noise that ε counts for products of columns, and joint steps have {joint} times"
     fewest, most = _bits(by_products=by_products)
