@@ -174,7 +174,7 @@ def test_the_image_of_a_participant() -> None:
     assert 'ENTRYPOINT ["vfl"]' in lines
     (state,) = [line.split()[1] for line in lines if line.startswith("VOLUME")]
     assert any(line.startswith("ENV ") and f"XDG_STATE_HOME={state}" in line for line in lines)
-    assert any("[federation,serve]" in line for line in lines)
+    assert any("[federation,he,serve]" in line for line in lines)
     assert not any("[cluster]" in line or "EXPOSE" in line for line in lines)  # a party needs neither Ray nor a port
     runs = " ".join(line.lstrip("# ").rstrip("\\") for line in lines if line.startswith("#  "))
     for option in ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", "--ulimit core=0"):

@@ -114,6 +114,7 @@ def test_every_third_party_import_is_declared(pyproject):
         + optional["plot"]
         + optional["frames"]
         + optional["federation"]
+        + optional["he"]
         + optional["onnx"]
         + optional["serve"]
         + optional["track"]
