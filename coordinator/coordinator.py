@@ -241,10 +241,11 @@ class Coordinator:
                 "trust='secure' does not run over this transport: use a site that carries its requests"
             )
         # Imported here, so that the coordinator starts faster in other runs.
-        from coordinator.secure import SecureTransport
+        from coordinator.secure import PairTransport, SecureTransport
 
         iterate = Iterate(plan.problem.layout, plan.problem.n_records, label)
-        return SecureTransport(self._transport, iterate, plan, log.products), iterate
+        made = SecureTransport if plan.sharing.roles.dealt else PairTransport
+        return made(self._transport, iterate, plan, log.products), iterate
 
     def _of_margins(self, plan: Plan, split: Split | Subsample | None) -> State:
         job = plan.job

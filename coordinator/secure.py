@@ -20,8 +20,8 @@ from vfl.planning import layout_of
 from vfl.privacy.events import Gaussian
 from vfl.queries import Backward, Gram, Reply
 from vfl.secure import requests
-from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import reach
+from vfl.secure.cost import MOST_TERMS, largest_message
 from vfl.secure.gram import opened_cross
 from vfl.secure.ring import decoded, largest_sum
 from vfl.secure.roles import DEALER
@@ -29,7 +29,7 @@ from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, clamps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from coordinator.states.iterate import Iterate
     from coordinator.transport import MessageTransport, PendingCall
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
     Transport: TypeAlias = "MessageTransport | SecureTransport"
     """Transport of a run's queries to parties."""
-
-MOST_TERMS = 16
-"""Largest number K of terms in a Fourier series of the sigmoid."""
 
 
 class CentredModel(NamedTuple):
@@ -76,8 +73,8 @@ class SecureTransport:
         self._new: Released = ()
         self._roles = self._sharing.roles
         self._run = uuid.uuid4().hex
-        widest = max(len(names) for names in layout_of(plan.job).columns.values()) + 1
-        self._largest = 8 * (plan.n_records + CHECK_ROWS) * max(widest, 2 * MOST_TERMS)
+        widths = {party: len(names) + 1 for party, names in layout_of(plan.job).columns.items()}
+        self._largest = largest_message(self._roles, plan.n_records, widths, MOST_TERMS)
         self._sessions = 0
         self._session = ""
         self._knots: Knots | None = None
@@ -154,15 +151,11 @@ class SecureTransport:
         if not self._session:
             self._meet()
         parties, session = self._roles.parties, self._session
-        for party in parties:
-            self._post(party, requests.MaskProducts(session, _rows(query)))
-        for party in parties:
-            for owner in parties:
-                if owner != party:
-                    self._post(party, requests.TakeProducts(session, owner, sharing.widths[owner]))
-        self._post(DEALER, requests.DealProducts(session, key))
-        for party in parties:
-            self._post(party, requests.ContributeProducts(session, key))
+        self._pass_columns(
+            requests.MaskProducts(session, _rows(query)),
+            lambda owner: requests.TakeProducts(session, owner, sharing.widths[owner]),
+        )
+        self._ask_products(key)
         found = self._disclosed()
         whole, p = self._plan.problem.layout.whole(), self._plan.problem.layout.n_coordinates
         at = {q: np.arange(block.coordinates.start, block.coordinates.stop) for q, block in whole.items()}
@@ -183,7 +176,7 @@ class SecureTransport:
                     gram[np.ix_(at[party], at[party])] = decoded(elements) * step
                 elif names in cross:
                     largest = largest_sum(self._plan.problem.n_records, sharing.bits.limit, 3 * pair.deviation())
-                    block = opened_cross(cross[names], elements, largest) * step
+                    block = opened_cross(cross[names], elements, largest, self._roles.ring) * step
                     gram[np.ix_(at[pair.first], at[pair.second])] = block
                     gram[np.ix_(at[pair.second], at[pair.first])] = block.T
                 else:
@@ -200,10 +193,7 @@ class SecureTransport:
         setup = self._set_up(query)
         owners = requests.owners_of(query)
         version, fresh = self._share(self._model(setup), setup, owners)
-        self._post(DEALER, requests.DealSum(self._session, version, setup.number, query, key))
-        for party in self._roles.parties:
-            arriving = (party,) if party in fresh else ()
-            self._post(party, requests.Contribute(self._session, version, setup.number, query, key, arriving))
+        self._ask_sums(version, setup.number, query, key, fresh)
         elements = self._disclosed()
         self._sent.update(fresh)
         caps = sharing.caps(query.clip.cap)
@@ -232,7 +222,7 @@ class SecureTransport:
         self._sent.clear()
         self._ciphertexts.clear()
         self._waiting.clear()
-        everybody = (*self._roles.parties, DEALER)
+        everybody = self._roles.contributors
         for name in everybody:
             self._post(name, requests.Meet(self._session))
         keys = {name: key for name, key in self._collected().items() if isinstance(key, EncryptionKey)}
@@ -240,6 +230,10 @@ class SecureTransport:
             others = {other: key for other, key in keys.items() if other != name}
             self._post(name, requests.Begin(self._session, self._plan.problem.n_records, others, self._knots))
         self._collected()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Let the parties state n to the dealer, and share the coin by which the dealer is checked."""
         for party in self._roles.parties:
             self._post(party, requests.StateRecords(self._session))
         self._post(DEALER, requests.CheckRecords(self._session))
@@ -268,15 +262,20 @@ class SecureTransport:
         )
         self._setups += 1
         self._version = None
-        for party in self._roles.parties:
-            self._post(party, setup)
-        for holder in self._roles.holders:
-            for owner in self._roles.parties:
-                if owner != holder:
-                    self._post(holder, requests.TakeColumns(self._session, owner))
+        self._pass_columns(setup, lambda owner: requests.TakeColumns(self._session, owner))
         self._collected()
         self._setup = setup
         return setup
+
+    def _pass_columns(self, masked: requests.Request, taken: Callable[[str], requests.Request]) -> None:
+        """Ask all parties to mask their columns, and those to which the columns go to take them. taken : of an owner."""
+        roles = self._roles
+        for party in roles.parties:
+            self._post(party, masked)
+        for taker in roles.parties:
+            for owner in roles.parties:
+                if taker in requests.receivers(masked, owner, roles):
+                    self._post(taker, taken(owner))
 
     def _model(self, setup: requests.SetUp) -> CentredModel:
         """Return the current model for columns that are centred as in `setup`, with public bounds of its margins."""
@@ -306,7 +305,7 @@ class SecureTransport:
         """Compute shares of the residuals at a model, once. Return its `Version`, and the owners that take the shares now."""
         place = self._logistic.place(model.needed)
         known, version = self._version, requests.Version(requests.digest_of(model.w, [str(setup.number)]), place)
-        roles, session = self._roles, self._session
+        session = self._session
         if known is not None and replace(known, attempt=0) == version:
             version = known
         else:
@@ -316,18 +315,44 @@ class SecureTransport:
             self._version = None
             self._sent.clear()
             limits = clamps(SERIES[place], model.reach)
-            self._post(DEALER, requests.DealTerms(session, version))
-            for party in roles.parties:
-                self._post(party, requests.MaskAngles(session, version, model.w[party], limits[party]))
-            for party in roles.parties:
-                self._post(party, requests.OpenRows(session, version))
-            self._post(roles.label, requests.CheckRows(session, version))
-        fresh = tuple(owner for owner in owners if owner not in self._sent)
-        if fresh:
-            for holder in roles.holders:
-                self._post(holder, requests.ShareResidual(session, version, fresh))
+            angles = {q: requests.MaskAngles(session, version, model.w[q], limits[q]) for q in self._roles.parties}
+            self._share_residuals(version, angles)
+        fresh = self._send_residuals(version, owners)
         self._version = version
         return version, fresh
+
+    def _share_residuals(self, version: requests.Version, angles: Mapping[str, requests.MaskAngles]) -> None:
+        """Ask all participants to compute shares of the residuals at a model. angles : {party: request}."""
+        session, roles = self._session, self._roles
+        self._post(DEALER, requests.DealTerms(session, version))
+        for party in roles.parties:
+            self._post(party, angles[party])
+        for party in roles.parties:
+            self._post(party, requests.OpenRows(session, version))
+        self._post(roles.label, requests.CheckRows(session, version))
+
+    def _send_residuals(self, version: requests.Version, owners: tuple[str, ...]) -> tuple[str, ...]:
+        """Send masked residuals to the owners of columns that lack them, and return these owners."""
+        fresh = tuple(owner for owner in owners if owner not in self._sent)
+        if fresh:
+            for holder in self._roles.holders:
+                self._post(holder, requests.ShareResidual(self._session, version, fresh))
+        return fresh
+
+    def _ask_sums(
+        self, version: requests.Version, setup: int, query: Backward, key: ReleaseKey, fresh: tuple[str, ...]
+    ) -> None:
+        """Ask all participants for commitments to their shares of a query's sums."""
+        self._post(DEALER, requests.DealSum(self._session, version, setup, query, key))
+        for party in self._roles.parties:
+            arriving = (party,) if party in fresh else ()
+            self._post(party, requests.Contribute(self._session, version, setup, query, key, arriving))
+
+    def _ask_products(self, key: ReleaseKey) -> None:
+        """Ask all participants for commitments to their shares of the products of columns."""
+        self._post(DEALER, requests.DealProducts(self._session, key))
+        for party in self._roles.parties:
+            self._post(party, requests.ContributeProducts(self._session, key))
 
     def _post(self, to: str, request: requests.Request) -> None:
         """Send a request with the encrypted messages for its receiver, and keep those that the receiver returns."""
@@ -352,6 +377,34 @@ class SecureTransport:
         """Wait for the replies to all sent requests, in order. Return the last reply of each participant."""
         waiting, self._waiting = self._waiting, []
         return {own.to: reply for own, (reply, _) in zip(waiting, self._inner.collect(waiting), strict=True)}
+
+
+class PairTransport(SecureTransport):
+    """Transport of a run of two parties without a dealer. The key owner encrypts, and the label party multiplies."""
+
+    def _prepare(self) -> None:
+        """Do nothing: there is no dealer to be checked."""
+
+    def _share_residuals(self, version: requests.Version, angles: Mapping[str, requests.MaskAngles]) -> None:
+        for party in (self._roles.key_owner, self._roles.label):
+            self._post(party, angles[party])
+
+    def _send_residuals(self, version: requests.Version, owners: tuple[str, ...]) -> tuple[str, ...]:
+        if self._sent:
+            return ()
+        self._post(self._roles.key_owner, requests.ShareResidual(self._session, version, (self._roles.label,)))
+        return (self._roles.label,)
+
+    def _ask_sums(
+        self, version: requests.Version, setup: int, query: Backward, key: ReleaseKey, fresh: tuple[str, ...]
+    ) -> None:
+        for party in (self._roles.label, self._roles.key_owner):
+            arriving = fresh if party == self._roles.label else ()
+            self._post(party, requests.Contribute(self._session, version, setup, query, key, arriving))
+
+    def _ask_products(self, key: ReleaseKey) -> None:
+        for party in self._roles.parties:
+            self._post(party, requests.ContributeProducts(self._session, key))
 
 
 def _symmetric(rows: Released) -> Vector:

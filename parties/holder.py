@@ -37,6 +37,8 @@ from vfl.secure.sigmoid import SERIES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from parties.charges import Charges
     from parties.storage.classes import Storage
     from vfl.base.problem import Block
@@ -130,16 +132,21 @@ class Holder:
             )
         if isinstance(request, requests.Disclose):
             return self._disclosed(), []
-        if isinstance(request, requests.StateRecords):
+        if isinstance(request, requests.StateRecords) and roles.dealt:
             count = np.array([self._columns.n_records], dtype=np.uint64)
             return Done(), [session.encrypt(DEALER, RECORDS, count)]
-        given = dict(zip(senders_of, ciphertexts, strict=True))
+        return self._answered(request, session, dict(zip(senders_of, ciphertexts, strict=True)), receivers_of)
+
+    def _answered(
+        self, request: Request, session: Session, given: dict[str, Ciphertext], to: Sequence[str]
+    ) -> tuple[object, list[Ciphertext]]:
+        """Answer a request of the protocol with a dealer. given : {sender: its encrypted message}. to : receivers."""
         products = self.sharing.products
         if products is not None and isinstance(request, PRODUCTS):
-            return self._products(request, products, session, given, receivers_of)
+            return self._products(request, products, session, given, to)
         if self._member is None:
             raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
-        return self._answer(request, self._member, session, given, receivers_of)
+        return self._answer(request, self._member, session, given, to)
 
     def _require_members(self, request: Request) -> None:
         """Raise PrivacyError for a request about participants or columns that the job does not have."""
@@ -207,17 +214,22 @@ class Holder:
                 raise self._refusal(f"does not answer {type(request).__name__}", FederationError)
         return Done(), []
 
-    def _begin(self, session: Session, request: requests.Begin) -> None:
-        roles = self.sharing.roles
+    def _begun(self, session: Session, request: requests.Begin) -> Streams:
+        """Begin the session, and return the streams that this party shares with the others."""
         if request.n_records != self._columns.n_records:
             raise self._refusal("has a different number of records from the session", FederationError)
-        streams = session.begin(
-            request.keys, [other for other in (*roles.parties, DEALER) if other != self.name], self._noise
-        )
-        self._streams = streams
+        others = [other for other in self.sharing.roles.contributors if other != self.name]
+        self._streams = session.begin(request.keys, others, self._noise)
+        return self._streams
+
+    def _begin(self, session: Session, request: requests.Begin) -> None:
+        roles, streams = self.sharing.roles, self._begun(session, request)
         if isinstance(self.sharing, Sharing):
-            labels = None if self.name != roles.label or self._labels is None else self._labels > 0.0
-            self._member = Member(roles, self.name, streams, self._noise, request.n_records, labels)
+            self._member = Member(roles, self.name, streams, self._noise, request.n_records, self._positive())
+
+    def _positive(self) -> npt.NDArray[np.bool_] | None:
+        """Return which labels are positive, (n,); None at a party without the label."""
+        return None if self.name != self.sharing.roles.label or self._labels is None else self._labels > 0.0
 
     def _tossed(self, member: Member, coin: Elements) -> None:
         """Take the session's coin (random bytes). A second coin is refused, since it would open rows that mask records."""
@@ -263,10 +275,13 @@ class Holder:
         member.check_dealt(request.version)
 
     def _set_up(self, request: requests.SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Ciphertext]:
-        """Cap and mask the party's own rows. The masked rows serve every later w.
+        """Cap and mask the party's own rows. The masked rows serve every later w."""
+        member.set_up(request.number, self._capped(request))
+        elements = np.concatenate([member.masked_columns(start, stop) for start, stop in request.blocks[self.name]])
+        return [session.encrypt(holder, f"columns {request.number}", elements) for holder in to]
 
-        The capped rows are kept, for later requests with equal cap, centres and scales.
-        """
+    def _capped(self, request: requests.SetUp) -> OwnColumns:
+        """Return the party's capped rows, which are kept for later requests with equal cap, centres and scales."""
         sharing = self._logistic
         block, centre, scale = request.rows[self.name]
         whole = self._require_whole(block, centre, scale)
@@ -278,10 +293,8 @@ class Holder:
                 X[j] = self._columns.column(j)
             reach = self._plan.problem.reach[whole.coordinates]
             self._known = shape, own_columns(X.T, centre, scale, reach, self._caps[self.name], sharing.bits)
-        member.set_up(request.number, self._known[1])
         self._setup = request
-        elements = np.concatenate([member.masked_columns(start, stop) for start, stop in request.blocks[self.name]])
-        return [session.encrypt(holder, f"columns {request.number}", elements) for holder in to]
+        return self._known[1]
 
     def _require_whole(self, block: Block, centre: Vector, scale: Vector) -> Block:
         """Return the block of all columns.
@@ -304,10 +317,7 @@ class Holder:
     ) -> tuple[object, list[Ciphertext]]:
         """Answer a request for one release of all products of columns."""
         if isinstance(request, requests.MaskProducts) and self._streams is not None:
-            block, centre, scale = request.rows[self.name]
-            if isinstance(self.sharing, GramSharing) and (np.any(centre != 0.0) or np.any(scale != 1.0)):
-                raise self._refusal("was asked for products of columns in other units than its job plans")
-            rows = self._gram_rows(sharing, block, centre, scale)
+            rows = self._gram_rows(sharing, request)
             made = GramMember(sharing.roles, self.name, self._streams, self._noise, rows)
             masked, self._gram = made.masked_columns(), made
             return Done(), [session.encrypt(other, "columns", masked) for other in to]
@@ -334,8 +344,7 @@ class Holder:
         ciphertexts: dict[str, Ciphertext],
     ) -> Elements:
         """Charge the release; return this party's share of its products with each other party, in order, then its own block."""
-        sharing.first.check()
-        self.charges.record(sharing.first.shares()[self.name], request.key)
+        self._charge_products(request, sharing)
         widths, parties = sharing.widths, sharing.roles.parties
         if DEALER in ciphertexts:
             before = parties[: parties.index(self.name)]
@@ -353,8 +362,16 @@ class Holder:
         found.append(encoded(member.own(sharing.pair(self.name, self.name, request.key)).ravel()))
         return np.concatenate(found)
 
-    def _gram_rows(self, sharing: GramSharing, block: Block, centre: Vector, scale: Vector) -> np.ndarray:
+    def _charge_products(self, request: requests.ContributeProducts, sharing: GramSharing) -> None:
+        """Charge the one release of all products, as the job plans it, to the owner's log."""
+        sharing.first.check()
+        self.charges.record(sharing.first.shares()[self.name], request.key)
+
+    def _gram_rows(self, sharing: GramSharing, request: requests.MaskProducts) -> npt.NDArray[np.int32]:
         """Return the party's integer rows: its columns, then the label t(y − c) if the release includes a label."""
+        block, centre, scale = request.rows[self.name]
+        if isinstance(self.sharing, GramSharing) and (np.any(centre != 0.0) or np.any(scale != 1.0)):
+            raise self._refusal("was asked for products of columns in other units than its job plans")
         self._require_whole(block, centre, scale)
         X = np.empty((sharing.widths[self.name], self._columns.n_records))
         for j in range(self._columns.n_coordinates):

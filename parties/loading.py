@@ -127,11 +127,13 @@ def over(
     holder: Holder | None = None
     if job.secure is not None:
         from parties.holder import Holder
+        from parties.pair_holder import PairHolder
 
         if not isinstance(shards, LocalGroup) or shards.size > 1:
             raise SpecificationError(IN_ONE_PROCESS)
         (rows,) = shards.members
-        holder = Holder(job, task.party, rows.columns, noise, rows.y, ledger, own)
+        arguments = job, task.party, rows.columns, noise, rows.y, ledger, own
+        holder = Holder(*arguments) if job.secure.dealt else PairHolder(*arguments)
     products, n_records = False, sum(f.n_trained + f.n_held_out for f in facts)
     if job.shows_columns:
         from vfl.planning import plan as make_plan  # imported here, so that parties of other jobs start faster

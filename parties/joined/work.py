@@ -21,7 +21,7 @@ from vfl.network.wire.frames import Limits, as_vector
 from vfl.planning import layout_of
 from vfl.queries import Need, held_at_once
 from vfl.secure import requests
-from vfl.secure.check_rows import CHECK_ROWS
+from vfl.secure.cost import MOST_TERMS, largest_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
 """Largest size of a call's body in bytes: a base, plus an addition per coordinate of the party."""
-MOST_CIPHERTEXTS, MOST_TERMS = 16, 16
-"""Largest number of encrypted messages in a request, and largest number K of terms of the sigmoid's Fourier series."""
+MOST_CIPHERTEXTS = 16
+"""Largest number of encrypted messages in a request."""
 OF_MARGINS = ("weights", "margins")
 """Names of the vectors in `Records` that have K entries per record under multinomial loss: residuals and margins."""
 MOST_NOTICES = 1000
@@ -283,9 +283,10 @@ class TrainingWork(Work):
         body, party = BODY_BYTES + PER_COORDINATE * (len(self._task.canonical) + 1), self._party
         if party is None:
             return Limits(body, _limits_of_alignment(self._service.aligning))
-        if self._task.job.secure is not None:
-            columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
-            largest = encrypted_size(8 * (party.n_trained + CHECK_ROWS) * max(columns, 2 * MOST_TERMS))
+        if (secure := (job := self._task.job).secure) is not None:
+            widths = {name: len(columns) + 1 for name, columns in layout_of(job).columns.items()}
+            roles = secure.roles(job.partition.parties, job.partition.label_party)
+            largest = largest_message(roles, party.n_trained, widths, MOST_TERMS)
             return Limits(body, dict.fromkeys(requests.ciphertext_names(MOST_CIPHERTEXTS), largest))
         limits = {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS}
         if self._task.job.shows_columns:  # weights hold t (one per record), the label, and another party's columns

@@ -41,7 +41,6 @@ from vfl.privacy.zcdp import rho_of
 from vfl.queries.protocol import require_bearable
 from vfl.secure.cost import gram, logistic
 from vfl.secure.ring import RESIDUAL_BITS, bits
-from vfl.secure.roles import Roles
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, chosen, error, residual_bound
 from vfl.solvers import on_shares
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
     from vfl.queries import Query
     from vfl.queries.protocol import Released, Solver, Vectors
     from vfl.secure.ring import Bits
-    from vfl.secure.roles import Secure
+    from vfl.secure.roles import Roles, Secure
     from vfl.solvers.on_shares import Products
     from vfl.solvers.releases.knots import Knots, Placed
 
@@ -87,7 +86,7 @@ def sharing_of(
     if job.secure is None:
         return None
     secure, parties = job.secure, job.partition.parties
-    roles = Roles(parties, job.partition.label_party, secure.collude)
+    roles = secure.roles(parties, job.partition.label_party)
     found = products_of(solver, problem, roles.label)
     products = None if found is None else _of_products(job.secure, roles, problem, found)
     if products is not None and products.label_scale is not None:
@@ -104,7 +103,7 @@ def sharing_of(
     multipliers = [e.sigma / e.sensitivity for e, _ in trained if isinstance(e, Gaussian) and e != once]
     smallest = min(squares.values()) / math.fsum(squares.values())
     deviation = 2.0 * SLACK * max(multipliers) * residual / 2.0**RESIDUAL_BITS / math.sqrt(smallest)
-    width = bits(problem.n_records, residual, deviation, len(parties))
+    width = bits(problem.n_records, residual, deviation, len(parties), roles.ring)
     typical = [chosen(secure.margin or TYPICAL_MARGIN, fine=fine) for fine in (False, True)]
     biases = [_bias(problem, parties, place, rows.size, residual, width) / multipliers[-1] for place in typical]
     fine = biases[0] > LARGEST_BIAS
@@ -135,7 +134,7 @@ def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Produ
     from vfl.secure.gram import gram_bits, gram_caps  # loads compiled loops
 
     smallest, sigma = min(gram_caps(products.clip, products.squares).values()), products.event.sigma * products.unit
-    found = gram_bits(problem.n_records, sigma / smallest**2)
+    found = gram_bits(problem.n_records, sigma / smallest**2, roles.ring)
     labelled = products.label_scale is not None
     widths = {q: len(names) + (labelled and q == roles.label) for q, names in problem.layout.columns.items()}
     return GramSharing(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from vfl.crypto.encryption import TAG, encrypted_size
 from vfl.secure.check_rows import CHECK_ROWS
+from vfl.secure.homomorphic import PIECE, PUBLIC_PIECE, blocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from vfl.secure.roles import Roles
 
 WORD, ANGLE = 8, 2
+MOST_TERMS = 16
+"""Largest number K of terms in a Fourier series of the sigmoid."""
 COMMITMENT = 64
 """Bytes of a commitment together with the random bytes that open the commitment."""
 
@@ -62,6 +65,8 @@ class Cost:
 
 def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int, models: Models) -> Cost:
     """Return the bytes of a logistic run. widths : {party: number of masked columns}. terms : K of every model."""
+    if not roles.dealt:
+        return encrypted_logistic(roles, n_records, widths, terms, models)
     m, h, n, label = len(roles.parties), len(roles.holders), n_records, roles.label
     masks, rows = ANGLE * CHECK_ROWS, 2 * WORD * terms * CHECK_ROWS
     checks = sum(encrypted_size(masks + rows * (party in roles.holders)) for party in roles.parties if party != label)
@@ -80,8 +85,32 @@ def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int
     )
 
 
+def encrypted_logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int, models: Models) -> Cost:
+    """Return the bytes of a logistic run without a dealer, with the arguments of `logistic`."""
+    block = PIECE * blocks_of(n_records)
+    return Cost(
+        session=0,
+        setup=encrypted_size(PUBLIC_PIECE + block * widths[roles.key_owner]),
+        angles=models.count * encrypted_size(block),
+        fourier_terms=models.count * encrypted_size(2 * terms * block),
+        checks=0,
+        residuals=models.count * encrypted_size(block),
+        openings=encrypted_size(PIECE * models.sums) + models.queries * (TAG + 2 * COMMITMENT) + 2 * WORD * models.sums,
+    )
+
+
+def encrypted_gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
+    """Return the bytes of a release of the products of all columns without a dealer, with the arguments of `gram`."""
+    a, b = widths[roles.label], widths[roles.key_owner]
+    setup = encrypted_size(PUBLIC_PIECE + PIECE * blocks_of(n_records) * b)
+    openings = encrypted_size(PIECE * a * b) + WORD * (2 * a * b + a * a + b * b) + 2 * COMMITMENT
+    return Cost(0, setup, 0, 0, 0, 0, openings)
+
+
 def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
     """Return the bytes of a release of the products of all columns, including the label."""
+    if not roles.dealt:
+        return encrypted_gram(roles, n_records, widths)
     m, parties = len(roles.parties), roles.parties
     dealt = [widths[later] * sum(widths[first] for first in parties[:place]) for place, later in enumerate(parties)]
     elements = 2 * sum(dealt) + sum(width * width for width in widths.values())
@@ -94,3 +123,11 @@ def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
         residuals=0,
         openings=sum(encrypted_size(WORD * size) for size in dealt[1:]) + WORD * elements + m * COMMITMENT,
     )
+
+
+def largest_message(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int) -> int:
+    """Return the bytes of the largest encrypted message of a run. widths, terms : as in `logistic`, with labels."""
+    if roles.dealt:
+        return encrypted_size(WORD * (n_records + CHECK_ROWS) * max(*widths.values(), 2 * terms))
+    a, b = widths[roles.label], widths[roles.key_owner]
+    return encrypted_size(PUBLIC_PIECE + PIECE * max(blocks_of(n_records) * max(b, 2 * terms), a * b, a + b))

@@ -30,7 +30,7 @@ import numpy as np
 from vfl.errors import FederationError, PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.secure import noise as distributed
-from vfl.secure.ring import LARGEST_DEVIATION, RANGE, decoded, encoded, largest_sum, shared_cap, within
+from vfl.secure.ring import LARGEST_DEVIATION, WORDS, Ring, decoded, encoded, largest_sum, shared_cap, within
 from vfl.secure.roles import DEALER
 from vfl.secure.streams import zero_share
 
@@ -67,16 +67,16 @@ class GramBits(NamedTuple):
         return Fraction(first) * Fraction(second) / self.limit
 
 
-def gram_bits(n_records: int, deviation: Fraction | float) -> GramBits:
+def gram_bits(n_records: int, deviation: Fraction | float, ring: Ring = WORDS) -> GramBits:
     """Return the number of bits to which columns are rounded; PrivacyError if the number is below 8.
 
-    deviation : max over parties a, b of σ/(c_a·c_b). FX is the largest number ≤ 21 with n·4^FX + 3·2^52 < 2^59 and
+    deviation : max over parties a, b of σ/(c_a·c_b). FX is the largest number ≤ 21 with n·4^FX + 3·2^52 < `ring.range` and
         4^FX·σ/(c_a·c_b) ≤ 2^48.
     """
     ratio = Fraction(deviation)
     for columns in range(LARGEST_BITS, SMALLEST_BITS - 1, -1):
         square = 1 << (2 * columns)
-        if largest_sum(n_records, square, 3 * LARGEST_DEVIATION) < RANGE and ratio * square <= LARGEST_DEVIATION:
+        if largest_sum(n_records, square, 3 * LARGEST_DEVIATION) < ring.range and ratio * square <= LARGEST_DEVIATION:
             return GramBits(columns)
     raise PrivacyError(
         f"trust='secure': with {n_records} records and this noise, a column's integers keep fewer than {SMALLEST_BITS} "
@@ -114,6 +114,7 @@ class Pair:
 
     first, second : names of the two parties, in the order of `Roles.parties`; equal for a block within one party.
     key : ledger key of the release. sigma : σ of the event. step : g_ab, the value of one step of an integer entry.
+    dealt : True if the dealer adds noise, too.
     """
 
     first: str
@@ -121,6 +122,7 @@ class Pair:
     key: ReleaseKey
     sigma: float
     step: Fraction
+    dealt: bool = True
 
     @property
     def name(self) -> tuple[str | int, ...]:
@@ -135,11 +137,15 @@ class Pair:
         return f"{name}, {self.first} × {self.second}"
 
     def deviation(self) -> float:
-        """Return the standard deviation, in steps, of one contributor's noise in an off-diagonal entry: σ/2 over the step.
+        """Return the standard deviation, in steps, of one contributor's noise in an off-diagonal entry.
 
-        Three contributors add noise. Any two of them supply the noise σ/√2 that such an entry needs.
+        With a dealer, three contributors add σ/2 each. Any two of them supply the noise σ/√2 that such an entry needs. Without
+        a dealer, each of the two owners adds σ/√2.
         """
-        found = distributed.deviations(self.sigma / 2.0, self.step, 1, 1).party
+        if self.dealt:
+            found = distributed.deviations(self.sigma / 2.0, self.step, 1, 1).party
+        else:
+            found = distributed.deviations(self.sigma, self.step, 2, 1).party
         if found < distributed.LEAST_STEPS * math.sqrt(3):
             raise PrivacyError(
                 f"trust='secure': the noise of {found:.3g} rounding steps is too small for products of columns"
@@ -201,29 +207,39 @@ class GramMember:
         return total + encoded(drawn).reshape(total.shape)
 
     def own(self, pair: Pair) -> Integers:
-        """Return the products of this party's own columns with noise, (p, p) int64, symmetric, in steps.
+        """Return the products of this party's own columns with noise, (p, p) int64, symmetric, in steps, once.
 
-        The caller charges the release first. The noise has deviation σ on the diagonal and σ/√2 off the diagonal. A second
-        request for the same release is refused, because its receiver could average the two noises.
+        The caller charges the release first. A second request for the same release is refused, because its receiver could
+        average the two noises.
         """
-        if pair in self._released or pair.first != pair.second or pair.first != self.name:
+        if pair in self._released or pair.first != self.name:
             raise PrivacyError(f"party {self.name!r} was asked for products that are not its own, or for its own twice")
         self._released.add(pair)
-        p = len(self._rows)
-        exact = np.zeros((p, p), dtype=np.int64)
-        for j in range(p):
-            column = self._rows[j : j + 1].astype(np.int64).view(np.uint64)
-            exact[j:, j] = decoded(kernels.cross_products(self._rows[j:], column))[:, 0]
-        lower = np.tril_indices(p, -1)
-        off = distributed.deviations(pair.sigma, pair.step, 2, 1).party
-        on = distributed.deviations(pair.sigma, pair.step, 1, 1).party
-        exact[lower] += distributed.drawn(self._noise, pair.key, f"{self.name}, products", off, len(lower[0]))
-        exact[np.diag_indices(p)] += distributed.drawn(self._noise, pair.key, f"{self.name}, squares", on, p)
-        released: Integers = np.tril(exact) + np.tril(exact, -1).T
-        return released
+        return own_products(self._rows, pair, self._noise)
 
     def _mask(self) -> Elements:
         return self._streams.again(DEALER, *MASKS, self.name).words(*self._rows.shape)
+
+
+def own_products(rows: npt.NDArray[np.int32], pair: Pair, noise: NoiseSource) -> Integers:
+    """Return the products of one party's columns with noise, (p, p) int64, symmetric, in steps. rows : (p, n).
+
+    The noise has deviation σ on the diagonal and σ/√2 off the diagonal.
+    """
+    if pair.first != pair.second:
+        raise PrivacyError("products of one party's own columns were asked for with another party's")
+    p = len(rows)
+    exact = np.zeros((p, p), dtype=np.int64)
+    for j in range(p):
+        column = rows[j : j + 1].astype(np.int64).view(np.uint64)
+        exact[j:, j] = decoded(kernels.cross_products(rows[j:], column))[:, 0]
+    lower = np.tril_indices(p, -1)
+    off = distributed.deviations(pair.sigma, pair.step, 2, 1).party
+    on = distributed.deviations(pair.sigma, pair.step, 1, 1).party
+    exact[lower] += distributed.drawn(noise, pair.key, f"{pair.first}, products", off, len(lower[0]))
+    exact[np.diag_indices(p)] += distributed.drawn(noise, pair.key, f"{pair.first}, squares", on, p)
+    released: Integers = np.tril(exact) + np.tril(exact, -1).T
+    return released
 
 
 class GramDealer:
@@ -250,7 +266,7 @@ class GramDealer:
         return total - self._streams.once(pair.first, "product", *pair.name).words(*total.shape)
 
 
-def opened_cross(first: Elements, second: Elements, largest: int) -> Integers:
+def opened_cross(first: Elements, second: Elements, largest: int, ring: Ring = WORDS) -> Integers:
     """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab.
 
     first, second : the two parties' shares, from `cross`. largest : `largest_sum` of an entry; PrivacyError if an entry is
@@ -258,4 +274,4 @@ def opened_cross(first: Elements, second: Elements, largest: int) -> Integers:
     """
     if first.shape != second.shape or first.dtype != np.uint64 or second.dtype != np.uint64:
         raise FederationError("the two parties' messages for a block of products have different shapes")
-    return within(decoded(first + second), largest)
+    return within(ring.decoded(ring.added([first, second])), largest)

@@ -26,8 +26,22 @@ seeing those of others. A sum that is too large for the data and the noise is no
 | Contribute | every party | masked residuals and the dealer's part, at an owner | a commitment to its share (reply) |
 | Disclose | every party, once all have committed | | its share of the sum (reply) |
 
-One release of all products of columns uses these requests. They replace all requests from SetUp on (squared loss), or precede
-SetUp (joint steps):
+Without a dealer, a is the label party (the multiplier) and b the other party (the key owner). The requests are the same; those
+to the dealer, StateRecords, the coin and the check of rows are left out. Ring elements are integers modulo a prime.
+
+| request | to | takes, from | sends, to |
+|---|---|---|---|
+| SetUp | both | | b: its public key and encrypted columns, to a |
+| TakeColumns | a | encrypted columns, from b | |
+| MaskAngles | b, then a | a: encrypted Fourier terms, from b | b: encrypted Fourier terms, to a; a: masked products, to b |
+| ShareResidual | b | masked products, from a | its encrypted share of the residuals, to a |
+| Contribute | a, then b | a: encrypted share, from b; b: masked products, from a | a: masked products, to b |
+| MaskProducts | both | | b: its public key and encrypted columns, to a |
+| TakeProducts | a | encrypted columns, from b | masked products, to b |
+| ContributeProducts | both | b: masked products, from a | |
+
+With a dealer, one release of all products of columns uses these requests. They replace all requests from SetUp on (squared
+loss), or precede SetUp (joint steps):
 
 | request | to | takes, from | sends, to |
 |---|---|---|---|
@@ -47,7 +61,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from vfl.errors import FederationError, PrivacyError
-from vfl.secure.ring import decoded, within
+from vfl.secure.ring import within
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
@@ -359,12 +373,10 @@ def opened(roles: Roles, opening: Opening, elements: Mapping[str, Elements], lar
         raise FederationError(
             f"the messages of {missing} for a sum are missing. The sum was not released; its privacy cost remains charged"
         )
-    total = np.zeros(opening.size, dtype=np.uint64)
-    for own in elements.values():
-        if own.shape != total.shape or own.dtype != np.uint64:
-            raise FederationError("a party's message for a sum has a different length from its block")
-        total += own
-    return within(decoded(total), largest)
+    if any(own.shape != (opening.size,) or own.dtype != np.uint64 for own in elements.values()):
+        raise FederationError("a party's message for a sum has a different length from its block")
+    ring = roles.ring
+    return within(ring.decoded(ring.added(list(elements.values()))), largest)
 
 
 def ciphertext_names(count: int) -> list[str]:
@@ -387,6 +399,10 @@ def given_ciphertexts(vectors: Mapping[str, Any]) -> list[Any]:
 
 def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
     """Return the participants to which `name` sends encrypted messages with this request, in the order of the ciphertexts."""
+    if not roles.dealt:
+        owns, other = name == roles.key_owner, tuple(party for party in roles.parties if party != name)
+        sends = (SetUp, MaskProducts, MaskAngles, ShareResidual) if owns else (MaskAngles, TakeProducts, Contribute)
+        return other if isinstance(request, sends) else ()
     match request:
         case SetUp() | MaskAngles():
             return roles.receivers(name)
@@ -410,6 +426,11 @@ def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
 
 def senders(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
     """Return the participants whose encrypted messages `name` receives with this request, in the order of the ciphertexts."""
+    if not roles.dealt:
+        owns, other = name == roles.key_owner, tuple(party for party in roles.parties if party != name)
+        takes = (ShareResidual, Contribute, ContributeProducts) if owns else (TakeColumns, MaskAngles, TakeProducts)
+        fresh = not owns and isinstance(request, Contribute) and bool(request.fresh)
+        return other if fresh or isinstance(request, takes) else ()
     match request:
         case TakeColumns() | TakeProducts():
             return (request.owner,)

@@ -1,4 +1,4 @@
-"""Numbers as integers modulo 2^64: the bits of a run, the caps of the parties, and the decoding of an opened sum.
+"""Numbers as integers modulo 2^64, or modulo a prime without a dealer: bits, caps of the parties, decoding of an opened sum.
 
 Guarantee. With the result of `bits`, every opened sum decodes to the exact integer sum, for any data. Such a sum fills at most
 a sixteenth of the ring, and `within` refuses a sum that is too large for the data and the noise. With the result of `caps`,
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.errors import PrivacyError
+from vfl.errors import FederationError, PrivacyError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from vfl.base.types import Integers
     from vfl.kernels.ring import Elements
@@ -37,6 +37,39 @@ LARGEST_DEVIATION = 1 << 48
 RESERVED_BITS = 4
 RANGE = 1 << (63 - RESERVED_BITS)
 """Bound on the magnitude of an opened sum. A uniformly random uint64 is below it with probability 2^-RESERVED_BITS."""
+
+
+PRIME = 1152921504606748673
+"""t, the largest prime below 2^60 with t ≡ 1 modulo 2^15: the modulus of shares in a run without a dealer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The integers modulo a number, as uint64. range : bound on the magnitude of an opened sum."""
+
+    modulus: int
+    range: int
+
+    def encoded(self, integers: Integers) -> Elements:
+        """Return signed integers modulo the modulus. integers : below the modulus in magnitude."""
+        return encoded(integers) if self is WORDS else modular(integers)
+
+    def decoded(self, elements: Elements) -> Integers:
+        """Return elements as signed integers, of at most half the modulus in magnitude."""
+        if self is WORDS:
+            return decoded(elements)
+        if (elements >= PRIME).any():
+            raise FederationError("a share is not an integer modulo t")
+        signed = elements.view(np.int64)
+        return np.where(signed > PRIME // 2, signed - PRIME, signed)
+
+    def added(self, parts: Sequence[Elements]) -> Elements:
+        """Return the sum of elements of equal shape."""
+        return added(parts) if self is MODULAR else np.sum(parts, axis=0, dtype=np.uint64)
+
+
+WORDS = Ring(1 << 64, RANGE)
+MODULAR = Ring(PRIME, 1 << (59 - RESERVED_BITS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +96,34 @@ class Bits:
         return math.ldexp(cap, -self.total)
 
 
-def bits(n_records: int, residual: int, deviation: Fraction | float, parties: int) -> Bits:
+def bits(n_records: int, residual: int, deviation: Fraction | float, parties: int, ring: Ring = WORDS) -> Bits:
     """Return the bits of an opened sum of logistic regression; PrivacyError if F would be below 34.
 
     n_records : n. parties : m.
     residual : R, the bound on an integer residual, in steps of 2^−26 (vfl.secure.sigmoid.residual_bound).
     deviation : max over parties and releases of σ/c_q, with c_q from `caps`.
 
-    F is the largest number ≤ 40 with n·R·2^FX + (⌊√m⌋ + 2)·2^52 < 2^59 and 2^F·σ/c_q ≤ 2^48. Here FX = F − FC − FT, the
+    F is the largest number ≤ 40 with n·R·2^FX + (⌊√m⌋ + 2)·2^52 < `ring.range` and 2^F·σ/c_q ≤ 2^48. Here FX = F − FC − FT, the
     `columns` of the result.
     """
     ratio = Fraction(deviation)
     for total in range(LARGEST_TOTAL, SMALLEST_TOTAL - 1, -1):
         columns = total - RESIDUAL_BITS
-        if fits(n_records, residual, columns, parties) and ratio * 2**total <= LARGEST_DEVIATION:
+        if fits(n_records, residual, columns, parties, ring) and ratio * 2**total <= LARGEST_DEVIATION:
             return Bits(columns)
     raise PrivacyError(
         f"trust='secure': {n_records} records at this noise leave fewer than {SMALLEST_TOTAL} bits for a sum: plan fewer "
-        "releases, a larger clip, or at most 3·10^7 records"
+        f"releases, a larger clip, or at most {'3·10^7' if ring is WORDS else '1.9·10^6'} records"
     )
 
 
-def fits(n_records: int, residual: int, columns: int, parties: int) -> bool:
-    """Return True if every noised sum, n·R·2^FX + 16·Σs, stays below 2^59. columns : FX.
+def fits(n_records: int, residual: int, columns: int, parties: int, ring: Ring = WORDS) -> bool:
+    """Return True if every noised sum, n·R·2^FX + 16·Σs, stays below `ring.range`. columns : FX.
 
-    Σs, the sum of all contributors' deviations, is at most (√m + √(k/m))·2^48. The code uses the bound (⌊√m⌋ + 2)·2^48.
+    Σs, the sum of all contributors' deviations, is at most (√m + √(k/m))·2^48, and 2·2^48 for two parties without a dealer. The
+    code uses the bound (⌊√m⌋ + 2)·2^48.
     """
-    return largest_sum(n_records, residual << columns, (math.isqrt(parties) + 2) * LARGEST_DEVIATION) < RANGE
+    return largest_sum(n_records, residual << columns, (math.isqrt(parties) + 2) * LARGEST_DEVIATION) < ring.range
 
 
 def largest_sum(n_records: int, contribution: int, deviations: float) -> int:
@@ -152,3 +186,17 @@ def decoded(elements: Elements) -> Integers:
 def encoded(integers: Integers) -> Elements:
     """Return signed integers modulo 2^64, as uint64."""
     return np.ascontiguousarray(integers, dtype=np.int64).view(np.uint64)
+
+
+def modular(integers: Integers | Elements) -> Elements:
+    """Return signed or unsigned integers of magnitude below t, of any type, as integers modulo t, uint64."""
+    wide = integers.astype(np.int64)
+    return np.where(wide < 0, wide + PRIME, wide).view(np.uint64)
+
+
+def added(parts: Sequence[Elements]) -> Elements:
+    """Return the sum of integers modulo t. parts : arrays of equal shape, each entry below t."""
+    total = np.zeros(parts[0].shape, dtype=np.uint64)
+    for part in parts:
+        total = (total + part) % np.uint64(PRIME)
+    return total

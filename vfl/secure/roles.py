@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vfl.base.arguments import check_options, explained, one_of, option, require_positive, whole
 from vfl.errors import SpecificationError
+from vfl.secure.ring import MODULAR, WORDS, Ring
 
 DEALER = "dealer"
 """Reserved name of the dealer, wherever the dealer runs."""
@@ -49,6 +50,11 @@ class Roles:
                 f"trust='secure' without a dealer multiplies the vectors of two parties, and the partition has {m}: use "
                 "dealer='separate' or dealer='coordinator'"
             )
+
+    @property
+    def ring(self) -> Ring:
+        """Return the ring of the shares."""
+        return WORDS if self.dealt else MODULAR
 
     @property
     def key_owner(self) -> str:
@@ -138,6 +144,10 @@ class Secure:
     def dealt(self) -> bool:
         """Return True if a dealer takes part."""
         return self.dealer != NONE
+
+    def roles(self, parties: tuple[str, ...], label: str) -> Roles:
+        """Return the roles of a run of these parties."""
+        return Roles(parties, label, self.collude, self.dealt)
 
     def describe(self) -> str:
         """Return a short text that states the threat model."""

@@ -188,7 +188,7 @@ class GramSharing:
 
         caps, order = self.caps(), self.roles.parties
         first, second = sorted((first, second), key=order.index)
-        return Pair(first, second, key, self.sigma, self.bits.step(caps[first], caps[second]))
+        return Pair(first, second, key, self.sigma, self.bits.step(caps[first], caps[second]), self.roles.dealt)
 
     def stated(self) -> dict[str, Any]:
         """Return the certificate's statement of the threat model."""
