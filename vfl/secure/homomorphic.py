@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 SLOTS = 16384
 """N, the degree of the polynomials and the number of records per ciphertext."""
 PRIME_BITS = (59, 59, 59, 59, 50)
-"""Bits of the primes of the coefficient modulus, 286 in all; 438 have 128 bits of security at this N. The last one is for keys."""
+"""Bits of the primes of the coefficient modulus, 286 in all; 438 have 128 bits of security at this N. The last is for keys."""
 KEPT_PRIMES = 2
 """Number of primes that a reply keeps."""
 FLOOD_BITS = 159
