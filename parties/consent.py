@@ -44,7 +44,8 @@ lookup = true                   a service looks up only the requested records, i
 [secure]                        demands on jobs under trust = "secure"; then, without an entry `trust`, other jobs are refused
 collude = 2                     accept jobs in which at least so many parties may pool what they saw and learn no more; left
                                 out: any
-dealer = "separate"             the coordinator may not be the dealer; left out: any dealer
+dealer = "separate"             the coordinator may not be the dealer: another operator deals, or nobody; "none": nobody deals;
+                                left out: any dealer
 products = false                no products of columns, for which all parties hold masked columns; left out: they are allowed
 """
 
@@ -63,7 +64,7 @@ from vfl.base.arguments import number, one_of, option, require_count, require_po
 from vfl.base.documents import built, read_toml
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of, voids
-from vfl.secure.roles import SEPARATE
+from vfl.secure.roles import NONE, SEPARATE
 from vfl.solvers.on_shares import may_open_products
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Demands:
     """
 
     collude: int | None = option(require_count, None)
-    dealer: str | None = option(one_of((SEPARATE,), f"must be {SEPARATE!r}, the one dealer to demand"), None)
+    dealer: str | None = option(one_of((SEPARATE, NONE), f"must be {SEPARATE!r} or {NONE!r}"), None)
     products: bool = True
 
 
@@ -272,7 +273,8 @@ class Policy:
                 f"it protects against {stated.collude} colluding part{'y' if stated.collude == 1 else 'ies'}, and "
                 f"protection against at least {demanded.collude} is demanded",
             )
-        if demanded.dealer is not None and stated.dealer != demanded.dealer:
+        # Without a dealer, nobody can unmask what a single party received, so this satisfies both demands.
+        if demanded.dealer not in (None, stated.dealer) and stated.dealt:
             refuse("[secure] dealer", f"its dealer is {stated.dealer!r}, and {demanded.dealer!r} is demanded")
         if not demanded.products and may_open_products(job.solver):
             refuse("[secure] products", "it may open products of columns: SkGD does not with joint = false")

@@ -47,7 +47,6 @@ from vfl.network.messages import EVALUATE, PREDICT, PURPOSES, SERVE, TRAIN, Done
 from vfl.network.shards import LocalGroup
 from vfl.network.wire.frames import Limits
 from vfl.secure.requests import Contribute, ContributeProducts, DealProducts, DealSum
-from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
 from vfl.secure.roles import DEALER, SEPARATE
 from vfl.solvers import RELEASES, SOLVERS
 from vfl.version import __version__
@@ -337,10 +336,8 @@ class Desk:
 
     def _dealer(self, job: Job) -> Read | None:
         """Return the member whose identity signs the dealer's keys, as stated in the job to which the owner has agreed."""
-        if job.secure is None:
-            return None
-        if job.secure.dealer == AT_COORDINATOR:
-            return self._federation.coordinator
+        if job.dealer != SEPARATE:
+            return None if job.dealer is None else self._federation.coordinator
         if self._federation.dealer is None:
             raise SpecificationError(
                 f"the job asks for a separate dealer, and the federation {self._federation.name!r} names none"
@@ -408,7 +405,7 @@ class DealerDesk(Desk):
         return _requested(offer, job, ()), partial(self._dealing, offer, job)
 
     def _dealing(self, offer: Offer, job: Job) -> DealerWork:
-        if job.secure is None or job.secure.dealer != SEPARATE:
+        if job.dealer != SEPARATE:
             raise FederationError(f"{self.party!r} deals only for jobs on shares that name a separate dealer")
         return DealerWork(offer, job, DealerService(job, self._credentials(offer, self._certificates())))
 

@@ -451,7 +451,7 @@ class TestTrust:
             price = "1.15" if loss == "logistic" else "1.22"
             assert check.holds
             assert check.finding.startswith(
-                f"up to 1 of 3 parties may pool what they saw, dealer separate, {price} times the noise charged to ε"
+                f"up to 1 of 3 parties may pool what they saw, a separate dealer, {price} times the noise charged to ε"
             )
         assert all(holds is not False for holds in findings(shared[loss]).values())
 

@@ -305,8 +305,8 @@ class TestScreen:
 
     def test_a_job_on_shares_states_its_threat_model(self, capsys: pytest.CaptureFixture[str]) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
-        screen(dataclasses.replace(REQUEST, trust="secure", threats="dealer separate, up to 1 party may pool"))
-        assert "trust 'secure' (dealer separate" in capsys.readouterr().out
+        screen(dataclasses.replace(REQUEST, trust="secure", threats="a separate dealer, up to 1 party may pool"))
+        assert "trust 'secure' (a separate dealer" in capsys.readouterr().out
 
     def test_lines_of_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"), as_json=True)

@@ -156,7 +156,7 @@ def test_owners_who_accept_shares_alone_refuse_trusted_mode(joined: Any) -> None
 def test_the_dealer_sees_the_request_and_no_policy(joined: Any) -> None:
     vfl.train(job(), at=joined.place)
     request = [event for event in joined.events["notary"] if isinstance(event, Requested)][-1]
-    assert (request.columns, request.source, request.threats) == ((), "", "dealer separate, up to 1 party may pool")
+    assert (request.columns, request.source, request.threats) == ((), "", "a separate dealer, up to 1 party may pool")
     assert Allowed(run=request.run, policy=False) in joined.events["notary"]
     wait_for(lambda: any(isinstance(e, Ended) and e.run == request.run for e in joined.events["notary"]))
     ended = next(e for e in joined.events["notary"] if isinstance(e, Ended) and e.run == request.run)

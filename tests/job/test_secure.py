@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,10 +11,15 @@ import vfl
 from tests.coordinator.shares import job
 from vfl.base.losses import LOSSES, ClassWeighted
 from vfl.errors import PlacementError, PrivacyError, SpecificationError
+from vfl.job import file as jobfile
 from vfl.job.file import decode
 from vfl.job.start import Start
 from vfl.planning import plan
+from vfl.planning.certificate.issue import who_sees_what
 from vfl.solvers import SOLVERS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OFFERED = {("SkGD", "logistic"), ("CD", "logistic"), ("GD", "logistic"), ("NoisyGram", "squared")}
 NEEDS = {
@@ -83,6 +88,19 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "leave sparse out",
     ),
     "too many that collude": ({"trust": vfl.federation.Secure(collude=2)}, SpecificationError, "give at most 1"),
+    "two that collude without a dealer": (
+        {"trust": vfl.federation.Secure(dealer=None, collude=2)},
+        SpecificationError,
+        "leaves no party to protect: give at most 1",
+    ),
+    "three parties without a dealer": (
+        {
+            "partition": vfl.FeaturePartition({"q0": ["x0"], "q1": ["x1"], "q2": ["x2"]}, label=("q1", "y")),
+            "trust": vfl.federation.Secure(dealer=None),
+        },
+        SpecificationError,
+        "without a dealer multiplies the vectors of two parties, and the partition has 3: use dealer='separate'",
+    ),
     "class weights": ({"loss": ClassWeighted(positive=2.0)}, SpecificationError, "needs a residual"),
     "bounds that are missing": (
         {
@@ -97,7 +115,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a party that is the dealer": (
         {"partition": vfl.FeaturePartition({"dealer": ["x0"], "q1": ["x1"]}, label=("q1", "y"))},
         SpecificationError,
-        "party 'dealer' would be the dealer and could remove every mask",
+        "the name 'dealer' is reserved: rename the party",
     ),
     "one party": (
         {"partition": vfl.FeaturePartition({"q1": ["x1"]}, label=("q1", "y"))},
@@ -142,10 +160,14 @@ def test_the_threat_model_is_part_of_the_digest_and_of_the_file() -> None:
         job(3, collude=2),
         job(3, trust=vfl.federation.Secure(dealer="coordinator")),
         job(3, trust="trusted"),
+        job(trust=vfl.federation.Secure(dealer=None)),
     ]
-    assert len({each.digest for each in jobs}) == 4
+    assert len({each.digest for each in jobs}) == 5
     for each in jobs:
         assert decode(each.to_dict()) == each
+    assert jobs[-1].to_dict()["trust"]["dealer"] == "none"
+    assert vfl.federation.Secure(dealer=None) == vfl.federation.Secure(dealer="none")
+    assert [each.dealer for each in jobs] == ["separate", "separate", "coordinator", None, None]
     assert job().secure == vfl.federation.Secure()
     assert "up to 1 party may pool" in repr(jobs[0])
 
@@ -159,6 +181,25 @@ def test_a_plan_states_the_threat_model() -> None:
     assert "bias of a sum at most" in said
     assert plan(job(3), 10_000).sharing.roles.price == pytest.approx((4 / 3) ** 0.5)
     assert plan(job(trust="trusted"), 1000).sharing is None
+
+
+def test_a_job_without_a_dealer_is_written_read_and_set(tmp_path: Path) -> None:
+    spec = job(trust=vfl.federation.Secure(dealer=None))
+    jobfile.write(spec, tmp_path / "job.toml")
+    assert 'dealer = "none"' in (tmp_path / "job.toml").read_text(encoding="utf-8")
+    assert jobfile.read(tmp_path / "job.toml")[0] == spec
+    jobfile.write(job(), tmp_path / "other.toml")
+    assert jobfile.read(tmp_path / "other.toml", ["trust=", "trust.dealer=none"])[0].digest == spec.digest
+
+
+def test_a_plan_without_a_dealer_states_what_takes_its_place() -> None:
+    planned = plan(job(trust=vfl.federation.Secure(dealer=None)), 10_000)
+    said = str(planned)
+    assert "no dealer, but homomorphic encryption between two parties" in said
+    assert "broken by: a solution of the ring learning with errors problem, or 2 parties that pool" in said
+    assert "price: 1.41 times the noise charged to ε, drawn by all parties\n" in said
+    assert set(who_sees_what(planned, private=True)) == {"outsider", "party", "coordinator"}
+    assert "dealer" not in who_sees_what(planned, private=True)["party"]
 
 
 @pytest.mark.parametrize("site", [vfl.InProcess(shards=2), vfl.Ray(shards=2), vfl.Ray(parties_per_process=2)], ids=repr)

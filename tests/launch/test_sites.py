@@ -21,7 +21,7 @@ from vfl.errors import PlacementError, SpecificationError
 from vfl.job.site import Faults, plain_site, site_of_log
 from vfl.launch import stream
 from vfl.launch.sites import inprocess
-from vfl.launch.sites.bundles import layout_of
+from vfl.launch.sites.bundles import CENTRE, layout_of
 from vfl.launch.sites.open_site import site_and_data
 
 PARTIES = ("bank", "telco")
@@ -125,6 +125,10 @@ def test_parties_of_one_machine_ask_for_a_fraction_of_a_cpu() -> None:
     assert layout_of(vfl.Ray(party_cpus=2.0), processes).bundles["bank"]["CPU"] == 2.0
     assert layout_of(vfl.Ray("auto"), processes).bundles["bank"]["CPU"] == 1.0
     assert layout_of(vfl.Ray(party_cpus=0), processes).asked() == []
+    shares = vfl.Ray(pin="always")
+    assert "dealer" in layout_of(shares, processes, dealer="separate").bundles
+    assert layout_of(shares, processes, dealer="coordinator").homes["dealer"] == CENTRE
+    assert "dealer" not in layout_of(shares, processes, dealer=None).homes
 
 
 def test_a_client_that_the_user_opened_is_refused_before_a_folder_is_made(

@@ -86,11 +86,13 @@ def test_trust() -> None:
 
 
 class TestThreatModel:
-    """Section [secure] of a policy: a least k and a separate dealer, for jobs on shares."""
+    """Section [secure] of a policy: a least k, and who may deal, for jobs on shares."""
 
     def on_shares(self, **options: Any) -> vfl.Job:
-        """Return a job on shares of three parties."""
+        """Return a job on shares of three parties, or of two without a dealer."""
         parties = {"bank": ["income", "age"], "telco": ["calls"], "shop": ["visits"]}
+        if options.get("dealer") == "none":
+            parties["telco"] += parties.pop("shop")
         return vfl.Job(
             partition=vfl.FeaturePartition(parties, label=("bank", "default")),
             bounds=BOUNDS | {"visits": (0.0, 1.0)},
@@ -114,6 +116,20 @@ class TestThreatModel:
         assert said.endswith("its dealer is 'coordinator', and 'separate' is demanded")
         policy(secure=Demands(collude=1)).check(self.on_shares(dealer="coordinator"), "bank")
 
+    @pytest.mark.parametrize("dealer", ["coordinator", "separate", "none"])
+    @pytest.mark.parametrize("demanded", [None, "separate", "none"])
+    def test_a_job_without_a_dealer_satisfies_every_demand(self, demanded: str | None, dealer: str) -> None:
+        order = ["coordinator", "separate", "none"]
+        chosen, spec = policy(secure=Demands(dealer=demanded)), self.on_shares(dealer=dealer)
+        if demanded is None or order.index(dealer) >= order.index(demanded):
+            chosen.check(spec, "bank")
+        else:
+            said = refused("[secure] dealer", chosen, spec)
+            assert said.endswith(f"its dealer is {dealer!r}, and {demanded!r} is demanded")
+
+    def test_a_job_without_a_dealer_protects_against_single_parties_alone(self) -> None:
+        refused("[secure] collude", policy(secure=Demands(dealer="none", collude=2)), self.on_shares(dealer="none"))
+
     def test_demands_exclude_jobs_that_are_not_on_shares_unless_trust_lists_them(self) -> None:
         assert "allows only 'secure'" in refused("trust", policy(secure=Demands()), job())
         policy(secure=Demands(collude=2), trust=("trusted", "secure")).check(job(), "bank")
@@ -122,7 +138,9 @@ class TestThreatModel:
         asked: list[str] = []
         chosen = policy(jobs=(), interactive=True)
         chosen.check(self.on_shares(collude=2), "bank", lambda question: asked.append(question) or True)
-        assert "up to 2 parties may pool" in asked[0]
+        chosen.check(self.on_shares(dealer="none"), "bank", lambda question: asked.append(question) or True)
+        assert "a separate dealer, up to 2 parties may pool" in asked[0]
+        assert "no dealer, but homomorphic encryption between two parties" in asked[1]
 
     def test_the_section_is_read_and_refuses_before_any_file_is_opened(self, tmp_path: Path) -> None:
         (tmp_path / "bank.toml").write_text(
@@ -140,7 +158,7 @@ class TestThreatModel:
             ("secure = 1\n", "secure must be a table, not 1"),
             ("[secure]\ncollude = 0\n", "secure.collude must be a whole number of at least 1, not 0"),
             ("[secure]\ncollude = true\n", "secure.collude must be a whole number, not True"),
-            ('[secure]\ndealer = "coordinator"\n', "secure.dealer must be 'separate'"),
+            ('[secure]\ndealer = "coordinator"\n', "secure.dealer must be 'separate' or 'none'"),
             ("[secure]\ncolude = 2\n", r"secure.colude is unknown .did you mean 'collude'"),
         ],
     )

@@ -21,7 +21,7 @@ intervals = true       (standard errors of the coefficients)
 [evaluation]           holdout = 0.2               (fraction of the records that are kept out of training)
 [evaluation.fairness]  group = "sex"               (a feature, or one of [partition.groups] bank = ["sex"])
 [solver]               kind = "SkGD", passes = 10
-[trust]                dealer = "separate", collude = 1 (instead of trust = "secure")
+[trust]                dealer = "separate", collude = 1 (instead of trust = "secure"; "none": two parties without dealer)
 [data]                 bank = "bank.parquet"       environment: files that the parties' actors open
                        telco = "warehouse://calls" environment: or address of a database, object store or installed source
 [data.shop]            path = "shop.csv"           environment: or a text file with its format (vfl.Csv):
@@ -314,6 +314,6 @@ def read(
     _known(environment.data, job.partition.parties, "[data]")
     _known(environment.policies, job.partition.parties, "[policy]")
     _known(environment.indexes, job.partition.parties, "[alignment.index]")
-    dealer = (DEALER,) if job.secure is not None else ()
+    dealer = (DEALER,) if job.dealer else ()
     _known(environment.site.resources, (*job.partition.parties, *dealer), "[ray.resources]")
     return job, environment

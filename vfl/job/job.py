@@ -30,7 +30,7 @@ from vfl.measures.estimates import score_of
 from vfl.measures.specification import Evaluation, Fairness, scores_of
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.specification import Privacy
-from vfl.secure.roles import DEALER, Secure
+from vfl.secure.roles import NONE, Secure
 from vfl.solvers import SOLVERS, SkGD
 from vfl.solvers.on_shares import why_not
 
@@ -650,6 +650,11 @@ class Job:
         return TRUSTS[self.secure is not None]
 
     @property
+    def dealer(self) -> str | None:
+        """Return 'separate' or 'coordinator', the dealer of training on shares; None for a job without a dealer."""
+        return None if self.secure is None or self.secure.dealer == NONE else self.secure.dealer
+
+    @property
     def join(self) -> str:
         """Return the kind of join, 'inner' or 'left'."""
         return self._id.join
@@ -1019,20 +1024,11 @@ def _require_offered(job: Job) -> None:
     if privacy is None:
         raise PrivacyError("trust='secure' needs privacy: without noise, the released sums are exact gradients")
     parties = partition.parties
-    if DEALER in parties:
-        raise SpecificationError(
-            f"party {DEALER!r} would be the dealer and could remove every mask: run the dealer elsewhere, or rename "
-            "the party"
-        )
     if len(parties) < 2:
         raise SpecificationError(
             "trust='secure' divides residuals among at least two parties, and the partition has one: use trust='trusted'"
         )
-    if not secure.collude < len(parties):
-        raise SpecificationError(
-            f"trust: collude = {secure.collude} of {len(parties)} parties leaves no party to protect: give at most "
-            f"{len(parties) - 1}"
-        )
+    secure.roles(parties, partition.label_party)  # raises an error for numbers and names that do not fit
     for party in parties:
         if not partition.columns(party) and not (job.intercept and party == partition.label_party):
             raise SpecificationError(

@@ -41,6 +41,7 @@ from vfl.privacy.zcdp import rho_of
 from vfl.queries.protocol import require_bearable
 from vfl.secure.cost import gram, logistic
 from vfl.secure.ring import RESIDUAL_BITS, bits
+from vfl.secure.roles import DEALING
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, chosen, error, residual_bound
 from vfl.solvers import on_shares
@@ -609,9 +610,7 @@ def _message(plan: Plan, count: int) -> int:
 Lines = tuple[tuple[str, str], ...]
 """Lines (name, words). A line with an empty name continues the previous line."""
 
-UNPREDICTED = (
-    "every step on shares waits several times for messages between all participants and for the words of the dealer"
-)
+UNPREDICTED = "every step on shares waits several times for messages between all participants"
 """Reason why the time of a run on shares is not predicted."""
 
 
@@ -770,17 +769,20 @@ def _trust(plan: Plan) -> Lines:
     sharing = plan.sharing
     if sharing is None:
         return ()
-    roles, dealer = sharing.roles, sharing.secure.dealer
+    roles = sharing.roles
     many = f"up to {roles.collude} part{'ies' if roles.collude > 1 else 'y'} may pool what they saw"
-    where = "a separate dealer" if dealer == "separate" else "a dealer at the coordinator"
+    where = DEALING[str(sharing.secure.dealer)]
     bits, accuracy, shares, *traffic = sharing.described()
     return (
         (
             "trust",
             f"secure, if all are semi-honest: {many}; {where}; shares held by {', '.join(sharing.stated()['holders'])}",
         ),
-        ("", broken_by(roles.collude)),
-        ("", f"price: {sharing.price:.3g} times the noise charged to ε, drawn by all parties and the dealer"),
+        ("", broken_by(roles)),
+        (
+            "",
+            f"price: {sharing.price:.3g} times the noise charged to ε, drawn by all parties{' and the dealer' * roles.dealt}",
+        ),
         ("bits", bits),
         ("accuracy", accuracy),
         ("shares", shares),
@@ -788,9 +790,10 @@ def _trust(plan: Plan) -> Lines:
     )
 
 
-def broken_by(collude: int) -> str:
+def broken_by(roles: Roles) -> str:
     """Describe the coalitions of participants that would learn more than the opened sums if they pooled what they see."""
-    return f"broken by: the dealer with one party, or {collude + 1} parties that pool what they saw"
+    first = "the dealer with one party" if roles.dealt else "a solution of the ring learning with errors problem"
+    return f"broken by: {first}, or {roles.collude + 1} parties that pool what they saw"
 
 
 def _cost(plan: Plan) -> tuple[str, str]:

@@ -43,7 +43,7 @@ class Roles:
             raise SpecificationError(f"trust='secure': the name {DEALER!r} is reserved: rename the party")
         if not 1 <= self.collude < m:
             raise SpecificationError(
-                f"trust='secure': collude = {self.collude} of {m} parties: give a number from 1 to {m - 1}"
+                f"trust='secure': collude = {self.collude} of {m} parties leaves no party to protect: give at most {m - 1}"
             )
         if not self.dealt and m > 2:
             raise SpecificationError(
@@ -106,6 +106,12 @@ class Roles:
 
 SEPARATE, COORDINATOR, NONE = "separate", "coordinator", "none"
 DEALERS = (SEPARATE, COORDINATOR, NONE)
+DEALING = {
+    SEPARATE: "a separate dealer",
+    COORDINATOR: "a dealer at the coordinator",
+    NONE: "no dealer, but homomorphic encryption between two parties",
+}
+"""{`Secure.dealer`: words for what makes shares of products}."""
 
 
 @explained
@@ -151,5 +157,4 @@ class Secure:
 
     def describe(self) -> str:
         """Return a short text that states the threat model."""
-        dealer = {COORDINATOR: "dealer at the coordinator", NONE: "no dealer"}.get(str(self.dealer), "dealer separate")
-        return f"{dealer}, up to {self.collude} part{'ies' if self.collude > 1 else 'y'} may pool"
+        return f"{DEALING[str(self.dealer)]}, up to {self.collude} part{'ies' if self.collude > 1 else 'y'} may pool"

@@ -58,6 +58,7 @@ def dealer(joined: Any) -> Asked:
     [
         (job(trust="trusted"), TRAIN, "'notary' deals only for jobs on shares that name a separate dealer"),
         (job(trust=vfl.federation.Secure(dealer="coordinator")), TRAIN, "'notary' deals only for jobs on shares"),
+        (job(trust=vfl.federation.Secure(dealer=None)), TRAIN, "'notary' deals only for jobs on shares"),
         (job(), ALIGN, "the offer is not for this party, or has an unknown purpose"),
     ],
 )

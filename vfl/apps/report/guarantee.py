@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vfl.apps.report import charts
 from vfl.apps.report.markup import Markup, element, join, remark, section, table
-from vfl.planning.certificate.document import WHOLE
+from vfl.planning.certificate.document import PARTICIPANTS, WHOLE
 from vfl.planning.certificate.issue import KEPT
 from vfl.planning.certificate.verification import recomputed
 from vfl.planning.run_plan import described
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from vfl.launch.run.history import History
     from vfl.planning.certificate import Certificate, Report
     from vfl.privacy.events import Event
-
-ORDER = ("outsider", "party", "coordinator")
 
 
 def verdict(facts: Facts) -> Markup:
@@ -84,7 +82,7 @@ def promise(facts: Facts) -> Markup:
 def who(facts: Facts) -> Markup:
     """Return the section on what each role saw."""
     said = facts.certificate.who_sees_what
-    rows = [(name, said[name]) for name in ORDER]
+    rows = [(name, said[name]) for name in PARTICIPANTS if name in said]
     return section(
         "Who saw what" if facts.report.ok else "Who saw what, as the certificate claims",
         element("p", "Noise protects the model, not the messages between the participants."),

@@ -104,7 +104,7 @@ class Witness:
         plan, statement = outcome.plan, outcome.statement
         # In a run on subsamples, the first releases describe the first subsample, not all records.
         first = tuple(released for _, released in sorted(self._first.items())) if plan.subsamples is None else ()
-        coordinates, secure, site = plan.problem.layout.names, plan.job.secure, self._site
+        coordinates, site = plan.problem.layout.names, self._site
         across = site.federation if isinstance(site, Organisations) else None
         certificate = certify(
             plan,
@@ -117,7 +117,7 @@ class Witness:
             run=self._budget.run,
             account=self._budget.account(plan.job),
             flags=(*self._flags, *(GIVEN_UP.format(party=party) for party in outcome.left)),
-            federation=None if across is None else across.stated("" if secure is None else secure.dealer),
+            federation=None if across is None else across.stated(plan.job.dealer or ""),
             knots=outcome.knots,
         )
         moments = first[plan.n_before] if certificate.moments_digest else ()

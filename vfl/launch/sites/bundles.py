@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PlacementError, VersionMismatch
 from vfl.job.site import COORDINATOR
-from vfl.secure.roles import COORDINATOR as AT_COORDINATOR
-from vfl.secure.roles import DEALER
+from vfl.secure.roles import DEALER, SEPARATE
 from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from vfl.job.site import Ray
-    from vfl.secure.roles import Secure
 
     Asked = Mapping[str, float]
     Spot = Callable[[str, int], dict[str, Any]]
@@ -83,15 +81,15 @@ def layout_of(
     label_party: str | None = None,
     *,
     here: bool = False,
-    secure: Secure | None = None,
+    dealer: str | None = None,
     offers: Sequence[Asked] = (),
 ) -> Layout:
     """Return the bundles of a job. The coordinator takes no CPU, since it waits while parties compute.
 
     processes : names of the parties in each process, which answers for one party at a time. label_party : None for a
         prediction, which has no margins to place. here : True if the coordinator is pinned to this node by other means.
-    secure : options of a run on shares. The dealer of such a run runs next to the coordinator, or on the node that offers the
-        dealer's resource. offers : resources of each node.
+    dealer : `Job.dealer` of a run on shares. The dealer runs next to the coordinator, or on the node that offers the dealer's
+        resource. offers : resources of each node.
     """
     cpus, pinned = cpus_of(site, apart=site.shards > 1), site.pinned
     homes = {party: hosted[0] for hosted in processes for party in hosted}
@@ -107,10 +105,10 @@ def layout_of(
         shared = margins and label_party in bundles and any(COORDINATOR in node and own in node for node in offers)
         homes[CENTRE] = label_party if shared and label_party else CENTRE
         bundles.setdefault(homes[CENTRE], {})[COORDINATOR] = PIN
-    if secure is not None and secure.dealer != AT_COORDINATOR:
+    if dealer == SEPARATE:
         bundles[DEALER] = {site.resources.get(DEALER, DEALER): PIN} if pinned else {"CPU": cpus}
         homes[DEALER] = DEALER
-    elif secure is not None and CENTRE in homes:
+    elif dealer is not None and CENTRE in homes:
         homes[DEALER] = homes[CENTRE]
     bundles = {name: {what: amount for what, amount in bundle.items() if amount} for name, bundle in bundles.items()}
     bundles = {name: bundle for name, bundle in bundles.items() if bundle}

@@ -51,7 +51,7 @@ def run(
     members = there if dealer is None else (*there, dealer)
     offer = _offer_of(job, TRAIN, budget.run, there, sources, arrangement)
     dealing = None
-    if job.secure is not None and dealer is None:  # the coordinator's own dealer signs with the coordinator's identity
+    if job.dealer and dealer is None:  # the coordinator's own dealer signs with the coordinator's identity
         certificates = {name: member.certificate_pem for name, member in site.federation.parties.items()}
         credentials = Credentials((site.federation.digest, budget.run), site.identity.key_pem, certificates)
         dealing = DealerService(job, credentials)

@@ -114,7 +114,7 @@ def run(
         for name, source in there.items()
     }
     # The dealer may reuse its memory, since it deals again only after the words that it dealt have been read.
-    dealer = DealerService(job, recycles=True) if job.secure is not None and job.secure.dealt else None
+    dealer = DealerService(job, recycles=True) if job.dealer else None
     flags = () if job.secure is None else (ONE_PROCESS,)
     transport = InProcessTransport(parties) if dealer is None else InProcessTransport(parties, dealer)
     group = LocalGroup([ShardLinearPredictors() for _ in range(shards)])

@@ -196,12 +196,12 @@ def check_job(job: Job, federation: Federation) -> None:
 
 def dealer_of(job: Job, federation: Federation) -> str | None:
     """Return the name of a job's separate dealer; None if it needs none. SpecificationError if the federation lacks one."""
-    if job.secure is None or job.secure.dealer != SEPARATE:
+    if job.dealer != SEPARATE:
         return None
     if federation.dealer is None:
         raise SpecificationError(
             f"the job asks for a separate dealer, and the federation {federation.name!r} names none. Name one with vfl "
-            "federation new --dealer NAME=FILE, or set dealer = 'coordinator' in [trust] if no party runs the "
-            "coordinator"
+            "federation new --dealer NAME=FILE, or set dealer in [trust]: 'coordinator' if no party runs the coordinator, or "
+            "'none' if there are two parties"
         )
     return federation.dealer.name

@@ -248,7 +248,7 @@ def _federation(
 
     job : job to train; None for predictions and measures. here : True if the coordinator has to run on this machine.
     """
-    secure = None if job is None else job.secure
+    dealer = None if job is None else job.dealer
     if site.pinned and site.shares_processes:
         raise PlacementError(ALONE)
     if job is not None:
@@ -257,7 +257,7 @@ def _federation(
     if site.address is None and not arrangement.policies and not connected_elsewhere():
         site = site.for_simulation(sources, "trusted" if job is None else job.trust_name, usable_cores())
     processes = site.processes(sources)
-    cpus = len(processes) * site.shards + 1 + (secure is not None)
+    cpus = len(processes) * site.shards + 1 + (dealer is not None)
     with connected(cpus, site.address) as ray, contextlib.ExitStack() as groups:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -271,7 +271,7 @@ def _federation(
         found = {name: _blocks_of(name, it) if is_dataset(it) else it for name, it in sources.items()}
         label_party = None if job is None else job.partition.label_party
         offers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        layout = layout_of(site, processes, label_party, here=here, secure=secure, offers=offers)
+        layout = layout_of(site, processes, label_party, here=here, dealer=dealer, offers=offers)
         name = "prediction" if job is None else job.name
         title = " ".join(filter(None, (name, run[:8], secrets.token_hex(3))))
         spot = groups.enter_context(reserved(ray, layout, site.ready_timeout_s, title))
@@ -290,9 +290,9 @@ def _federation(
             for name in sources
         }
         actors, dealing = _parties(ray, processes, given, options), {}
-        if secure is not None:
+        if dealer is not None:
             cpus_beside = 0 if site.pinned else site.party_cpus
-            beside = central if secure.dealer == AT_COORDINATOR else {"num_cpus": cpus_beside, **spot(DEALER, 0)}
+            beside = central if dealer == AT_COORDINATOR else {"num_cpus": cpus_beside, **spot(DEALER, 0)}
             dealing[DEALER] = ray.remote(DealerActor).options(**options.again("dealer", beside)).remote(spec)
         margins = () if label_party is None else options.shards(CENTRE, 0)
         coordinator = (

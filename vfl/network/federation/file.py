@@ -66,12 +66,12 @@ class Federation:
         """Return {name: member} for all members: the coordinator, then the parties, then the dealer."""
         return MappingProxyType({self.coordinator.name: self.coordinator, **self.joining})
 
-    def stated(self, dealer: str | None = "") -> dict[str, str]:
+    def stated(self, dealer: str = "") -> dict[str, str]:
         """Return facts for a run's certificate: the federation's name and digest; for a run on shares, also the dealer's name.
 
-        dealer : `Secure.dealer`, 'separate' or 'coordinator'; '' if the run is not on shares.
+        dealer : `Secure.dealer`; '' if the run is not on shares.
         """
-        member = {"separate": self.dealer, "coordinator": self.coordinator}.get(str(dealer))
+        member = {"separate": self.dealer, "coordinator": self.coordinator}.get(dealer)
         return {"name": self.name, "digest": self.digest} | ({} if member is None else {"dealer": member.name})
 
     def member(self, name: str) -> Read:

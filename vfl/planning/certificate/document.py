@@ -24,6 +24,7 @@ from vfl.job.flags import voids
 from vfl.job.start import EXACT
 from vfl.privacy.events import Event
 from vfl.privacy.ledger.codec import as_json, canonical, from_json
+from vfl.secure.roles import DEALING
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -330,8 +331,8 @@ def described(certificate: Certificate) -> str:
         many = certificate.trust["collude"]
         lines.append(
             f"trained on shares among semi-honest participants: up to {many} part{'ies' if many > 1 else 'y'} may pool what "
-            f"they saw, dealer {certificate.trust['dealer']}; sums were opened with {certificate.trust['price']:.3g} times the "
-            "noise charged to ε"
+            f"they saw, {DEALING[certificate.trust['dealer']]}; sums were opened with {certificate.trust['price']:.3g} times "
+            "the noise charged to ε"
             + (
                 "; every party held masked columns of all others, to open products"
                 if "products" in certificate.trust

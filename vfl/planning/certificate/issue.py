@@ -24,6 +24,7 @@ from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.spending import UNIT_BITS, mu_squared, units
 from vfl.queries import Moments
 from vfl.queries.protocol import options_of
+from vfl.secure.roles import NONE
 from vfl.solvers.releases import alone
 
 if TYPE_CHECKING:
@@ -172,6 +173,14 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
         "dealer": "its own masks and noise, and opened sums with noise: (ε, δ), with the coordinator or without, if all "
         "participants are semi-honest",
     },
+    NONE: {
+        "outsider": "the model and this certificate: (ε, δ)-differentially private",
+        "party": "its columns, numbers that look random or that it cannot decrypt, and opened sums with noise. With the "
+        "coordinator or without, it learns of the other party's columns what (ε, δ) allows, computationally, if all "
+        "participants are semi-honest",
+        "coordinator": "opened sums with noise, and encrypted texts that it cannot read: (ε, δ), if all participants are "
+        "semi-honest",
+    },
 }
 """Values that each participant sees. Noise protects the model, not the n-vectors sent by participants (docs/disclosure.md)."""
 
@@ -248,7 +257,8 @@ OF_PRODUCTS = {
 
 def who_sees_what(plan: Plan, *, private: bool) -> dict[str, str]:
     """Return {kind of participant: the values that it sees, in words}, without numbers that only participants know."""
-    job, trusted, said = plan.job, plan.job.secure is None, WHO_SEES_WHAT[plan.job.trust_name]
+    job, trusted = plan.job, plan.job.secure is None
+    said = WHO_SEES_WHAT[job.trust_name if trusted or job.dealer else NONE]
     if not private:
         said = said | (UNPROTECTED if trusted else dict.fromkeys(said, SIMULATED) | UNPROTECTED)
     compared = next((evaluation for evaluation in plan.evaluations if isinstance(evaluation, GroupFairness)), None)

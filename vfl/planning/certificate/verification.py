@@ -39,7 +39,7 @@ from vfl.privacy.ledger.composition import epsilon_of, exact_mu, plan_cost
 from vfl.privacy.ledger.fit import FIXED
 from vfl.privacy.noise import CryptographicNoise
 from vfl.secure.ring import LARGEST_TOTAL, SMALLEST_TOTAL
-from vfl.secure.roles import DEALER, NONE, Roles
+from vfl.secure.roles import DEALER, DEALING, NONE, Roles
 from vfl.solvers.on_shares import BY_PRODUCTS, BY_SUMS
 from vfl.version import __version__
 
@@ -276,8 +276,8 @@ def _trust(certificate: Certificate) -> str:
     stated = certificate.trust
     many, parties = stated["collude"], len([name for name in stated["contributors"] if name != DEALER])
     return (
-        f"up to {many} of {parties} parties may pool what they saw, dealer {stated['dealer']}, {stated['price']:.3g} times the "
-        "noise charged to ε; not checked: that participants were semi-honest"
+        f"up to {many} of {parties} parties may pool what they saw, {DEALING[stated['dealer']]}, {stated['price']:.3g} times "
+        "the noise charged to ε; not checked: that participants were semi-honest"
     )
 
 
