@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -150,3 +151,14 @@ def test_angles_are_those_of_exact_integers_and_clamped():
     with pytest.raises(Exception, match="too large for the angles"):
         OwnAngles(columns).at(w * 1e6, 24.0, None)
     assert kernels.unit_columns(np.array([[np.nan, 9.0, -9.0]]), np.ones(1)).tolist() == [[0, 2**14, -(2**14)]]
+
+
+@pytest.mark.parametrize("of", [ring.WORDS, ring.MODULAR])
+def test_a_refusal_states_how_many_records_fit(of):
+    with pytest.raises(PrivacyError) as refused:
+        ring.bits(10**9, R, 1.0, 2, of)
+    digits, power = re.search(r"at most ([\d.]+)·10\^(\d) records", str(refused.value)).groups()
+    most = round(float(digits) * 10 ** int(power))
+    assert ring.bits(most, R, 1.0, 2, of).total == 34
+    with pytest.raises(PrivacyError, match="fewer than 34 bits"):
+        ring.bits(most + most // 8, R, 1.0, 2, of)

@@ -113,7 +113,7 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
             return Bits(columns)
     raise PrivacyError(
         f"trust='secure': {n_records} records at this noise leave fewer than {SMALLEST_TOTAL} bits for a sum: plan fewer "
-        f"releases, a larger clip, or at most {'3·10^7' if ring is WORDS else '1.9·10^6'} records"
+        f"releases, a larger clip, or at most {'3·10^7' if ring is WORDS else '1.3·10^6'} records"
     )
 
 
