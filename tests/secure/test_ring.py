@@ -20,18 +20,19 @@ from vfl.secure.columns import OwnAngles, own_columns
 R = sigmoid.residual_bound()
 
 
-@given(st.integers(1, 10**10), st.floats(1e-6, 1e9), st.integers(2, 9))
-@settings(max_examples=80, deadline=None)
-def test_bits_are_the_most_that_decode(n, deviation, m):
+@given(st.integers(1, 10**10), st.floats(1e-6, 1e9), st.integers(2, 9), st.booleans())
+@settings(max_examples=120, deadline=None)
+def test_bits_are_the_most_that_decode(n, deviation, m, dealt):
+    m, of, limit, noises = (m, ring.WORDS, 2**59, math.isqrt(m) + 2) if dealt else (2, ring.MODULAR, 2**55, 2)
+
     def fits(total: int) -> bool:
-        largest = n * R * 2 ** (total - 26) + (math.isqrt(m) + 2) * 2**52
-        return largest < 2**59 and Fraction(deviation) * 2**total <= 2**48
+        return n * R * 2 ** (total - 26) + noises * 2**52 < limit and Fraction(deviation) * 2**total <= 2**48
 
     if not fits(34):
         with pytest.raises(PrivacyError, match="fewer than 34 bits"):
-            ring.bits(n, R, deviation, m)
+            ring.bits(n, R, deviation, m, of)
         return
-    total = ring.bits(n, R, deviation, m).total
+    total = ring.bits(n, R, deviation, m, of).total
     assert 34 <= total <= 40
     assert fits(total)
     assert total == 40 or not fits(total + 1)
@@ -67,6 +68,7 @@ def test_draws_of_all_contributors_at_their_limit_are_in_the_range_that_bits_res
     """At most 2^-170 for 2^18 draws: each exceeds 16 deviations with probability 2^-188, roundings included."""
     drawn = noise.deviations(2.0**48, 1.0, m, k).total(m)
     assert drawn <= (math.isqrt(m) + 2) * 2**48
+    assert noise.deviations(2.0**48, 1.0, 2, 1, dealt=False).total(2) == 2 * 2**48
     assert 2**18 * math.erfc((16 - 1 / 128) / math.sqrt(2)) <= 2.0**-170
     assert ring.bits(10**7, R, 1.0, m).total == 35
 

@@ -103,8 +103,8 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
     residual : R, the bound on an integer residual, in steps of 2^−26 (vfl.secure.sigmoid.residual_bound).
     deviation : max over parties and releases of σ/c_q, with c_q from `caps`.
 
-    F is the largest number ≤ 40 with n·R·2^FX + (⌊√m⌋ + 2)·2^52 < `ring.range` and 2^F·σ/c_q ≤ 2^48. Here FX = F − FC − FT, the
-    `columns` of the result.
+    F is the largest number ≤ 40 with n·R·2^FX + 16·Σs < `ring.range`, for the largest Σs (see `fits`), and 2^F·σ/c_q ≤ 2^48.
+    Here FX = F − FC − FT, the `columns` of the result.
     """
     ratio = Fraction(deviation)
     for total in range(LARGEST_TOTAL, SMALLEST_TOTAL - 1, -1):
@@ -113,17 +113,18 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
             return Bits(columns)
     raise PrivacyError(
         f"trust='secure': {n_records} records at this noise leave fewer than {SMALLEST_TOTAL} bits for a sum: plan fewer "
-        f"releases, a larger clip, or at most {'3·10^7' if ring is WORDS else '1.3·10^6'} records"
+        f"releases, a larger clip, or at most {'3·10^7' if ring is WORDS else '1.5·10^6'} records"
     )
 
 
 def fits(n_records: int, residual: int, columns: int, parties: int, ring: Ring = WORDS) -> bool:
     """Return True if every noised sum, n·R·2^FX + 16·Σs, stays below `ring.range`. columns : FX.
 
-    Σs, the sum of all contributors' deviations, is at most (√m + √(k/m))·2^48, and 2·2^48 for two parties without a dealer. The
-    code uses the bound (⌊√m⌋ + 2)·2^48.
+    Σs, the sum of all contributors' deviations, is at most (√m + √(k/m))·2^48, for which the code uses (⌊√m⌋ + 2)·2^48, and
+    m·2^48 for the m = 2 parties without a dealer.
     """
-    return largest_sum(n_records, residual << columns, (math.isqrt(parties) + 2) * LARGEST_DEVIATION) < ring.range
+    most = math.isqrt(parties) + 2 if ring is WORDS else parties
+    return largest_sum(n_records, residual << columns, most * LARGEST_DEVIATION) < ring.range
 
 
 def largest_sum(n_records: int, contribution: int, deviations: float) -> int:
