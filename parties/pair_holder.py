@@ -2,7 +2,10 @@
 
 Guarantee. As for `Holder`: each release is checked and charged before its noise is drawn. The party sends encryptions under the
 key owner's key, or replies whose slots are uniform integers modulo t, and its shares of opened sums with the whole charged
-noise. Names of ciphertexts are part of what authenticates them, and a name is used once per session.
+noise. Two shares cancel only if they come from one reply. A party that could pair shares of different replies would read
+columns. So each encrypted text has a label with all facts of its request, which its receiver derives from the request that it
+received itself, and nothing is computed twice under one name. A coordinator that tells the two parties different things
+therefore ends the run.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ class PairHolder(Holder):
         self._keys: PairKeys | None = None
         self._pair: PairMember | None = None
         self._products_of_pair: PairGram | None = None
+        self._label = ""
 
     def _begin(self, session: Session, request: requests.Begin) -> None:
         self._begun(session, request)
@@ -67,29 +71,31 @@ class PairHolder(Holder):
         match request:
             case requests.SetUp():
                 member.set_up(request.number, self._capped(request))
-                label = f"columns {request.number}"
+                label = f"columns {self._of_rows()}"
                 message = member.encrypted_columns() if owns else b""
             case requests.TakeColumns():
                 setup = self._of_setup()
                 width = self._plan.problem.layout.whole()[request.owner].size
                 size = PUBLIC_PIECE + PIECE * blocks * width
-                member.take_columns(setup.number, width, self._text(session, given, f"columns {setup.number}", size))
+                member.take_columns(setup.number, width, self._text(session, given, f"columns {self._of_rows()}", size))
             case requests.MaskAngles(version=version):
                 self._require_place(version.place)
-                label = f"terms {version.name}"
+                label = f"terms {version.name} {self._of_rows()}"
                 if owns:
                     message = member.encrypted_terms(version, request.w, request.clamp)
                 else:
                     text = self._text(session, given, label, PIECE * blocks * 2 * self._terms(version.place))
                     message = member.multiplied_terms(version, request.w, request.clamp, text)
             case requests.ShareResidual(version=version):
-                member.take_residual(version, self._text(session, given, f"terms {version.name}", PIECE * blocks))
+                label = f"terms {version.name} {self._of_rows()}"
+                member.take_residual(version, self._text(session, given, label, PIECE * blocks))
                 label, message = f"share {version.name}", member.encrypted_share(version)
             case requests.Contribute(version=version, query=query, key=key):
                 self._require_place(version.place)
                 event = self._admitted(query, request)
                 self.charges.record(query, key)
-                openings, label = requests.openings(query, key, request.setup, version), f"sums {key} {query.part}"
+                openings = requests.openings(query, key, request.setup, version)
+                label = f"sums {[opening.name for opening in openings]} {self._of_rows()}"
                 if owns:
                     member.take_sums(openings, self._text(session, given, label, PIECE * sum(o.size for o in openings)))
                 else:
@@ -117,19 +123,22 @@ class PairHolder(Holder):
         if isinstance(request, requests.MaskProducts) and self._keys is not None:
             rows = self._gram_rows(sharing, request)
             made = self._products_of_pair = PairGram(roles, self.name, self._keys, rows)
-            owns = self.name == roles.key_owner
-            return Done(), self._sealed(session, to, "columns", made.encrypted_columns() if owns else b"")
+            self._label = f"products {_digest(request.rows)}"
+            message = made.encrypted_columns() if self.name == roles.key_owner else b""
+            return Done(), self._sealed(session, to, f"columns of {self._label}", message)
         member = self._products_of_pair
         match request:
             case requests.TakeProducts() if member is not None and request.width == widths[request.owner]:
                 size = PUBLIC_PIECE + PIECE * blocks_of(self._columns.n_records) * request.width
-                replies = member.multiplied(request.width, self._text(session, given, "columns", size))
-                return Done(), self._sealed(session, to, "products", replies)
+                replies = member.multiplied(
+                    request.width, self._text(session, given, f"columns of {self._label}", size)
+                )
+                return Done(), self._sealed(session, to, self._label, replies)
             case requests.ContributeProducts() if member is not None:
                 self._charge_products(request, sharing)
                 if given:
                     size = PIECE * widths[roles.label] * widths[roles.key_owner]
-                    member.take_products(self._text(session, given, "products", size))
+                    member.take_products(self._text(session, given, self._label, size))
                 (other,) = (party for party in roles.parties if party != self.name)
                 cross, own = member.opened(
                     sharing.pair(self.name, other, request.key),
@@ -139,6 +148,11 @@ class PairHolder(Holder):
                 return self._commitment(np.append(cross.ravel(), encoded(own.ravel())), request.key, session), []
             case _:
                 raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
+
+    def _of_rows(self) -> str:
+        """Return a name of the set-up of both parties' columns: its number, cap and blocks, and a digest of the rows."""
+        setup = self._of_setup()
+        return f"{setup.number} {setup.cap!r} {sorted(setup.blocks.items())} {_digest(setup.rows)}"
 
     def _text(self, session: Session, given: dict[str, Ciphertext], label: str, size: int) -> memoryview:
         """Return the text that the other party encrypted under a label, of exactly `size` bytes."""
@@ -150,3 +164,8 @@ class PairHolder(Holder):
 
     def _sealed(self, session: Session, to: Sequence[str], label: str, message: bytes) -> list[Ciphertext]:
         return [session.encrypt(other, label, np.frombuffer(message, dtype=np.uint8)) for other in to]
+
+
+def _digest(rows: requests.Rows) -> str:
+    """Return a digest of the centres and scales of both parties' rows."""
+    return requests.digest_of({party: np.concatenate([centre, scale]) for party, (_, centre, scale) in rows.items()})

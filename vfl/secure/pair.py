@@ -242,6 +242,7 @@ class PairGram:
     """One party's part in a release of all products of columns. rows : (p, n) int32, from `gram_rows`, with the label."""
 
     def __init__(self, roles: Roles, name: str, keys: PairKeys, rows: npt.NDArray[np.int32]) -> None:
+        keys.once("products")  # products with two choices of rows would have more than the charged sensitivity
         self._roles, self.name, self._keys, self._rows = roles, name, keys, rows
         self._share: Elements | None = None
 
@@ -254,7 +255,7 @@ class PairGram:
 
         width : p_b, the number of the key owner's columns.
         """
-        self._keys.once("products")
+        self._keys.once("replies of products")
         blocks = self._keys.taken(message, width)
         outputs = [[(j, k)] for j in range(len(self._rows)) for k in range(width)]
         replies, shares = self._keys.multiplier.sums(blocks, self._rows, outputs)
@@ -263,7 +264,7 @@ class PairGram:
 
     def take_products(self, replies: memoryview) -> None:
         """Take the key owner's shares of the products."""
-        self._keys.once("products")
+        self._keys.once("shares of products")
         self._share = self._keys.owner.sums(replies).reshape(-1, len(self._rows))
 
     def opened(self, cross: Pair, own: Pair, noise: NoiseSource) -> tuple[Elements, Integers]:
