@@ -22,7 +22,6 @@ from vfl.queries import Forward, Records, Reply, Select
 from vfl.secure import requests
 from vfl.secure.noise import drawn
 from vfl.secure.requests import openings
-from vfl.secure.ring import decoded
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from coordinator.transport import PendingCall
 
 DATA = table()
+ALONE = vfl.federation.Secure(dealer=None)
+FEW_ALONE: dict[str, Any] = {"trust": ALONE, "solver": vfl.SkGD(block_size=4, passes=2)}
 
 
 class Checked(Watched):
@@ -53,10 +54,14 @@ class Checked(Watched):
 
     def _compare(self, request: requests.Contribute, found: dict[str, Any]) -> None:
         sharing = plan(self.spec, N).sharing
-        words = sum(np.frombuffer(found[party].elements, dtype="<u8") for party in self.holders)
-        opened, at = decoded(np.asarray(words)), 0
+        ring, at = sharing.roles.ring, 0
+        opened = ring.decoded(ring.added([np.frombuffer(found[q].elements, dtype="<u8") for q in self.holders]))
         holders = {name: party._holder for name, party in self.holders.items()}
-        residual = decoded(sum(holders[h]._member.share(request.version) for h in sharing.roles.holders))
+        if sharing.roles.dealt:
+            shares = [holders[h]._member.share(request.version) for h in sharing.roles.holders]
+        else:
+            shares = [holder._pair._share_at(request.version) for holder in holders.values()]
+        residual = ring.decoded(ring.added(shares))
         assert abs(residual).max() <= sharing.residual
         for opening in openings(request.query, request.key, request.setup, request.version):
             rows = holders[opening.owner]._known[1].rows[opening.start : opening.stop].astype(object)
@@ -79,11 +84,22 @@ class TestBits:
         outcome(transport)
         assert transport.checked >= 9
 
+    @pytest.mark.parametrize("label", ["q0", "q1"])
+    def test_opened_sums_without_a_dealer(self, label: str) -> None:
+        spec = job(trust=ALONE)
+        partition = vfl.FeaturePartition({q: spec.partition.columns(q) for q in ("q0", "q1")}, label=(label, "y"))
+        transport = Checked(replace(spec, partition=partition), DATA)
+        outcome(transport)
+        assert transport.checked >= 9
+        assert DEALER not in {to for to, _ in transport.requests}
+
     @pytest.mark.parametrize(
-        "solver", [vfl.solvers.CD(passes=3), vfl.solvers.GD(passes=3), vfl.SkGD(passes=3, sampling="full")]
+        "solver",
+        [vfl.solvers.CD(passes=3), vfl.solvers.GD(passes=3), vfl.SkGD(passes=3, sampling="full"), vfl.SkGD(joint=True)],
     )
-    def test_solvers(self, solver: Any) -> None:
-        transport = Checked(job(solver=solver), DATA)
+    @pytest.mark.parametrize("trust", [vfl.federation.Secure(), ALONE], ids=["dealer", "alone"])
+    def test_solvers(self, solver: Any, trust: Any) -> None:
+        transport = Checked(job(solver=solver, trust=trust), DATA)
         outcome(transport)
         assert transport.checked >= 3
 
@@ -120,16 +136,18 @@ class TestBits:
 class TestProducts:
     """Squared loss: all products of columns are opened once."""
 
-    @pytest.mark.parametrize("parties", [2, 3, 5])
+    @pytest.mark.parametrize(("parties", "dealer"), [(2, "separate"), (3, "separate"), (5, "separate"), (2, None)])
     def test_without_noise_the_pieces_are_the_clear_products(
-        self, parties: int, monkeypatch: pytest.MonkeyPatch
+        self, parties: int, dealer: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("vfl.secure.noise.drawn", lambda noise, key, who, s, size: np.zeros(size, np.int64))
-        spec = _squared(parties)
+        spec = replace(_squared(parties), trust=vfl.federation.Secure(dealer=dealer))
         transport = Watched(spec, REGRESSION)
         _, events = outcome(transport)
         sharing = plan(spec, N).sharing
-        rows = [party._holder._gram._rows * sharing.caps()[name] for name, party in transport.holders.items()]
+        held = {name: party._holder for name, party in transport.holders.items()}
+        made_by = {q: own._gram if dealer else own._products_of_pair for q, own in held.items()}
+        rows = [own._rows * sharing.caps()[name] for name, own in made_by.items()]
         columns = np.vstack(rows) * 2.0**-sharing.bits.columns  # the label is the last column
         gram = columns @ columns.T
         made = [e for e in events if isinstance(e, Round) and e.kind == "Gram"]
@@ -343,9 +361,22 @@ REQUESTS = [
 ]
 
 
+OF_DEALER = (requests.StateRecords, requests.Toss, requests.TakeToss, requests.OpenRows, requests.CheckRows)
+ALONE_REQUESTS = [
+    *((lost, who) for lost, who in REQUESTS if who != DEALER and lost not in (*OF_DEALER, requests.ShareResidual)),
+    (requests.MaskAngles, "q1"),
+    (requests.ShareResidual, "q0"),
+]
+
+
 @pytest.fixture(scope="module")
 def whole() -> np.ndarray:
     return outcome(Watched(job(), DATA))[0].w
+
+
+@pytest.fixture(scope="module")
+def alone() -> np.ndarray:
+    return outcome(Watched(job(**FEW_ALONE), DATA))[0].w
 
 
 class TestLosses:
@@ -354,7 +385,15 @@ class TestLosses:
     @pytest.mark.parametrize("answered", [False, True])
     @pytest.mark.parametrize(("lost", "who"), REQUESTS)
     def test_a_loss_at_every_request(self, whole: np.ndarray, lost: type, who: str, answered: bool) -> None:
-        transport = Watched(job(), DATA, (lost, who), answered=answered)
+        self.lose(job(), whole, lost, who, answered)
+
+    @pytest.mark.parametrize("answered", [False, True])
+    @pytest.mark.parametrize(("lost", "who"), ALONE_REQUESTS)
+    def test_without_a_dealer(self, alone: np.ndarray, lost: type, who: str, answered: bool) -> None:
+        self.lose(job(**FEW_ALONE), alone, lost, who, answered)
+
+    def lose(self, spec: vfl.Job, whole: np.ndarray, lost: type, who: str, answered: bool) -> None:
+        transport = Watched(spec, DATA, (lost, who), answered=answered)
         found, events = outcome(transport)
         assert len([event for event in events if isinstance(event, Lost)]) == 1
         assert (found.w == whole).all()
@@ -377,18 +416,19 @@ class TestLosses:
         with pytest.raises(vfl.errors.SpecificationError, match="cannot continue after a party is lost"):
             outcome(Watched(job(), DATA), on_party_lost="skip")
 
-    def test_kill_and_resume(self, whole: np.ndarray, tmp_path: Any) -> None:
+    @pytest.mark.parametrize("changes", [{}, FEW_ALONE], ids=["dealer", "alone"])
+    def test_kill_and_resume(self, changes: Any, request: pytest.FixtureRequest, tmp_path: Any) -> None:
         class Killed(Exception):
             pass
 
         def watch(event: object) -> None:
-            if isinstance(event, Round) and event.number == 4:
+            if isinstance(event, Round) and event.number == 3:
                 raise Killed
 
         with pytest.raises(Killed):
-            vfl.train(job(), DATA, at="inprocess", output=tmp_path / "run", watch=watch)
+            vfl.train(job(**changes), DATA, at="inprocess", output=tmp_path / "run", watch=watch)
         again = vfl.resume(tmp_path / "run", DATA, at="inprocess")
-        assert (again.w == whole).all()
+        assert (again.w == request.getfixturevalue("alone" if changes else "whole")).all()
 
 
 class TestIterate:

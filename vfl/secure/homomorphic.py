@@ -57,6 +57,7 @@ PIECE = 526_336
 """Bytes of an encoded ciphertext, seeded or reduced to two primes: 2·N words of 8 bytes, and room for headers."""
 PUBLIC_PIECE = 1_313_000
 """Bytes of an encoded public key: 10·N words of 8 bytes, and room for headers."""
+MALFORMED = "a message does not hold a ciphertext or a key of this scheme"
 EXTRA = "trust='secure' without a dealer needs TenSEAL on Linux: pip install 'vfl[he]'"
 
 
@@ -120,7 +121,9 @@ class _File:
     def loaded(self, thing: Any, padded: memoryview) -> Any:
         """Read an object of SEAL from what `saved` returned. SEAL checks that the object fits the context."""
         (size,) = struct.unpack("<I", padded[:4])
-        return self.read(thing, padded[4 : 4 + min(size, len(padded) - 4)])
+        if size > len(padded) - 4:
+            raise FederationError(MALFORMED)
+        return self.read(thing, padded[4 : 4 + size])
 
     def read(self, thing: Any, *parts: bytes | memoryview) -> Any:
         """Read an object of SEAL from serialised bytes; FederationError if SEAL refuses them."""
@@ -131,7 +134,7 @@ class _File:
         try:
             thing.load(_context(), self.path)
         except (RuntimeError, ValueError, OSError) as error:
-            raise FederationError("a message does not hold a ciphertext or a key of this scheme") from error
+            raise FederationError(MALFORMED) from error
         return thing
 
     def __del__(self) -> None:

@@ -17,7 +17,7 @@ so residuals have the integers and the bound R of vfl.secure.sigmoid.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from vfl.secure.homomorphic import PUBLIC_PIECE, KeyOwner, Multiplier
 from vfl.secure.ring import PRIME, RESIDUAL_BITS, added, modular
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -84,13 +84,13 @@ class PairKeys:
         """Return the public key and the encrypted rows, for the multiplier."""
         return self.owner.public_key + b"".join(self.owner.encrypted(rows))
 
-    def taken(self, message: memoryview, width: int) -> Ciphertexts:
+    def taken(self, message: memoryview, width: int) -> Iterator[list[Any]]:
         """Take the public key, unless it is known, and return the encrypted rows that follow it. width : number of rows."""
         if self._owner is not None:
             raise FederationError("the key owner received encrypted columns")
         if self._multiplier is None:
             self._multiplier = Multiplier(message[:PUBLIC_PIECE])
-        return list(self._multiplier.taken(message[PUBLIC_PIECE:], width))
+        return self._multiplier.taken(message[PUBLIC_PIECE:], width)
 
 
 class PairMember:
@@ -157,7 +157,7 @@ class PairMember:
 
     def take_columns(self, setup: int, width: int, message: memoryview) -> None:
         """Take the key owner's encrypted columns. width : their number."""
-        self._others = setup, self._keys.taken(message, width)
+        self._others = setup, list(self._keys.taken(message, width))
 
     def multiplied_terms(self, version: Version, w: Vector, clamp: float | None, message: memoryview) -> bytes:
         """Return masked products of the Fourier terms with the multiplier's own, for the key owner; keep the other share."""
