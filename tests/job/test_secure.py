@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "two that collude without a dealer": (
         {"trust": vfl.federation.Secure(dealer=None, collude=2)},
         SpecificationError,
-        "leaves no party to protect: give at most 1",
+        "give a number from 1 to 1",
     ),
     "three parties without a dealer": (
         {

@@ -93,8 +93,8 @@ class TestCircuitPrivacy:
         ciphertext, plain = owner._file.loaded(seal.Ciphertext(), reply), seal.Plaintext()
         evaluator = multiplier._evaluator
         evaluator.sub_plain_inplace(ciphertext, owner._encoder.plain((product - share.astype(np.int64)) % PRIME))
-        evaluator.multiply_plain_inplace(ciphertext, seal.Plaintext(f"{1 << 58:x}"))
-        # The noise times 2^58 t/q: with a noise of 2^158, 40 bits above the point.
+        evaluator.multiply_plain_inplace(ciphertext, seal.Plaintext(f"{1 << 47:x}"))
+        # The noise times 2^47 t/q: with a noise of 2^169, 40 bits above the point.
         owner._decryptor.decrypt(ciphertext, plain)
         array = plain.dyn_array()
         found = np.array([array.at(k) for k in range(plain.coeff_count())], dtype=np.uint64)
@@ -138,7 +138,7 @@ class TestCircuitPrivacy:
         """Return c·p, reduced to the primes of a reply."""
         ((ciphertext,),) = multiplier.taken(message, 1)
         total = seal.Ciphertext()
-        multiplier._evaluator.multiply_plain(ciphertext, multiplier._plain(values), total)
+        multiplier._evaluator.multiply_plain(ciphertext, multiplier._plain(values)[0], total)
         multiplier._evaluator.transform_from_ntt_inplace(total)
         for _ in range(2):
             multiplier._evaluator.mod_switch_to_next_inplace(total)
@@ -154,7 +154,7 @@ def second(ciphertext: Any) -> list[int]:
 
 class TestFlood:
     def test_it_is_uniform_in_its_range(self, keys: Any) -> None:
-        """Its residues are those of one integer below 2^158 in magnitude, by the Chinese remainder theorem."""
+        """Its residues are those of one integer below 2^169 in magnitude, by the Chinese remainder theorem."""
         multiplier = keys[1]
         flood = multiplier._flood()
         array = flood.dyn_array()
@@ -168,17 +168,17 @@ class TestFlood:
                 % modulus
             )
             found.append(whole - modulus if whole > modulus // 2 else whole)
-        assert max(map(abs, found)) <= 1 << 158
-        assert stats.kstest([value / 2.0**159 + 0.5 for value in found], "uniform").pvalue > 1e-6
+        assert max(map(abs, found)) <= 1 << 169
+        assert stats.kstest([value / 2.0**170 + 0.5 for value in found], "uniform").pvalue > 1e-6
 
     def test_the_bounds_of_the_proof(self) -> None:
-        """Flood over noise is 2^73 per coefficient, and decryption stays exact."""
+        """Flood over noise is 2^84 per coefficient, and decryption stays exact."""
         modulus = int(np.prod([int(prime) for prime in homomorphic._primes()], dtype=object))
         product = homomorphic.MOST_PRODUCTS * 21.5 * SLOTS * PRIME / 2
         fresh = 21 * (2 * SLOTS + 1)
-        assert (product + fresh + 1) * homomorphic.MOST_REPLIES * SLOTS / 2.0**159 < 2.0**-40
-        assert product + fresh + 1 + 2**158 < modulus / (2 * PRIME) / 2**15
-        assert sum(homomorphic.PRIME_BITS) <= seal.CoeffModulus.MaxBitCount(SLOTS, seal.SEC_LEVEL_TYPE.TC128)
+        assert (product + fresh + 1) * homomorphic.MOST_REPLIES * SLOTS / 2.0**170 < 2.0**-52
+        assert product + fresh + 1 + 2**169 < modulus / (2 * PRIME) / 2**5
+        assert sum(homomorphic.PRIME_BITS) <= seal.CoeffModulus.MaxBitCount(SLOTS, seal.SEC_LEVEL_TYPE.TC192)
 
     def test_uniform_elements_are_below_t(self) -> None:
         class High:

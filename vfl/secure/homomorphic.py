@@ -1,9 +1,9 @@
 """Shares of products of two parties' private integer vectors, by homomorphic encryption (BFV) with TenSEAL's binding of SEAL.
 
 Guarantee. The key owner encrypts its vectors. The multiplier learns nothing about them, if the ring learning with errors
-problem is hard (at least 128 bits). The multiplier returns sums of products with its own vectors. The key owner learns from a
+problem is hard (192 bits). The multiplier returns sums of products with its own vectors. The key owner learns from a
 reply only uniform integers modulo t: the multiplier adds a uniform mask in every slot, a fresh encryption of zero, and uniform
-noise that floods the noise of the products, to a distance of at most 2^−40 for all replies of a session. This needs ciphertexts
+noise that floods the noise of the products, to a distance of at most 2^−53 for all replies of a session. This needs ciphertexts
 that the key owner formed as `KeyOwner.encrypted` does.
 
     key owner → multiplier     Enc(b_1), Enc(b_2), ...                one seeded ciphertext per row and block of N records
@@ -12,7 +12,7 @@ that the key owner formed as `KeyOwner.encrypted` does.
 
 Bounds (docs/mathematics.md, "Two parties without a dealer"). A fresh encryption has noise of at most 21 per coefficient and a
 rounding of ½, a plaintext ‖p‖₁ ≤ N·t/2, and an output at most MOST_PRODUCTS products, which gives less than 2^86. The flood is
-uniform in [−2^158, 2^158), so each coefficient is within 2^−73 of one that does not depend on the products. Decryption is exact
+uniform in [−2^169, 2^169), so each coefficient is within 2^−84 of one that does not depend on the products. Decryption is exact
 up to noise of q/(2t) > 2^174. A session returns at most MOST_REPLIES replies of N coefficients.
 
 Brakerski (2012); Fan & Vercauteren (2012); homomorphicencryption.org standard (2018), table 1; noise flooding: Gentry (2009).
@@ -46,13 +46,14 @@ if TYPE_CHECKING:
 SLOTS = 16384
 """N, the degree of the polynomials and the number of records per ciphertext."""
 PRIME_BITS = (59, 59, 59, 59, 50)
-"""Bits of the primes of the coefficient modulus, 286 in all; 438 have 128 bits of security at this N. The last is for keys."""
+"""Bits of the primes of the coefficient modulus, 286 in all; 305 have 192 bits of security at this N. The last is for keys."""
 KEPT_PRIMES = 2
 """Number of primes that a reply keeps."""
-FLOOD_BITS = 159
-"""Bits of the uniform noise of a reply, sign included."""
+FLOOD_BITS = 170
+"""Bits of the uniform noise of a reply, sign included; a multiple of 5."""
 MOST_PRODUCTS = 256
-MOST_REPLIES = 1 << 18
+MOST_REPLIES = 1 << 17
+"""Largest number of replies of a session: they use up the stream of masks."""
 PIECE = 526_336
 """Bytes of an encoded ciphertext, seeded or reduced to two primes: 2·N words of 8 bytes, and room for headers."""
 PUBLIC_PIECE = 1_313_000
@@ -87,7 +88,7 @@ def blocks_of(n_records: int) -> int:
 
 @lru_cache(maxsize=1)
 def _context() -> Any:
-    """Return SEAL's context, which checks that the parameters have at least 128 bits of security."""
+    """Return SEAL's context, which checks that the parameters have 192 bits of security."""
     require_library()
     import tenseal.sealapi as seal
 
@@ -95,7 +96,7 @@ def _context() -> Any:
     parameters.set_poly_modulus_degree(SLOTS)
     parameters.set_coeff_modulus(seal.CoeffModulus.Create(SLOTS, list(PRIME_BITS)))
     parameters.set_plain_modulus(seal.Modulus(PRIME))
-    context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)
+    context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC192)
     if context.parameters_error_name() != "success":
         raise PrivacyError(
             f"the parameters of homomorphic encryption are refused: {context.parameters_error_message()}"
@@ -272,20 +273,20 @@ class Multiplier:
         found = [self._reply(total) for total in totals]
         return b"".join(reply for reply, _ in found), np.array([_total(mask) for _, mask in found], dtype=np.uint64)
 
-    def _plain(self, values: npt.NDArray[Any]) -> Any:
-        """Return a plaintext in NTT form; None for zeros, whose product SEAL refuses."""
-        if not values.any():
-            return None
-        plain = self._encoder.plain(values)
+    def _plain(self, values: npt.NDArray[Any]) -> tuple[Any, bool]:
+        """Return a plaintext in NTT form, and True if all values are 0, whose product SEAL refuses: ones replace them."""
+        zero = not values.any()
+        plain = self._encoder.plain(np.ones_like(values) if zero else values)
         self._evaluator.transform_to_ntt_inplace(plain, _context().first_parms_id())
-        return plain
+        return plain, zero
 
-    def _added(self, total: Any, ciphertext: Any, plain: Any) -> Any:
-        """Return (sum, number of its products) with one product more."""
-        if plain is None:
-            return total
+    def _added(self, total: Any, ciphertext: Any, factor: tuple[Any, bool]) -> Any:
+        """Return (sum, number of its products) with one product more. A product with zeros takes as long, and is dropped."""
+        plain, zero = factor
         product = self._seal.Ciphertext()
         self._evaluator.multiply_plain(ciphertext, plain, product)
+        if zero:
+            return total
         if total is None:
             return product, 1
         if total[1] == MOST_PRODUCTS:
@@ -311,17 +312,15 @@ class Multiplier:
         return self._file.saved(reply, PIECE), np.where(mask == 0, mask, np.uint64(PRIME) - mask)
 
     def _flood(self) -> Any:
-        """Return a ciphertext (f, 0), f uniform in [−2^158, 2^158) per coefficient.
+        """Return a ciphertext (f, 0), f uniform in [−2^169, 2^169) per coefficient.
 
         SEAL has no access to coefficients, so the ciphertext is read from a file of known layout.
         """
-        primes = _primes()[:, None]
-        words = self._random.words(3, SLOTS)
+        primes, words = _primes()[:, None], self._random.words(3, SLOTS)
         residues = np.zeros((len(primes), SLOTS), dtype=np.uint64)
-        for bit in range(0, FLOOD_BITS - 4, 5):  # 31 digits of 5 bits, then the last 4
+        for bit in range(0, FLOOD_BITS, 5):  # digits of 5 bits, since 2^5 times a residue is below 2^64
             digit = words[bit // 60] >> np.uint64(bit % 60) & np.uint64(31)
             residues = ((residues << np.uint64(5)) + digit) % primes
-        residues = ((residues << np.uint64(4)) + (words[2] >> np.uint64(36) & np.uint64(15))) % primes
         lowest = np.array([(1 << (FLOOD_BITS - 1)) % int(prime) for prime in _primes()], dtype=np.uint64)[:, None]
         residues = (residues + primes - lowest) % primes
         zeros = np.zeros_like(residues)

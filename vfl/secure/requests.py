@@ -61,6 +61,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from vfl.errors import FederationError, PrivacyError
+from vfl.privacy.events import Gaussian
 from vfl.secure.ring import within
 from vfl.secure.roles import DEALER
 
@@ -106,7 +107,7 @@ class Opening:
     owner : party with the columns. start, stop : range of the block's columns. version : version of the model, for the
         residuals.
     key : ledger key of the release, new in every attempt. setup : number of the columns' set-up, that is, of one choice of cap,
-        centres and scales.
+        centres and scales. sigma : σ of the release, in which all contributors agree: with another σ the shares of zero differ.
     """
 
     owner: str
@@ -115,6 +116,7 @@ class Opening:
     version: Version
     key: ReleaseKey
     setup: int = 0
+    sigma: float = 0.0
 
     @property
     def size(self) -> int:
@@ -130,7 +132,7 @@ class Opening:
     def name(self) -> tuple[str | int, ...]:
         """Return the part of a stream's name that stands for this sum."""
         key = self.key
-        return ("opening", *self.block, *self.version.name, key.round, key.part, key.attempt)
+        return ("opening", *self.block, *self.version.name, key.round, key.part, key.attempt, self.sigma.hex())
 
 
 def digest_of(w: Mapping[str, Vector], others: Iterable[str] = ()) -> str:
@@ -458,7 +460,8 @@ def owners_of(query: Backward) -> tuple[str, ...]:
 
 def openings(query: Backward, key: ReleaseKey, setup: int, version: Version) -> list[Opening]:
     """Return the names of the noised sums that a query reveals, one per block. Each has its own ledger key."""
+    sigma = query.event.sigma if isinstance(query.event, Gaussian) else 0.0
     return [
-        Opening(block.party, block.start, block.stop, version, replace(key, part=query.part + k), setup)
+        Opening(block.party, block.start, block.stop, version, replace(key, part=query.part + k), setup, sigma)
         for k, block in enumerate(query.blocks)
     ]

@@ -43,7 +43,7 @@ class Roles:
             raise SpecificationError(f"trust='secure': the name {DEALER!r} is reserved: rename the party")
         if not 1 <= self.collude < m:
             raise SpecificationError(
-                f"trust='secure': collude = {self.collude} of {m} parties leaves no party to protect: give at most {m - 1}"
+                f"trust='secure': collude = {self.collude} of {m} parties: give a number from 1 to {m - 1}"
             )
         if not self.dealt and m > 2:
             raise SpecificationError(
