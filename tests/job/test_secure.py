@@ -87,7 +87,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         SpecificationError,
         "leave sparse out",
     ),
-    "too many that collude": ({"trust": vfl.federation.Secure(collude=2)}, SpecificationError, "give a number from 1 to 1"),
+    "too many that collude": (
+        {"trust": vfl.federation.Secure(collude=2)},
+        SpecificationError,
+        "give a number from 1 to 1",
+    ),
     "two that collude without a dealer": (
         {"trust": vfl.federation.Secure(dealer=None, collude=2)},
         SpecificationError,
