@@ -42,13 +42,17 @@ JOBS: dict[str, Any] = {
         p=P, privacy=PRIVACY, loss="squared", solver=vfl.solvers.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)}
     ),
 }
+WITHOUT_DEALER = ", without a dealer"
+JOBS |= {
+    name + WITHOUT_DEALER: replace(own, trust=vfl.federation.Secure(dealer=None)) for name, own in list(JOBS.items())
+}
 
 
 class Deviant(Watched):
     """A transport that changes one request, or sends it once more (again)."""
 
     def __init__(self, name: str, kind: type, to: str, change: Callable[[Any], Any], number: int, again: bool) -> None:
-        data = DATA if name != PRODUCTS else {**DATA, "y": DATA["y"] + 0.1 * DATA["x0"]}
+        data = DATA if not name.startswith(PRODUCTS) else {**DATA, "y": DATA["y"] + 0.1 * DATA["x0"]}
         super().__init__(JOBS[name], data)
         self.kind, self.to, self.change, self.number, self.again = kind, to, change, number, again
         self.told = -1
@@ -313,6 +317,95 @@ def told(lie: tuple[str, type, str], change: Any, number: int = 0, *, again: boo
 @pytest.mark.parametrize("lie", LIES)
 def test_a_request_with_one_lie_ends_the_run_before_anything_is_disclosed(lie: str) -> None:
     told(*LIES[lie])
+
+
+def alone(lie: tuple[str, type, str]) -> tuple[str, type, str]:
+    """Return the same place in a run without a dealer, where only q1, which has the label, takes columns."""
+    name, kind, to = lie
+    return name + WITHOUT_DEALER, kind, "q1" if kind in (requests.TakeColumns, requests.TakeProducts) else to
+
+
+OF_BOTH = (requests.Begin, requests.SetUp, requests.TakeColumns, requests.MaskAngles, requests.Contribute,
+           requests.Disclose, requests.MaskProducts, requests.TakeProducts, requests.ContributeProducts)  # fmt: skip
+
+
+HONEST = ("columns of oneself", "products with oneself", "a session without a key")
+"""Names that are honest without a dealer: q1 takes the columns of q0, and there is no dealer's key."""
+ALONE = [lie for lie, ((_, kind, to), _) in LIES.items() if kind in OF_BOTH and to != DEALER and lie not in HONEST]
+
+
+@pytest.mark.parametrize("lie", ALONE)
+def test_the_same_without_a_dealer(lie: str) -> None:
+    place, change = LIES[lie]
+    told(alone(place), change)
+
+
+def swapped(name: str) -> Callable[[Any], Any]:
+    return field(name, lambda own: own[::-1])
+
+
+ONE_SUM, ONE_PASS, ONE_PRODUCT = (name + WITHOUT_DEALER for name in (SUM, PASS, PRODUCTS))
+TO_ONE: dict[str, tuple[tuple[str, type, str], Callable[[Any], Any]]] = {
+    **{
+        f"{words} to {party}": ((ONE_SUM, requests.Contribute, party), change)
+        for party in ("q0", "q1")
+        for words, change in (
+            ("blocks in another order", query(*map(swapped, ("blocks", "centres", "scales")))),
+            ("the key of another attempt", lambda own: replace(own, key=replace(own.key, attempt=5))),
+            ("another part of the key", query(field("part", 1))),
+            ("another attempt at the model", lambda own: replace(own, version=replace(own.version, attempt=1))),
+            ("a louder sum", query(louder(1.5))),
+        )
+    },
+    **{
+        f"{words} to {party}": ((ONE_SUM, kind, party), change)
+        for party in ("q0", "q1")
+        for words, kind, change in (
+            ("scales of q0", requests.SetUp, rows(2, lambda own: 0.5 * own)),
+            ("scales of q1", requests.SetUp, rows(2, lambda own: 0.5 * own, "q1")),
+            ("centres of q0", requests.SetUp, rows(1, lambda own: own + 0.5)),
+            ("another number of a set-up", requests.SetUp, lambda own: replace(own, number=own.number + 1)),
+            ("other blocks", requests.SetUp, field("blocks", lambda own: {**own, "q0": ((0, 1), (1, 2))})),
+            ("another model", requests.MaskAngles, lambda own: replace(own, version=replace(own.version, model="x"))),
+            ("another attempt", requests.MaskAngles, lambda own: replace(own, version=replace(own.version, attempt=1))),
+        )
+    },
+    "shares of another model": (
+        (ONE_SUM, requests.ShareResidual, "q0"),
+        lambda own: replace(own, version=replace(own.version, attempt=1)),
+    ),
+    "a session without a key": ((ONE_SUM, requests.Begin, "q0"), field("keys", lambda _: {})),
+    "products with oneself": ((ONE_PRODUCT, requests.TakeProducts, "q1"), lambda own: replace(own, owner="q1")),
+    "columns of another party": ((ONE_SUM, requests.TakeColumns, "q1"), lambda own: replace(own, owner="q1")),
+    **{
+        f"{words} of products to {party}": ((ONE_PRODUCT, requests.MaskProducts, party), change)
+        for party in ("q0", "q1")
+        for words, change in (("scales", rows(2, lambda own: 0.5 * own)), ("centres", rows(1, lambda own: own + 1.0)))
+    },
+}
+
+
+@pytest.mark.parametrize("lie", TO_ONE)
+def test_a_lie_to_one_of_two_parties_ends_the_run(lie: str) -> None:
+    """Shares of different requests never meet: whoever knew one of them would read columns from the sum."""
+    told(*TO_ONE[lie])
+
+
+@pytest.mark.parametrize(
+    ("lie", "change"),
+    [
+        ((ONE_SUM, requests.Contribute, "q1"), same),
+        ((ONE_SUM, requests.Contribute, "q1"), lambda own: replace(own, key=replace(own.key, attempt=5), fresh=())),
+        ((ONE_SUM, requests.MaskAngles, "q0"), lambda own: replace(own, w=own.w + 1.0)),
+        ((ONE_SUM, requests.SetUp, "q0"), lambda own: replace(own, cap=2.0 * own.cap)),
+        ((ONE_PRODUCT, requests.MaskProducts, "q0"), same),
+        ((ONE_PRODUCT, requests.MaskProducts, "q1"), same),
+        ((ONE_SUM, requests.Begin, "q0"), same),
+    ],
+    ids=["sum", "sum of another attempt", "angles", "set-up", "products", "products of the other", "keys"],
+)
+def test_no_request_is_answered_twice_without_a_dealer(lie: tuple[str, type, str], change: Any) -> None:
+    told(lie, change, again=True)
 
 
 LATER: dict[str, tuple[tuple[str, type, str], Callable[[Any], Any], int]] = {
