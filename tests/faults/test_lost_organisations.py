@@ -114,7 +114,7 @@ class Members:
 
 @contextlib.contextmanager
 def members(folder: Path, spec: vfl.Job) -> Iterator[Members]:
-    dealer = None if spec.secure is None or spec.secure.dealer == "coordinator" else "notary"
+    dealer = "notary" if spec.secure is not None and spec.secure.dealer == "separate" else None
     with federation(folder, faults=FAULTS, dealer=dealer) as joined:
         made = Members(joined, spec)
         try:

@@ -53,13 +53,21 @@ def job(*, seeded: bool = True, **changes: Any) -> vfl.Job:
     return trusted(seeded=seeded, **{"trust": vfl.federation.Secure(dealer="separate")} | LOGISTIC | changes)
 
 
+ALONE: dict[str, Any] = {"trust": vfl.federation.Secure(dealer=None), "solver": vfl.SkGD(passes=8, block_size=2)}
+ALONE_BEGINNING = [("Meet", "bank"), ("Begin", "telco"), ("SetUp", "bank"), ("TakeColumns", "telco"), ("Begin", "bank"),
+                   ("SetUp", "telco"), ("Meet", "telco")]  # fmt: skip
+ALONE_LASTING = [("MaskAngles", "bank"), ("MaskAngles", "telco"), ("ShareResidual", "bank"), ("Contribute", "bank"),
+                 ("Contribute", "telco"), ("Disclose", "bank"), ("Disclose", "telco")]  # fmt: skip
+ALONE_PRODUCTS = [(name, who) for name, who in PRODUCTS if who != DEALER]
+
+
 def twice(requests: list[tuple[str, str]]) -> list[tuple[str, str, str]]:
     return [(*request, when) for request in requests for when in (BEFORE, AFTER)]
 
 
-def alternating() -> list[tuple[str, str, str]]:
+def alternating(lasting: Any = LASTING, beginning: Any = BEGINNING) -> list[tuple[str, str, str]]:
     """Return all kills, in an order in which a kill in the middle of a session makes a new one for a kill at its beginning."""
-    return [kill for pair in zip(twice(LASTING), twice(BEGINNING), strict=True) for kill in pair]
+    return [kill for pair in zip(twice(lasting), twice(beginning), strict=True) for kill in pair]
 
 
 class Kills:
@@ -110,7 +118,9 @@ def killed(tmp_path: Path, spec: vfl.Job, planned: list[tuple[str, str, str]], p
     ]
     assert there.coef_.tobytes() == vfl.train(spec, table(), at="inprocess").coef_.tobytes()
     assert len(keys) == len(set(keys))  # masks are derived from these keys: none is used in two sessions
-    assert len(keys) >= 3 * (len(kills.lost) + 1 - len(BEGINNING) * 2)
+    assert spec.secure is not None
+    participants = 2 + spec.secure.dealt
+    assert len(keys) >= participants * (len(kills.lost) + 1 - len(BEGINNING) * 2)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +132,29 @@ def test_participants_are_killed_and_the_model_is_the_same(
     tmp_path: Path, planned: list[tuple[str, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed(tmp_path, job(), planned, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "planned",
+    [
+        [("ShareResidual", "bank", AFTER)],
+        pytest.param(alternating(ALONE_LASTING, ALONE_BEGINNING), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+    ],
+    ids=["one", "every request"],
+)
+def test_parties_without_a_dealer_are_killed(
+    tmp_path: Path, planned: list[tuple[str, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(tmp_path, job(**ALONE), planned, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", twice(ALONE_PRODUCTS), ids=" ".join)
+@pytest.mark.parametrize("changes", [SQUARED, JOINT], ids=["squared", "joint steps"])
+def test_parties_without_a_dealer_are_killed_over_products(
+    tmp_path: Path, changes: dict[str, Any], kill: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(tmp_path, job(**ALONE | changes), [kill], monkeypatch)
 
 
 @pytest.mark.slow
@@ -144,10 +177,15 @@ def ended(made: Members, how: str, kill: tuple[str, str, str]) -> None:
     [
         (LOGISTIC, [("Contribute", "bank", AFTER)]),
         pytest.param(LOGISTIC, alternating(), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+        pytest.param(
+            ALONE,
+            alternating(ALONE_LASTING, ALONE_BEGINNING),
+            marks=[pytest.mark.slow, pytest.mark.timeout(1200)],
+        ),
         pytest.param(SQUARED, twice(PRODUCTS), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
         pytest.param(JOINT, twice(PRODUCTS), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
     ],
-    ids=["one", "every request", "products", "joint steps"],
+    ids=["one", "every request", "every request without a dealer", "products", "joint steps"],
 )
 def test_a_coordinator_that_is_killed_is_resumed(
     tmp_path: Path, changes: dict[str, Any], kills: list[tuple[str, str, str]]
