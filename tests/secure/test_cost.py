@@ -25,6 +25,7 @@ PARTS = {
 }
 """Parts of the cost model, by the request with which their ciphertexts are sent; all others are openings."""
 SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.solvers.NoisyGram(), "bounds": {"*": (-2, 2), "y": (-8, 8)}}
+ALONE = {"trust": vfl.federation.Secure(dealer=None, margin=4.0)}
 
 
 def sent(transport: Watched) -> Counter[str]:
@@ -79,11 +80,17 @@ SHAPES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
     ),
     "products": ((2, 1, 6), SQUARED),
     "products of five": ((5, 2, 13), SQUARED),
+    "no dealer": ((2, 1, 6), {"solver": vfl.SkGD(block_size=2, passes=1)} | ALONE),
+    "no dealer, joint steps": (
+        (2, 1, 7),
+        {"solver": vfl.SkGD(joint=True, passes=3), "privacy": vfl.Privacy(epsilon=45.0)} | ALONE,
+    ),
+    "no dealer, products": ((2, 1, 6), SQUARED | {"trust": vfl.federation.Secure(dealer=None)}),
 }
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("n", [300, 3000])
+@pytest.mark.parametrize("n", [300, 17000])
 def test_a_run_sends_at_most_what_is_stated_and_nine_tenths_of_it(n: int, shape: str) -> None:
     (parties, collude, p), options = SHAPES[shape]
     given = options if "loss" in options else {"trust": vfl.federation.Secure(collude=collude, margin=8.0)} | options
