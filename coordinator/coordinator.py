@@ -14,7 +14,7 @@ from coordinator.rounds import Log, Lost, Recovery, ReleasesComplete, Round, rou
 from coordinator.states.iterate import Iterate
 from coordinator.states.shards import LinearPredictorShards, whole
 from coordinator.transport import MessageTransport, require_version
-from vfl.errors import DataError, PartyLost, SpecificationError, VflError
+from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch, VflError
 from vfl.job.flags import exact_queries
 from vfl.job.site import Faults
 from vfl.planning import Plan
@@ -65,10 +65,18 @@ SKIP = (
 )
 
 
-def agreed_records(greetings: Mapping[str, Greeting]) -> int:
-    """Return n if all parties run this version and have the same records. Errors name the parties that differ."""
+def agreed_records(greetings: Mapping[str, Greeting], library: str = "") -> int:
+    """Return n if all parties run this version and have the same records. Errors name the parties that differ.
+
+    library : library of homomorphic encryption that the certificate will state; '' for none.
+    """
     for party, greeting in greetings.items():
         require_version(party, greeting.version)
+        if greeting.library != library:
+            raise VersionMismatch(
+                f"party {party!r} encrypts with {greeting.library or 'nothing'}, and the certificate would state "
+                f"{library or 'nothing'}: install one version everywhere"
+            )
     (first, n_records), *others = ((party, greeting.n_records) for party, greeting in greetings.items())
     for other, count in others:
         if count != n_records:
@@ -104,7 +112,7 @@ def _welcome(began: Mapping[str, Greeting], ledgers: PartyLedgers, party: str, g
 
     began : {party: the party's greeting at the start of the run}.
     """
-    agreed_records({party: greeting})
+    agreed_records({party: greeting}, began[party].library if party in began else "")
     if party not in began:  # the dealer, which has no records
         return
     before = began[party]
@@ -175,7 +183,7 @@ class Coordinator:
         budget, log = budget or Budget(uuid.uuid4().hex), log or Log()
         budget.check(job)
         greetings = self._transport.greet()
-        plan = make_plan(job, agreed_records(greetings))
+        plan = make_plan(job, agreed_records(greetings, job.library()))
         if log.n_records not in (None, plan.n_records):
             raise DataError("the parties hold different records from those at the start of this run: start a new run")
         if budget.counts:

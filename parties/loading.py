@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from parties.sources.base import Source
     from parties.storage.classes import Storage
     from vfl.base.types import Integers, Vector
+    from vfl.job import Job
     from vfl.job.job import PartyTask
     from vfl.network.shards import Group, Shard
 
@@ -66,7 +67,16 @@ def consented(task: PartyTask, source: Any, policy: str | None = None, *, begins
 
             require_room(agreed, task.party, task.job)
     require_source(agreed, task.party, name_of(source), f"job {task.job.name!r}")
+    require_library(task.job, task.party)
     return agreed
+
+
+def require_library(job: Job, party: str) -> None:
+    """Raise SpecificationError if this process lacks the library of homomorphic encryption that the job needs."""
+    try:
+        job.library()
+    except SpecificationError as error:
+        raise SpecificationError(f"party {party!r} cannot take part in job {job.name!r}: {error}") from None
 
 
 def load(
@@ -151,6 +161,7 @@ def over(
         holder=holder,
         subsamples=job.subsamples(n_records),
         units=UNITS if task.row_rule is not None else 1,
+        library=job.library(),
     )
 
 

@@ -62,6 +62,7 @@ class Party:
         trust='trusted'.
     units : number of equal steps into which the grid of every sum is divided: UNITS if persons have several rows
         (vfl.base.persons), else 1.
+    library : result of `Job.library` in the party's process.
     subsamples : the disjoint subsamples of the job's plan; None if the job has none. Charges count the dearest subsample alone
         (vfl.base.holdout), so the party refuses every query on other records, whether or not it keeps a party ledger.
     """
@@ -80,8 +81,9 @@ class Party:
         holder: Holder | None = None,
         subsamples: Subsamples | None = None,
         units: int = 1,
+        library: str = "",
     ) -> None:
-        self.name, self.units = name, units
+        self.name, self.units, self.library = name, units, library
         self._holder = holder
         self._shards = shards
         self._facts = tuple(facts)
@@ -117,7 +119,7 @@ class Party:
 
     def greet(self) -> Greeting:
         """Return the facts about this party that other participants need before training."""
-        return Greeting(__version__, self.n_records, self._ledger is not None, self._alignment)
+        return Greeting(__version__, self.n_records, self._ledger is not None, self._alignment, self.library)
 
     def hear(self, notice: Notice) -> LedgerHeads:
         """Report a phase of the run to the owner's party ledger, and return the log's answer."""

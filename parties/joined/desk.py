@@ -19,7 +19,7 @@ from parties.consent import Policy, policy_of
 from parties.dealing import DealerService
 from parties.joined.work import AnsweredKeys, DealerWork, KeyExchange, PredictingWork, ServingWork, TrainingWork
 from parties.ledger import require_room
-from parties.loading import load
+from parties.loading import load, require_library
 from parties.prediction import ModelPart, NewRows, permitted
 from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
@@ -258,6 +258,8 @@ class Desk:
         if part is None:
             policy.check(job, self.party)
         self._require_trust(policy, job)
+        if offer.purpose == TRAIN:
+            require_library(job, self.party)
         source = self._source(offer.source)
         if part is not None and offer.purpose == SERVE:
             return self._serving(offer, part, source)

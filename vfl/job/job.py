@@ -654,6 +654,17 @@ class Job:
         """Return 'separate' or 'coordinator', the dealer of training on shares; None for a job without a dealer."""
         return None if self.secure is None or self.secure.dealer == NONE else self.secure.dealer
 
+    def library(self) -> str:
+        """Return name and version of the library of homomorphic encryption that the job needs; '' if it needs none.
+
+        Raises SpecificationError if the library is not installed here.
+        """
+        if self.secure is None or self.secure.dealt:
+            return ""
+        from vfl.secure.homomorphic import require_library  # imported here, since it loads ciphers
+
+        return require_library()
+
     @property
     def join(self) -> str:
         """Return the kind of join, 'inner' or 'left'."""

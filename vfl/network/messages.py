@@ -25,12 +25,14 @@ class Greeting:
     n_records : number of the party's records. The privacy guarantee is among data sets with this number of records.
     keeps_ledger : True if the party's owner keeps a party ledger, which the coordinator informs of the run's phases.
     alignment : hash of the records' ids in their order, equal for all parties; '' without an alignment.
+    library : name and version of the library with which the party encrypts in a run on shares without a dealer; else ''.
     """
 
     version: str
     n_records: int
     keeps_ledger: bool = False
     alignment: str = ""
+    library: str = ""
 
 
 class Phase(enum.Enum):

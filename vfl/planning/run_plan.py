@@ -41,7 +41,7 @@ from vfl.privacy.zcdp import rho_of
 from vfl.queries.protocol import require_bearable
 from vfl.secure.cost import gram, logistic
 from vfl.secure.ring import RESIDUAL_BITS, bits
-from vfl.secure.roles import DEALING
+from vfl.secure.roles import dealing
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, chosen, error, residual_bound
 from vfl.solvers import on_shares
@@ -769,14 +769,14 @@ def _trust(plan: Plan) -> Lines:
     sharing = plan.sharing
     if sharing is None:
         return ()
-    roles = sharing.roles
+    roles, stated = sharing.roles, sharing.stated()
     many = f"up to {roles.collude} part{'ies' if roles.collude > 1 else 'y'} may pool what they saw"
-    where = DEALING[str(sharing.secure.dealer)]
+    where = dealing(stated)
     bits, accuracy, shares, *traffic = sharing.described()
     return (
         (
             "trust",
-            f"secure, if all are semi-honest: {many}; {where}; shares held by {', '.join(sharing.stated()['holders'])}",
+            f"secure, if all are semi-honest: {many}; {where}; shares held by {', '.join(stated['holders'])}",
         ),
         ("", broken_by(roles)),
         (

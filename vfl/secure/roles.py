@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from vfl.base.arguments import check_options, explained, one_of, option, require_positive, whole
 from vfl.errors import SpecificationError
 from vfl.secure.ring import MODULAR, WORDS, Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEALER = "dealer"
 """Reserved name of the dealer, wherever the dealer runs."""
@@ -109,9 +113,22 @@ DEALERS = (SEPARATE, COORDINATOR, NONE)
 DEALING = {
     SEPARATE: "a separate dealer",
     COORDINATOR: "a dealer at the coordinator",
-    NONE: "no dealer, but homomorphic encryption between two parties",
+    NONE: "homomorphic encryption between the two parties in place of a dealer",
 }
 """{`Secure.dealer`: words for what makes shares of products}."""
+ENCRYPTION = {"scheme": "BFV", "assumption": "RLWE", "bits": 128, "statistical_bits": 40}
+"""Certified facts about the encryption in place of a dealer (vfl.secure.homomorphic). Its assumption, the hardness of ring
+learning with errors, has at least `bits` bits. All replies of a session hide the products to a distance of 2^−statistical_bits.
+"""
+
+
+def dealing(stated: Mapping[str, Any]) -> str:
+    """Return words for a run's dealer, or for the encryption in its place. stated : `trust` of a certificate."""
+    words = DEALING[stated["dealer"]]
+    if own := stated.get("encryption"):
+        made = own["library"] or "a library that is not installed here"
+        words += f" ({own['scheme']} by {made}; {own['assumption']}, at least {own['bits']} bits)"
+    return words
 
 
 @explained

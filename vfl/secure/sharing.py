@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PrivacyError
+from vfl.secure.homomorphic import library
 from vfl.secure.ring import RESIDUAL_BITS, caps
+from vfl.secure.roles import ENCRYPTION
 from vfl.secure.sigmoid import SERIES, chosen
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Sharing:
     versions : number of versions of the model at which residuals are shared.
     costs : {K: bytes sent if the series of every model has K terms}, for all series that the run may use, the largest K last.
     products : facts of the products of columns that the run opens for joint steps; None without joint steps.
+    library : library of homomorphic encryption of the process that plans; only a run without a dealer uses it.
     """
 
     secure: Secure
@@ -52,6 +55,7 @@ class Sharing:
     versions: int
     costs: Mapping[int, Cost]
     products: GramSharing | None = None
+    library: str = field(default_factory=library, kw_only=True)
 
     @property
     def n_bytes(self) -> int:
@@ -101,7 +105,7 @@ class Sharing:
     def stated(self) -> dict[str, Any]:
         """Return the certificate's statement of the threat model."""
         products = {} if self.products is None else {"products": self.products.price}
-        return _stated(self.secure, self.roles, self.roles.holders, self.price, self.bits.total) | products
+        return _stated(self, self.roles.holders, self.bits.total) | products
 
     def described(self) -> tuple[str, ...]:
         """Return sentences on bits, bias and traffic."""
@@ -146,6 +150,7 @@ class GramSharing:
     squares : {party: its part of C²}.
     label_scale, label_centre : t and c of t(y − c), the label as last column of its party; None and 0 for no label.
     first : query under which the release is charged. unit : opened products divided by the products of the query.
+    library : as in `Sharing`.
     """
 
     secure: Secure
@@ -160,6 +165,7 @@ class GramSharing:
     cost: Cost
     first: Gram
     unit: float = 1.0
+    library: str = field(default_factory=library, kw_only=True)
 
     @property
     def products(self) -> GramSharing:
@@ -192,7 +198,7 @@ class GramSharing:
 
     def stated(self) -> dict[str, Any]:
         """Return the certificate's statement of the threat model."""
-        return _stated(self.secure, self.roles, self.roles.parties, self.price, 2 * self.bits.columns)
+        return _stated(self, self.roles.parties, 2 * self.bits.columns)
 
     def described(self) -> tuple[str, ...]:
         """Return sentences on bits, cut rows and traffic."""
@@ -204,14 +210,15 @@ class GramSharing:
         )
 
 
-def _stated(secure: Secure, roles: Roles, holders: tuple[str, ...], price: float, bits: int) -> dict[str, Any]:
+def _stated(sharing: Sharing | GramSharing, holders: tuple[str, ...], bits: int) -> dict[str, Any]:
+    roles = sharing.roles
     return {
         "mode": "secure",
         "participants": "semi-honest",
-        "dealer": secure.dealer,
+        "dealer": sharing.secure.dealer,
         "collude": roles.collude,
         "holders": list(holders),
         "contributors": list(roles.contributors),
-        "price": price,
+        "price": sharing.price,
         "bits": bits,
-    }
+    } | ({} if roles.dealt else {"encryption": ENCRYPTION | {"library": sharing.library}})

@@ -209,6 +209,7 @@ def asked_sources(job: Job, settings: Settings, *others: Job) -> Mapping[str, An
 
 def events_of(job: Job, settings: Settings) -> Iterator[Event | Result]:
     """Execute a run. Yield its events as they happen, then its result, which is not signed yet."""
+    job.library()  # here, so that a missing library is reported before any data are opened
     sources = asked_sources(job, settings)
     if job.id is not None and not settings.arrangement.required:
         check(job)  # before an alignment that may take hours

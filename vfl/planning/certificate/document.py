@@ -24,7 +24,7 @@ from vfl.job.flags import voids
 from vfl.job.start import EXACT
 from vfl.privacy.events import Event
 from vfl.privacy.ledger.codec import as_json, canonical, from_json
-from vfl.secure.roles import DEALING
+from vfl.secure.roles import dealing
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ class Certificate:
         released. The run's log has the moments.
     n_records : number of records. This number is public, and so is the list of individuals who take part.
     who_sees_what : values that noise protects and values that it does not, per kind of participant.
-    trust : threat model of training on shares, {mode, participants, dealer, collude, holders, contributors, price, bits}, and
-        `products` for joint steps; {} for other runs. `price` is the noise of an opened sum divided by the noise that ε counts;
-        `products` is that ratio for an opened product of two parties' columns.
+    trust : threat model of training on shares, {mode, participants, dealer, collude, holders, contributors, price, bits},
+        `encryption` without a dealer, and `products` for joint steps; {} for other runs. `price` is the noise of an opened sum
+        divided by the noise that ε counts; `products` is that ratio for an opened product of two parties' columns.
     job, job_digest, dataset : name and SHA-256 of the job, and the name of the job's data in the ledger ('' if the guarantee
         holds for this fit alone).
     model_digest, findings_digest : SHA-256 of the model, and of the other released values ('' if there are none).
@@ -331,7 +331,7 @@ def described(certificate: Certificate) -> str:
         many = certificate.trust["collude"]
         lines.append(
             f"trained on shares among semi-honest participants: up to {many} part{'ies' if many > 1 else 'y'} may pool what "
-            f"they saw, {DEALING[certificate.trust['dealer']]}; sums were opened with {certificate.trust['price']:.3g} times "
+            f"they saw, {dealing(certificate.trust)}; sums were opened with {certificate.trust['price']:.3g} times "
             "the noise charged to ε"
             + (
                 "; every party held masked columns of all others, to open products"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from vfl.privacy.ledger.composition import epsilon_of, exact_mu, plan_cost
 from vfl.privacy.ledger.fit import FIXED
 from vfl.privacy.noise import CryptographicNoise
 from vfl.secure.ring import LARGEST_TOTAL, SMALLEST_TOTAL
-from vfl.secure.roles import DEALER, DEALING, NONE, Roles
+from vfl.secure.roles import DEALER, DEALING, ENCRYPTION, NONE, Roles, dealing
 from vfl.solvers.on_shares import BY_PRODUCTS, BY_SUMS
 from vfl.version import __version__
 
@@ -275,9 +276,10 @@ def _trust(certificate: Certificate) -> str:
         raise _Mismatch(fault)
     stated = certificate.trust
     many, parties = stated["collude"], len([name for name in stated["contributors"] if name != DEALER])
+    version = ", nor the library's version" if "encryption" in stated else ""
     return (
-        f"up to {many} of {parties} parties may pool what they saw, {DEALING[stated['dealer']]}, {stated['price']:.3g} times "
-        "the noise charged to ε; not checked: that participants were semi-honest"
+        f"up to {many} of {parties} parties may pool what they saw, {dealing(stated)}, {stated['price']:.3g} times the noise "
+        f"charged to ε; not checked: that participants were semi-honest{version}"
     )
 
 
@@ -297,6 +299,11 @@ def _fault_of_trust(certificate: Certificate) -> str:
         return f"its roles contradict one another: {error}"
     if tuple(names) != roles.contributors:
         return f"noise was drawn by {_listing(names)}, and has to be drawn by {_listing(roles.contributors)}"
+    own = stated.get("encryption", {})
+    if own != ({} if roles.dealt else ENCRYPTION | {"library": own.get("library")}):
+        return f"it states the encryption {own}, and a run with {DEALING[stated['dealer']]} has another"
+    if own and not re.fullmatch(r"TenSEAL \d[\w.+!-]*", str(own["library"])):
+        return f"it was encrypted with {own['library']!r}, which vfl does not use"
     by_products = solver in BY_PRODUCTS
     expected = roles.parties if by_products else roles.holders
     if tuple(holders) != expected:
@@ -447,6 +454,8 @@ def _plan(certificate: Certificate, plan: Plan | None) -> str:
 def _differing(certificate: Certificate, plan: Plan) -> list[str]:
     expected = planned(plan, certificate.flags if _chosen(certificate) else ())
     del expected["job_digest"]  # compared by `_job`
+    if encryption := expected["trust"].get("encryption"):  # the version of the run, not of this machine
+        encryption["library"] = certificate.trust.get("encryption", {}).get("library")
     if _chosen(certificate):  # `_choice` compares the charges, which cover all candidates
         del expected["reserved"]
         expected["who_sees_what"] = seen(expected["who_sees_what"])
