@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ from vfl.launch.train import resume
 from vfl.network.federation.file import read_federation, write_federation
 from vfl.network.federation.identity import new_identity
 from vfl.privacy.ledger import Accounting, SqliteLedger
+from vfl.secure import homomorphic
+from vfl.secure.homomorphic import library
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -425,13 +428,20 @@ def test_another_plan_names_the_version_that_issued_the_certificate(tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the folders of two runs on shares, by loss."""
+    """Return the folders of three runs on shares, by loss; 'pair' has no dealer."""
     made = {}
-    for loss, solver in (("logistic", vfl.SkGD(passes=1)), ("squared", vfl.solvers.NoisyGram())):
+    for name, parties, solver in (
+        ("logistic", 3, vfl.SkGD),
+        ("squared", 3, vfl.solvers.NoisyGram),
+        ("pair", 2, vfl.SkGD),
+    ):
+        loss = "squared" if name == "squared" else "logistic"
         bounds = {"*": (-2, 2)} | ({"y": (-1, 2)} if loss == "squared" else {})
-        spec = shares.job(3, 1, privacy=vfl.Privacy(epsilon=8.0), loss=loss, solver=solver, bounds=bounds)
-        made[loss] = tmp_path_factory.mktemp("shared") / loss
-        vfl.train(spec, shares.table(), at="inprocess", output=made[loss])
+        trust = vfl.federation.Secure(dealer="none" if name == "pair" else "separate")
+        options = {"solver": solver(**({} if loss == "squared" else {"passes": 1})), "bounds": bounds, "trust": trust}
+        spec = shares.job(parties, privacy=vfl.Privacy(epsilon=8.0), loss=loss, **options)
+        made[name] = tmp_path_factory.mktemp("shared") / name
+        vfl.train(spec, shares.table(), at="inprocess", output=made[name])
     return made
 
 
@@ -476,6 +486,79 @@ class TestTrust:
         (check,) = (check for check in verify_run(path).checks if check.name == "trust")
         assert check.holds is False
         assert said in check.finding
+
+    def test_a_run_without_a_dealer_holds_and_names_what_takes_its_place(self, shared: dict[str, Path]) -> None:
+        for place in (shared["pair"], shared["pair"] / "certificate.json"):
+            (check,) = (check for check in verify_run(place).checks if check.name == "trust")
+            assert check.holds
+            assert f"(BFV by {library()}; RLWE, at least 128 bits), 1.41 times the noise" in check.finding
+            assert check.finding.endswith("nor the library's version")
+        assert all(holds is not False for holds in findings(shared["pair"]).values())
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"scheme": "CKKS"}, "states the encryption"),
+            ({"assumption": "none"}, "states the encryption"),
+            ({"bits": 256}, "states the encryption"),
+            ({"statistical_bits": 128}, "states the encryption"),
+            ({"library": "OpenFHE 1.2"}, "encrypted with 'OpenFHE 1.2', which vfl does not use"),
+            ({"library": "TenSEAL"}, "which vfl does not use"),
+            ({"library": ""}, "which vfl does not use"),
+        ],
+    )
+    def test_lies_about_the_encryption(
+        self, shared: dict[str, Path], tmp_path: Path, changes: dict[str, Any], said: str
+    ) -> None:
+        encryption = certificate(shared["pair"]).trust["encryption"] | changes
+        path = self.altered(shared["pair"], tmp_path, encryption=encryption)
+        (check,) = (check for check in verify_run(path).checks if check.name == "trust")
+        assert check.holds is False
+        assert said in check.finding
+
+    def test_lies_about_the_dealer(self, shared: dict[str, Path], tmp_path: Path) -> None:
+        path = self.altered(shared["pair"], tmp_path)
+        trust, seen = certificate(tmp_path).trust, certificate(tmp_path).who_sees_what
+        encryption = trust["encryption"]
+        without = {name: value for name, value in trust.items() if name != "encryption"}
+        for changed in (
+            without,
+            trust | {"price": 1.5**0.5},
+            trust | {"contributors": [*trust["contributors"], "dealer"]},
+            trust | {"contributors": [*trust["contributors"], "q2"]},
+            trust | {"collude": 2},
+        ):
+            resigned(tmp_path, trust=changed)
+            assert "trust" in wrong(path)
+        dealt = without | {"dealer": "separate", "contributors": [*trust["contributors"], "dealer"], "price": 1.5**0.5}
+        resigned(tmp_path, trust=dealt | {"encryption": encryption}, who_sees_what=seen | {"dealer": "nothing"})
+        assert wrong(path) == {"trust"}
+        resigned(tmp_path, trust=dealt, who_sees_what=seen | {"dealer": "nothing"})
+        assert (
+            wrong(path) == set()
+        )  # it agrees with itself: the job, not the certificate alone, tells that nobody dealt
+        federation = {"name": "credit", "digest": "0" * 64}
+        for told in ({"who_sees_what": seen | {"dealer": ""}}, {"federation": federation | {"dealer": "notary"}}):
+            resigned(path := self.altered(shared["pair"], tmp_path).parent, **told)
+            with pytest.raises(OutputError, match="not a certificate"):
+                verify_run(path / "certificate.json")
+
+    def test_a_certificate_that_claims_a_dealer_contradicts_the_job(
+        self, shared: dict[str, Path], tmp_path: Path
+    ) -> None:
+        copied = shutil.copytree(shared["pair"], tmp_path / "run")
+        trust = {name: value for name, value in certificate(copied).trust.items() if name != "encryption"}
+        trust |= {"dealer": "separate", "contributors": [*trust["contributors"], "dealer"], "price": 1.5**0.5}
+        resigned(copied, trust=trust, who_sees_what=certificate(copied).who_sees_what | {"dealer": "nothing"})
+        assert wrong(copied) == {"plan"}
+
+    def test_another_version_of_the_library_at_the_reader_is_no_contradiction(
+        self, shared: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert certificate(shared["pair"]).trust["encryption"]["library"] == library()
+        monkeypatch.setattr(homomorphic, "version", lambda name: "9.9")
+        assert library() == "TenSEAL 9.9"
+        assert all(holds is not False for holds in findings(shared["pair"]).values())
 
     def test_products_are_held_by_all_parties(self, shared: dict[str, Path], tmp_path: Path) -> None:
         assert "trust" in wrong(self.altered(shared["squared"], tmp_path, holders=["q2", "q0"]))

@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 
 import vfl
+from coordinator.coordinator import agreed_records
 from coordinator.rounds import Lost, Round
 from coordinator.states.iterate import Iterate
 from parties.record_cap import admit
 from tests.coordinator.shares import N, Watched, job, outcome, received, table
-from vfl.errors import PrivacyError
+from vfl.errors import PrivacyError, VersionMismatch
 from vfl.launch.run import checkpoint
+from vfl.network.messages import Greeting
 from vfl.planning import plan
 from vfl.privacy.events import ReleaseKey
 from vfl.queries import Forward, Records, Reply, Select
 from vfl.secure import requests
 from vfl.secure.noise import drawn
-from vfl.secure.requests import openings
+from vfl.secure.requests import Contribute, openings
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
@@ -488,3 +490,32 @@ class TestVersions:
         holder._setup = replace(setup, rows={**setup.rows, "q0": (block, centre, 2.0 * scale)})
         with pytest.raises(PrivacyError, match="within a pass"):
             admit(holder._cover, holder.name, paid, holder._shape(), [])
+
+
+class Upgraded(Watched):
+    """Transport whose parties come back with another library."""
+
+    def revive(self, party: str, seconds: float) -> Any:
+        return replace(super().revive(party, seconds), library="TenSEAL 0.0")
+
+
+def test_a_party_with_another_library_than_the_certified_one_ends_the_run() -> None:
+    """At the start, before any request and charge; and when a lost party returns."""
+    spec = job(trust=vfl.federation.Secure(dealer=None))
+    transport = Watched(spec, table())
+    transport.holders["q0"].library = "TenSEAL 0.0"
+    with pytest.raises(VersionMismatch, match=r"party 'q0' encrypts with TenSEAL 0\.0"):
+        outcome(transport)
+    assert transport.requests == []
+    returned = Upgraded(spec, table(), (Contribute, "q0"))
+    with pytest.raises(VersionMismatch, match=r"party 'q0' encrypts with TenSEAL 0\.0"):
+        outcome(returned)
+    assert returned.lose is None
+    assert Watched(spec, table()).holders["q0"].library == spec.library()
+
+
+@pytest.mark.parametrize(("certified", "claimed"), [("TenSEAL 1", ""), ("", "TenSEAL 1"), ("TenSEAL 1", "TenSEAL 2")])
+def test_a_party_states_the_certified_library_or_none_where_none_is_used(certified: str, claimed: str) -> None:
+    greetings = {p: Greeting(vfl.__version__, N, library=own) for p, own in (("q0", certified), ("q1", claimed))}
+    with pytest.raises(VersionMismatch, match=f"'q1' encrypts with {claimed or 'nothing'}, .*install one version"):
+        agreed_records(greetings, certified)

@@ -18,6 +18,7 @@ from vfl.errors import ConsentRefused, FederationError, SpecificationError
 from vfl.launch.sites import federation as site
 from vfl.launch.sources import sources_of
 from vfl.network.federation.events import Allowed, Ended, Released, Requested
+from vfl.planning.certificate import verify
 from vfl.secure.requests import Request
 from vfl.secure.roles import DEALER
 
@@ -82,7 +83,7 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
     assert 0.9 * 2 * stated <= moved[0] <= 2 * stated
 
 
-@pytest.mark.parametrize("dealer", ["separate", "coordinator"])
+@pytest.mark.parametrize("dealer", ["separate", "coordinator", "none"])
 @pytest.mark.parametrize("options", [{}, SQUARED, JOINT], ids=["logistic", "squared", "joint steps"])
 def test_across_organisations_and_in_process_agree_to_the_bit(
     joined: Any, options: dict[str, Any], dealer: str
@@ -91,16 +92,35 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
     there, here = vfl.train(spec, at=joined.place), vfl.train(spec, table(), at="inprocess")
     assert (there.w == here.w).all()
     assert there.certificate.trust["dealer"] == dealer
-    organisation = {"separate": "notary", "coordinator": "hub"}[dealer]
-    assert there.certificate.federation == {
-        "name": "credit",
-        "digest": joined.federation.digest,
-        "dealer": organisation,
-    }
-    assert f"'{organisation}' dealt" in str(there.certificate)
+    organisation = {"separate": "notary", "coordinator": "hub"}.get(dealer)
+    stated = {"name": "credit", "digest": joined.federation.digest}
+    assert there.certificate.federation == (stated | {"dealer": organisation} if organisation else stated)
+    assert (f"'{organisation}' dealt" in str(there.certificate)) is (organisation is not None)
+    assert check(there.certificate, federation=joined.federation.stated(dealer))
     assert here.certificate.federation == {}
     assert not any("one process" in flag or "one Ray" in flag for flag in there.certificate.flags)
     assert there.certificate.party_ledgers.keys() == {"q0", "q1"}
+
+
+def check(certificate: Any, **options: Any) -> bool:
+    """Return True if the certificate's trust and federation hold."""
+    found = {check.name: check.holds for check in verify(certificate, **options).checks}
+    return bool(found["trust"] and found["federation"])
+
+
+def test_a_job_without_a_dealer_asks_the_federations_dealer_for_nothing(joined: Any) -> None:
+    before = len(joined.events["notary"])
+    vfl.train(job(trust=vfl.federation.Secure(dealer=None)), at=joined.place)
+    assert not [event for event in joined.events["notary"][before:] if isinstance(event, Requested | Allowed)]
+    request = [event for event in joined.events["q0"] if isinstance(event, Requested)][-1]
+    assert request.threats.startswith("homomorphic encryption between the two parties in place of a dealer")
+
+
+def test_a_coordinator_cannot_add_a_dealer_to_a_job_without_one(joined: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The federation's dealer refuses the job itself, whose digest the owners have accepted."""
+    monkeypatch.setattr(site, "dealer_of", lambda spec, federation: "notary")
+    with pytest.raises(FederationError, match="'notary' deals only for jobs on shares that name a separate dealer"):
+        vfl.train(job(trust=vfl.federation.Secure(dealer=None)), at=joined.place)
 
 
 def test_fresh_noise_is_booked_by_every_party(joined: Any) -> None:

@@ -365,7 +365,12 @@ def test_cores_are_those_that_joblib_leaves_to_a_worker(monkeypatch):
 SQUARED = {"loss": "squared", "solver": vfl.solvers.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
 
 
-@pytest.mark.parametrize("options", [{}, pytest.param(SQUARED, marks=pytest.mark.slow)], ids=["logistic", "squared"])
+PAIR = {"trust": vfl.federation.Secure(dealer=None)}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, PAIR, pytest.param(SQUARED, marks=pytest.mark.slow)], ids=["logistic", "no dealer", "squared"]
+)
 def test_shares_on_ray_and_in_process_agree_to_the_bit(local_ray: Any, options: dict[str, Any]) -> None:
     from tests.coordinator import shares
 

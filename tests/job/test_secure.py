@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import vfl
+from parties.loading import load
 from tests.coordinator.shares import job
 from vfl.base.losses import LOSSES, ClassWeighted
-from vfl.errors import PlacementError, PrivacyError, SpecificationError
+from vfl.errors import DataError, PlacementError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.file import decode
 from vfl.job.start import Start
 from vfl.planning import plan
 from vfl.planning.certificate.issue import who_sees_what
+from vfl.secure.homomorphic import library
 from vfl.solvers import SOLVERS
 
 if TYPE_CHECKING:
@@ -187,6 +190,23 @@ def test_a_plan_states_the_threat_model() -> None:
     assert plan(job(trust="trusted"), 1000).sharing is None
 
 
+@pytest.mark.parametrize("site", ["inprocess", vfl.Ray("127.0.0.1:1")], ids=repr)
+def test_a_missing_library_is_reported_before_any_data_are_read(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def source() -> Any:
+        raise AssertionError("data were read")
+
+    monkeypatch.setitem(sys.modules, "tenseal", None)
+    monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
+    spec = job(trust=vfl.federation.Secure(dealer=None))
+    assert plan(spec, 10_000).sharing is not None
+    with pytest.raises(SpecificationError, match=r"pip install 'vfl\[he\]'"):
+        vfl.train(spec, dict.fromkeys(("q0", "q1"), source), at=site)
+    with pytest.raises(SpecificationError, match=r"party 'q0' cannot take part in job 'job': .*vfl\[he\]"):
+        load(spec.for_party("q0"), source)
+    with pytest.raises(DataError, match="AssertionError"):
+        load(job().for_party("q0"), source)
+
+
 def test_a_job_without_a_dealer_is_written_read_and_set(tmp_path: Path) -> None:
     spec = job(trust=vfl.federation.Secure(dealer=None))
     jobfile.write(spec, tmp_path / "job.toml")
@@ -199,7 +219,7 @@ def test_a_job_without_a_dealer_is_written_read_and_set(tmp_path: Path) -> None:
 def test_a_plan_without_a_dealer_states_what_takes_its_place() -> None:
     planned = plan(job(trust=vfl.federation.Secure(dealer=None)), 10_000)
     said = str(planned)
-    assert "no dealer, but homomorphic encryption between two parties" in said
+    assert f"homomorphic encryption between the two parties in place of a dealer (BFV by {library()}; RLWE" in said
     assert "broken by: a solution of the ring learning with errors problem, or 2 parties that pool" in said
     assert "price: 1.41 times the noise charged to ε, drawn by all parties\n" in said
     assert set(who_sees_what(planned, private=True)) == {"outsider", "party", "coordinator"}

@@ -140,7 +140,7 @@ class TestThreatModel:
         chosen.check(self.on_shares(collude=2), "bank", lambda question: asked.append(question) or True)
         chosen.check(self.on_shares(dealer="none"), "bank", lambda question: asked.append(question) or True)
         assert "a separate dealer, up to 2 parties may pool" in asked[0]
-        assert "no dealer, but homomorphic encryption between two parties" in asked[1]
+        assert "homomorphic encryption between the two parties in place of a dealer" in asked[1]
 
     def test_the_section_is_read_and_refuses_before_any_file_is_opened(self, tmp_path: Path) -> None:
         (tmp_path / "bank.toml").write_text(

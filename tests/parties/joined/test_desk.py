@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -182,6 +183,19 @@ class TestOffers:
             counter = Counter(tmp_path, joined)
             counter.sources[""] = "postgresql://reader@db.example/bank?table=t"
             assert "has not listed it" in counter.refused(offer(job()))
+
+    def test_a_missing_library_refuses_a_job_without_a_dealer_before_its_source_is_opened(
+        self, tmp_path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "tenseal", None)
+        monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
+        pair = job(trust=vfl.federation.Secure(dealer=None))
+        with federation(tmp_path, PARTIES) as joined:
+            counter = Counter(tmp_path, joined, POLICY.replace('["trusted"]', '["secure"]'))
+            said = counter.refused(offer(pair))
+            assert re.search(r"party 'bank' cannot take part in job 'job': .*pip install 'vfl\[he\]'", said)
+            assert counter.opened == 0
+            assert isinstance(counter.call(offer(job(trust=vfl.federation.Secure(dealer="coordinator"))))[0], Done)
 
     def test_a_party_needs_a_policy(self, tmp_path) -> None:
         with (
