@@ -60,7 +60,7 @@ FIELDS: dict[str, tuple[str, str]] = {name: (fields, QUERY) for name, fields in 
     "score": ("asked", CALL),
     "keep": ("parts", CALL),
     "reply": ("released vector selected seconds", REPLY),
-    "greeting": ("version n_records keeps_ledger alignment", REPLY),
+    "greeting": ("version n_records keeps_ledger alignment library", REPLY),
     "ledger_heads": ("own noted", "parties/test_party_ledger.py::test_of_a_partys_book"),
     "encryption_key": ("key signature", REPLY),
     "commitment": ("digest", REPLY),

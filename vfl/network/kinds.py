@@ -67,7 +67,7 @@ M = TypeVar("M")
 if TYPE_CHECKING:
     from vfl.queries.kinds import Plain
 
-FORMAT = 10
+FORMAT = 11
 """Version of all plain forms. The version increases with every change to a kind's parameters or a message's fields."""
 
 FEW = 128
