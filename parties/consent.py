@@ -44,8 +44,8 @@ lookup = true                   a service looks up only the requested records, i
 [secure]                        demands on jobs under trust = "secure"; then, without an entry `trust`, other jobs are refused
 collude = 2                     accept jobs in which at least so many parties may pool what they saw and learn no more; left
                                 out: any
-dealer = "separate"             the coordinator may not be the dealer: another operator deals, or nobody; "none": nobody deals;
-                                left out: any dealer
+dealer = "separate"             accept jobs with a separate dealer; "none": jobs of two parties without a dealer;
+                                ["separate", "none"]: both; left out: any
 products = false                no products of columns, for which all parties hold masked columns; left out: they are allowed
 """
 
@@ -60,7 +60,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from parties.allowed import matches, require_listed
-from vfl.base.arguments import number, one_of, option, require_count, require_positive, that
+from vfl.base.arguments import number, option, require_count, require_positive, that
 from vfl.base.documents import built, read_toml
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of, voids
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 ANY = "*"
+DEALT = f"{SEPARATE!r}, {NONE!r}, or a list of both"
 _LIMIT = "is out of range: a limit needs epsilon > 0 and 0 < delta < 1"
 VARIABLE = "VFL_POLICY"
 """Environment variable with which an owner sets the policy file on its own node. It overrides the policy that a job names."""
@@ -121,7 +122,9 @@ class Demands:
     """
 
     collude: int | None = option(require_count, None)
-    dealer: str | None = option(one_of((SEPARATE, NONE), f"must be {SEPARATE!r} or {NONE!r}"), None)
+    dealer: str | tuple[str, ...] | None = option(
+        that(lambda own: {SEPARATE, NONE}.issuperset([own] if isinstance(own, str) else own), f"must be {DEALT}"), None
+    )
     products: bool = True
 
 
@@ -273,9 +276,10 @@ class Policy:
                 f"it protects against {stated.collude} colluding part{'y' if stated.collude == 1 else 'ies'}, and "
                 f"protection against at least {demanded.collude} is demanded",
             )
-        # Without a dealer, nobody can unmask what a single party received, so this satisfies both demands.
-        if demanded.dealer not in (None, stated.dealer) and stated.dealt:
-            refuse("[secure] dealer", f"its dealer is {stated.dealer!r}, and {demanded.dealer!r} is demanded")
+        # No order: without a dealer nobody can unmask what one party received, and a party that deviates can read more.
+        dealers = (demanded.dealer,) if isinstance(demanded.dealer, str) else demanded.dealer
+        if dealers is not None and stated.dealer not in dealers:
+            refuse("[secure] dealer", f"its dealer is {stated.dealer!r}, and {_listing(tuple(dealers))} is demanded")
         if not demanded.products and may_open_products(job.solver):
             refuse("[secure] products", "it may open products of columns: SkGD does not with joint = false")
 

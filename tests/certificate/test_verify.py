@@ -491,7 +491,7 @@ class TestTrust:
         for place in (shared["pair"], shared["pair"] / "certificate.json"):
             (check,) = (check for check in verify_run(place).checks if check.name == "trust")
             assert check.holds
-            assert f"(BFV by {library()}; RLWE, at least 128 bits), 1.41 times the noise" in check.finding
+            assert f"(BFV by {library()}; RLWE, at least 192 bits), 1.41 times the noise" in check.finding
             assert check.finding.endswith("nor the library's version")
         assert all(holds is not False for holds in findings(shared["pair"]).values())
 

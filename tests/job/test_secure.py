@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,10 @@ from vfl.job.file import decode
 from vfl.job.start import Start
 from vfl.planning import plan
 from vfl.planning.certificate.issue import who_sees_what
+from vfl.secure import homomorphic
 from vfl.secure.homomorphic import library
+from vfl.secure.ring import PRIME
+from vfl.secure.roles import ENCRYPTION
 from vfl.solvers import SOLVERS
 
 if TYPE_CHECKING:
@@ -233,3 +237,14 @@ def test_shards_and_shared_processes_are_refused_before_any_data_are_read(site: 
 
     with pytest.raises(PlacementError, match=r"leave (shards|parties_per_process) at 1"):
         vfl.train(job(), dict.fromkeys(("q0", "q1"), source), at=site)
+
+
+def test_certified_bits_follow_from_the_parameters() -> None:
+    """The products' noise is at most MOST_PRODUCTS·(21 + ½)·N·t/2 per coefficient (docs/mathematics.md)."""
+    seal = pytest.importorskip("tenseal.sealapi")
+    own = homomorphic
+    level = getattr(seal.SEC_LEVEL_TYPE, f"TC{ENCRYPTION['bits']}")
+    assert sum(own.PRIME_BITS) <= seal.CoeffModulus.MaxBitCount(own.SLOTS, level)
+    products = math.log2(own.MOST_PRODUCTS * 21.5 * own.SLOTS * PRIME / 2)
+    coefficients = math.log2(own.MOST_REPLIES * own.SLOTS)
+    assert own.FLOOD_BITS - products - coefficients >= ENCRYPTION["statistical_bits"]

@@ -117,15 +117,17 @@ class TestThreatModel:
         policy(secure=Demands(collude=1)).check(self.on_shares(dealer="coordinator"), "bank")
 
     @pytest.mark.parametrize("dealer", ["coordinator", "separate", "none"])
-    @pytest.mark.parametrize("demanded", [None, "separate", "none"])
-    def test_a_job_without_a_dealer_satisfies_every_demand(self, demanded: str | None, dealer: str) -> None:
-        order = ["coordinator", "separate", "none"]
-        chosen, spec = policy(secure=Demands(dealer=demanded)), self.on_shares(dealer=dealer)
-        if demanded is None or order.index(dealer) >= order.index(demanded):
+    @pytest.mark.parametrize("demanded", ["", "'separate'", "'none'", "['none']", "['separate', 'none']"])
+    def test_no_demand_is_satisfied_by_another(self, demanded: str, dealer: str, tmp_path: Path) -> None:
+        """A policy file names one dealer, or both in a list."""
+        line = demanded and f"dealer = {demanded}\n"
+        (tmp_path / "bank.toml").write_text(f'format = 1\njobs = ["*"]\n[secure]\n{line}{TOTAL}')
+        chosen, spec = Policy.read(tmp_path / "bank.toml"), self.on_shares(dealer=dealer)
+        if not demanded or repr(dealer) in demanded:
             chosen.check(spec, "bank")
         else:
             said = refused("[secure] dealer", chosen, spec)
-            assert said.endswith(f"its dealer is {dealer!r}, and {demanded!r} is demanded")
+            assert said.endswith(f"its dealer is {dealer!r}, and {demanded.strip('[]')} is demanded")
 
     def test_a_job_without_a_dealer_protects_against_single_parties_alone(self) -> None:
         refused("[secure] collude", policy(secure=Demands(dealer="none", collude=2)), self.on_shares(dealer="none"))
@@ -158,7 +160,9 @@ class TestThreatModel:
             ("secure = 1\n", "secure must be a table, not 1"),
             ("[secure]\ncollude = 0\n", "secure.collude must be a whole number of at least 1, not 0"),
             ("[secure]\ncollude = true\n", "secure.collude must be a whole number, not True"),
-            ('[secure]\ndealer = "coordinator"\n', "secure.dealer must be 'separate' or 'none'"),
+            ('[secure]\ndealer = "coordinator"\n', "secure.dealer must be 'separate', 'none', or a list of both"),
+            ('[secure]\ndealer = ["none", "anybody"]\n', "secure.dealer must be 'separate', 'none', or a list of both"),
+            ("[secure]\ndealer = [1]\n", "secure.dealer must be text or a list of text"),
             ("[secure]\ncolude = 2\n", r"secure.colude is unknown .did you mean 'collude'"),
         ],
     )

@@ -116,7 +116,7 @@ DEALING = {
     NONE: "homomorphic encryption between the two parties in place of a dealer",
 }
 """{`Secure.dealer`: words for what makes shares of products}."""
-ENCRYPTION = {"scheme": "BFV", "assumption": "RLWE", "bits": 128, "statistical_bits": 40}
+ENCRYPTION = {"scheme": "BFV", "assumption": "RLWE", "bits": 192, "statistical_bits": 53}
 """Certified facts about the encryption in place of a dealer (vfl.secure.homomorphic). Its assumption, the hardness of ring
 learning with errors, has at least `bits` bits. All replies of a session hide the products to a distance of 2^−statistical_bits.
 """
