@@ -438,8 +438,11 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Rough estimate of the time of the rounds with Ray on one idle, typical machine, once all actors run."""
-        return cost_of(sizes_of(self), Machine(), RAY).seconds
+        """Rough estimate of the time of the rounds with Ray on one idle, typical machine, once all actors run.
+
+        For a run on shares: an upper bound on the time in which all participants compute (vfl.secure.cost).
+        """
+        return cost_of(sizes_of(self), Machine(), RAY).seconds if self.sharing is None else self.sharing.seconds
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -609,9 +612,6 @@ def _message(plan: Plan, count: int) -> int:
 
 Lines = tuple[tuple[str, str], ...]
 """Lines (name, words). A line with an empty name continues the previous line."""
-
-UNPREDICTED = "every step on shares waits several times for messages between all participants"
-"""Reason why the time of a run on shares is not predicted."""
 
 
 def text(title: str, lines: Lines) -> str:
@@ -800,7 +800,7 @@ def _cost(plan: Plan) -> tuple[str, str]:
     most = "at most " * (plan.sharing is not None)
     traffic = f"{plan.messages:,} messages, {most}{plan.n_bytes / 1e6:.3g} MB between participants"
     if plan.sharing is not None:
-        return "cost", f"{traffic}; the time is not predicted, since {UNPREDICTED}"
+        return "cost", f"{traffic}, at most {plan.seconds:.2g} s of computing by all participants on idle machines"
     taken = f"about {plan.seconds:.2g} s of rounds on an idle machine"
     return "cost", f"{traffic}, {taken}, after processes have started and parties have loaded"
 

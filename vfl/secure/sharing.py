@@ -63,6 +63,11 @@ class Sharing:
         return self.costs[max(self.costs)].total
 
     @property
+    def seconds(self) -> float:
+        """Return a bound on the time of all computations: that of the series with the most terms."""
+        return self.costs[max(self.costs)].seconds
+
+    @property
     def price(self) -> float:
         """Return the noise of an opened sum, divided by the charged noise."""
         return self.roles.price
@@ -176,6 +181,11 @@ class GramSharing:
     def n_bytes(self) -> int:
         """Return the number of bytes that the run sends."""
         return self.cost.total
+
+    @property
+    def seconds(self) -> float:
+        """Return a bound on the time of all computations."""
+        return self.cost.seconds
 
     @property
     def price(self) -> float:

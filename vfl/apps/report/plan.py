@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,8 +63,7 @@ def points(plan: Plan) -> list[Point]:
             continue
         noise, deviation = _noise(other)
         count = sum(count for _, count in other.releases)
-        seconds = other.seconds if other.sharing is None else math.nan  # not predicted
-        found.append(Point(epsilon, noise, deviation, count, other.messages, seconds))
+        found.append(Point(epsilon, noise, deviation, count, other.messages, other.seconds))
     return found
 
 
@@ -121,9 +119,8 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
     """Return the page. quality : section on the expected quality."""
 
     def cells(point: Point) -> tuple[str, ...]:
-        seconds = "–" if math.isnan(point.seconds) else f"{point.seconds:.2g}"
         noise = (f"{point.epsilon:.3g}", f"{point.noise_multiplier:.4g}", f"{point.sigma:.3g}")
-        return (*noise, f"{point.releases:,}", f"{point.messages:,}", seconds)
+        return (*noise, f"{point.releases:,}", f"{point.messages:,}", f"{point.seconds:.2g}")
 
     own = plan.job.privacy.epsilon if plan.job.privacy is not None else None
     rows = [tuple(element("b", cell) if p.epsilon == own else cell for cell in cells(p)) for p in drawn]

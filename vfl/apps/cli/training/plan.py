@@ -155,9 +155,7 @@ def _print_costs(planned: Plan, environment: Environment, *, nodes: bool) -> Non
     for sentence in advice(sizes_of(planned), machine):
         click.echo(f"  memory     {sentence}")
     if nodes and planned.sharing is not None:
-        from vfl.planning.run_plan import UNPREDICTED
-
-        click.echo(f"costs of nodes are not predicted for a run on shares: {UNPREDICTED}")
+        click.echo("costs of nodes are not predicted for a run on shares, whose participants wait for one another")
     elif nodes:
         click.echo("\n".join(table(cost) for cost in _costs(planned, environment).values()))
         if not machine.measured:
@@ -192,7 +190,7 @@ def _to_dict(
         ],
         "messages": planned.messages,
         "bytes": planned.n_bytes,
-        "seconds": planned.seconds if planned.sharing is None else None,
+        "seconds": planned.seconds,
         "nodes": {transport: dataclasses.asdict(cost) for transport, cost in _costs(planned, environment).items()}
         if planned.sharing is None
         else None,
