@@ -55,6 +55,7 @@ def test_every_solver_and_loss_is_offered_or_refused(solver: str, loss: str) -> 
         job(**options)
 
 
+JOINT = vfl.SkGD(joint=True)
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no privacy": ({"privacy": None}, PrivacyError, "the released sums are exact gradients"),
     "a hold-out": (
@@ -226,6 +227,8 @@ def test_a_plan_without_a_dealer_states_what_takes_its_place() -> None:
     assert f"homomorphic encryption between the two parties in place of a dealer (BFV by {library()}; RLWE" in said
     assert "broken by: a solution of the ring learning with errors problem, or 2 parties that pool" in said
     assert "price: 1.41 times the noise charged to ε, drawn by all parties\n" in said
+    assert "masked" not in str(plan(job(trust=vfl.federation.Secure(dealer=None), solver=JOINT), 100_000))
+    assert "all parties hold masked columns" in str(plan(job(solver=JOINT), 100_000))
     assert set(who_sees_what(planned, private=True)) == {"outsider", "party", "coordinator"}
     assert "dealer" not in who_sees_what(planned, private=True)["party"]
 

@@ -171,6 +171,16 @@ class TestPage:
         assert "The band is no confidence interval" in page.said
         assert "Post-processing adds nothing" in page.said
 
+    @pytest.mark.parametrize("dealer", ["separate", "none"])
+    def test_a_page_of_a_run_on_shares_shows_every_row_of_who_saw_what(self, tmp_path: Path, dealer: str) -> None:
+        """A separate dealer has a row; a run without a dealer names the encryption in its place."""
+        spec = job(solver=vfl.SkGD(passes=2), trust=vfl.federation.Secure(dealer=dealer))
+        seen = trained(tmp_path / "run", spec).certificate.who_sees_what
+        page = Page(write_run(tmp_path / "run", tmp_path / "page.html")[0])
+        assert ("dealer" in seen) is (dealer == "separate")
+        assert all(words in page.said for words in seen.values())
+        assert ("homomorphic encryption between the two parties" in page.said) is (dealer == "none")
+
     def test_the_page_is_one_file_that_loads_nothing(self, run: Path, tmp_path: Path) -> None:
         page = Page(write_run(run, tmp_path / "page.html")[0])
         assert page.loads_nothing()

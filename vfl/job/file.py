@@ -225,7 +225,7 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
         for name in tables:
             target = target.setdefault(name, {})
             if not isinstance(target, dict):
-                raise SpecificationError(f"--set {key}: {name!r} is not a table")
+                raise SpecificationError(f"--set {key}: {name!r} is not a table; remove it first with --set {name}=")
         if text:
             target[last] = value
         else:

@@ -119,7 +119,7 @@ class Sharing:
             f"bias of a sum at most {self.bias:.2g} of its noise, in the worst case at linear predictors up to V",
             f"{self.versions:,} models at which residuals are shared",
             f"at most {self._traffic()}",
-            *((ONCE,) if self.products is not None else ()),
+            *((_once(self.roles),) if self.products is not None else ()),
             TWICE,
         )
 
@@ -134,7 +134,6 @@ class Sharing:
         )
 
 
-ONCE = "products of columns are opened once, so all parties hold masked columns of all others"
 TWICE = "twice that across organisations, since all of it passes through the coordinator"
 CUTS = (
     "each party cuts its rows by itself, which biases the model where a cut row leaves the regression line: give a clip that "
@@ -215,9 +214,14 @@ class GramSharing:
         return (
             f"{2 * self.bits.columns} after the binary point of an opened product, in units of C²",
             CUTS,
-            ONCE,
+            _once(self.roles),
             TWICE,
         )
+
+
+def _once(roles: Roles) -> str:
+    held = "all parties hold masked columns of all others" if roles.dealt else "the label party holds encrypted columns"
+    return f"products of columns are opened once, so {held}"
 
 
 def _stated(sharing: Sharing | GramSharing, holders: tuple[str, ...], bits: int) -> dict[str, Any]:

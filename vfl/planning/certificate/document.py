@@ -335,7 +335,7 @@ def described(certificate: Certificate) -> str:
             "the noise charged to ε"
             + (
                 "; every party held masked columns of all others, to open products"
-                if "products" in certificate.trust
+                if "products" in certificate.trust and "encryption" not in certificate.trust
                 else ""
             )
         )
