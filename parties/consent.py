@@ -46,7 +46,7 @@ collude = 2                     accept jobs in which at least so many parties ma
                                 out: any
 dealer = "separate"             accept jobs with a separate dealer; "none": jobs of two parties without a dealer;
                                 ["separate", "none"]: both; left out: any
-products = false                no products of columns, for which other parties hold masked or encrypted columns; left out: allowed
+products = false                no products of columns, for which others hold masked or encrypted columns; left out: allowed
 """
 
 from __future__ import annotations
