@@ -11,7 +11,7 @@ import pytest
 from vfl.apps.cli.options.site import LINKS, Where, watched
 from vfl.errors import OutputError, SpecificationError
 from vfl.network.federation.file import write_federation
-from vfl.network.federation.identity import new_identity
+from vfl.network.federation.identity import load_identity, new_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,35 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ACROSS = ("--at", "credit.toml")
+
+
+@pytest.mark.parametrize("dealer", ["separate", "coordinator", "none"])
+def test_a_plan_names_a_dealer_only_if_an_organisation_of_its_own_deals(call: Call, folder: Path, dealer: str) -> None:
+    """In a federation without such an organisation, a job that needs one is refused before anybody is awaited."""
+    words = ("plan", "job.toml", *ACROSS, "--records", "30000", "--set", f"trust.dealer={dealer}")
+    done = call(*words)
+    if dealer == "separate":
+        assert done.code == 2
+        assert "'credit' names none" in done.err
+        assert "'none' if there are two parties" in done.err
+        members = {name: load_identity(folder / f"{name}.key").certificate_pem for name in ("hub", "bank", "telco")}
+        write_federation(
+            folder / "shares.toml",
+            name="credit",
+            coordinator=("hub", members.pop("hub")),
+            address="127.0.0.1:1",
+            parties=members,
+            dealer=("notary", new_identity("notary", folder).certificate_pem),
+        )
+        assert "bank, telco; dealer notary\n" in call(*(w.replace("credit.toml", "shares.toml") for w in words)).out
+        assert "bank, telco\n" in call(*(w.replace("credit", "shares") for w in words[:-1]), "trust.dealer=none").out
+    else:
+        assert "bank, telco\n" in done.out
+
+
+def test_text_in_place_of_a_table_is_removed_first(call: Call) -> None:
+    words = ("plan", "job.toml", "--records", "30000", "--set", "trust=secure", "--set", "trust.dealer=none")
+    assert "'trust' is not a table; remove it first with --set trust=" in call(*words).err
 
 
 class TestRefusals:
