@@ -127,6 +127,48 @@ def test_three_hosts_of_which_one_opens_a_port(hosts: Hosts) -> None:
         walk.close()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_organisations_and_nobody_else(hosts: Hosts) -> None:
+    """Both owners demand training on shares without a dealer; one is killed during the run, which goes on and verifies."""
+    walk = Walk(Namespaces(hosts))
+    try:
+        walk.follow("## 5.")
+        for name in ("bank", "telco"):
+            policy = walk.machines.folder(name) / "policy.toml"
+            demanded = policy.read_text().replace('["trusted"]', '["secure"]') + '\n[secure]\ndealer = "none"\n'
+            policy.write_text(demanded)
+            walk.again(name)
+        job = walk.page_script("hub", "vfl run ").partition("vfl run")[0]
+        course = Course(walk)
+        course.folder = walk.machines.folder("hub") / "runs" / "alone"
+        walk.script("hub", job)
+        command = "vfl run job.toml --set trust.dealer=%s --set evaluation= --at credit.toml --output runs/alone"
+        course.start(command % "none")
+        course.advance(3)
+        assert hosts.listening(0)
+        assert hosts.listening(1) == hosts.listening(2) == []
+        walk.joined["telco"].kill()
+        walk.joined["telco"].wait()
+        walk.again("telco")
+        wait(lambda: course.process is not None and course.process.poll() is not None, 600)
+        assert course.process is not None
+        assert course.process.returncode == 0, course.said()
+        assert "lost party 'telco'" in course.said()
+        assert "(ε = " in walk.script("hub", "vfl verify runs/alone --ledger runs/alone/ledger.db")
+        certificate = json.loads((course.folder / "certificate.json").read_text())
+        assert certificate["trust"]["dealer"] == "none"
+        assert certificate["trust"]["contributors"] == ["bank", "telco"]
+        assert certificate["flags"] == []
+        refused = Course(walk)
+        refused.start(command.replace("alone", "dealt") % "coordinator")
+        wait(lambda: refused.process is not None and refused.process.poll() is not None, 120)
+        assert "demand" in refused.said()
+        assert dict(walk.end()) == {"bank": 0, "telco": 0}
+    finally:
+        walk.close()
+
+
 def stranger(walk: Walk, hosts: Hosts) -> None:
     """Try to join as the bank with another key, which says so in a sentence and changes nothing."""
     folder = walk.machines.folder("telco")
