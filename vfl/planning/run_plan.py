@@ -791,9 +791,10 @@ def _trust(plan: Plan) -> Lines:
 
 
 def broken_by(roles: Roles) -> str:
-    """Describe the coalitions of participants that would learn more than the opened sums if they pooled what they see."""
-    first = "the dealer with one party" if roles.dealt else "a solution of the ring learning with errors problem"
-    return f"broken by: {first}, or {roles.collude + 1} parties that pool what they saw"
+    """Describe who would learn more than the opened sums: coalitions that pool what they see, and without a dealer one party."""
+    if roles.dealt:
+        return f"broken by: the dealer with one party, or {roles.collude + 1} parties that pool what they saw"
+    return f"broken by: {roles.key_owner} if it deviates, undetected, or a solution of the ring learning with errors problem"
 
 
 def _cost(plan: Plan) -> tuple[str, str]:
