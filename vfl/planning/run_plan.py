@@ -791,7 +791,7 @@ def _trust(plan: Plan) -> Lines:
 
 
 def broken_by(roles: Roles) -> str:
-    """Describe who would learn more than the opened sums: coalitions that pool what they see, and without a dealer one party."""
+    """Describe who would learn more than the opened sums: coalitions, and without a dealer one party."""
     if roles.dealt:
         return f"broken by: the dealer with one party, or {roles.collude + 1} parties that pool what they saw"
     return f"broken by: {roles.key_owner} if it deviates, undetected, or a solution of the ring learning with errors problem"
