@@ -58,6 +58,20 @@ def residuals(table: Array, angles: Array, elements: Array, out: Array) -> None:
 
 
 @compiled
+def moments(table: Array, angles: Array, elements: Array, sums: Array) -> None:
+    """Add the shares of all records' moments to sums: of cos f(δ − ρ) at even places, of sin f(δ − ρ) at odd ones."""
+    n, width = elements.shape
+    for i in range(n):
+        fetch_row(table, np.int64(at(angles, min(i + AHEAD, n - 1))))
+        row = np.int64(at(angles, i))
+        for f in range(0, width, 2):
+            cosine, sine = np.uint64(np.int64(load(table, row, f))), np.uint64(np.int64(load(table, row, f + 1)))
+            C, S = load(elements, i, f), load(elements, i, f + 1)
+            sums[f] += cosine * C + sine * S
+            sums[f + 1] += sine * C - cosine * S
+
+
+@compiled
 def dealt(table: Array, angles: Array, elements: Array) -> None:
     """Replace elements[i, f] by table[angles[i], f] − elements[i, f]."""
     n, width = elements.shape

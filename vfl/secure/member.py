@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from vfl.base.types import Vector
+    from vfl.base.types import Integers, Vector
     from vfl.kernels.ring import Angles, Elements
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.columns import OwnColumns
@@ -151,13 +151,10 @@ class Member:
         The mask is ρ_p. w : (p,), coefficients of this party's columns. clamp : from vfl.secure.sigmoid.clamps.
         """
         state = self._state(version)
-        series = sigmoid.SERIES[version.place]
         rows = self._streams.once(DEALER, "angles", *version.name).short(self._n + CHECK_ROWS)
-        if self._angles is None:
-            raise FederationError(EARLY)
         chosen = state.chosen = chosen_rows(self.coin, version, self._n)
         state.masks_opened = rows[chosen.opened]
-        masked: Angles = self._angles.at(w, series.period, clamp) + chosen.masking(rows)
+        masked: Angles = self._own_angles(version, w, clamp) + chosen.masking(rows)
         if self.holds:
             self._add_angles(state, self.name, masked)
         return masked
@@ -224,7 +221,7 @@ class Member:
         if set(found) != set(self._roles.parties):
             raise FederationError("the opened rows of a party are missing")
         masks = sum((found[party][0] for party in self._roles.parties), start=np.zeros(CHECK_ROWS, dtype=np.uint16))
-        table = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms)
+        table = sigmoid.fourier_terms(version.terms)
         total = np.zeros((CHECK_ROWS, table.shape[1]), dtype=np.uint64)
         for holder in self._roles.holders:
             rows = found[holder][1]
@@ -239,6 +236,11 @@ class Member:
         state.checked = True
         state.opened.clear()
 
+    def require_checked(self, version: Version) -> None:
+        """Raise PrivacyError at the label party unless the dealer's rows at this version were checked, if there is a coin."""
+        if self.coin is not None and self.name == self._roles.label and not self._state(version).checked:
+            raise PrivacyError("a sum was to be opened before the dealer's shares were checked")
+
     # One revealed sum
 
     def contribution(self, opening: Opening, deviations: Deviations) -> Elements:
@@ -246,8 +248,7 @@ class Member:
 
         The caller charges the release first. A second contribution to one sum is refused.
         """
-        if self.coin is not None and self.name == self._roles.label and not self._state(opening.version).checked:
-            raise PrivacyError("a sum was to be opened before the dealer's shares were checked")
+        self.require_checked(opening.version)
         size, name = opening.size, opening.name
         total = zero_share(self._streams, self.name, self._roles.parties, name, size)
         total += encoded(distributed.drawn(self._noise, opening.key, self.name, deviations.party, size))
@@ -289,26 +290,45 @@ class Member:
         if not self.holds or chosen is None or state.angles is None or state.arrived != set(self._roles.parties):
             missing = ", ".join(sorted(set(self._roles.parties) - state.arrived))
             raise FederationError(f"party {self.name!r} has not received the angles of {missing or 'other parties'}")
-        table = sigmoid.responses(version.place)
-        out = np.empty(self._n, dtype=np.uint64)
-        done, total = 0, self._n + CHECK_ROWS
-        kept = RowCollector(chosen, table.shape[1])
-        for elements in self._fourier_terms(version, state, table.shape[1]):
-            self._fits(elements, min(len(elements), total - done), table.shape[1])
+        width, done, total = 2 * version.terms, 0, self._n + CHECK_ROWS
+        out, kept, angles = self._empty(version), RowCollector(chosen, width), state.angles
+        for elements in self._fourier_terms(version, state, width):
+            self._fits(elements, min(len(elements), total - done), width)
             at = slice(done, min(done + len(elements), self._n))
             if done < self._n:
-                kernels.residual_shares(table, state.angles[at], elements[: at.stop - at.start], out[at])
+                self._put(out, version, at, angles[at], elements[: at.stop - at.start])
             kept.take(done, elements)
             done += len(elements)
         if done != total:
             raise FederationError(f"the dealer's sine and cosine shares cover {done} rows instead of {total}")
-        moved = np.empty(len(chosen.moved), dtype=np.uint64)
-        kernels.residual_shares(table, state.angles[chosen.moved], kept.at(chosen.to), moved)
-        out[chosen.moved] = moved
+        moved = chosen.moved
+        self._put(out, version, moved, angles[moved], kept.at(chosen.to), instead_of=kept.at(moved))
         state.rows_opened = kept.at(chosen.opened)
-        if self._halves is not None:
-            out += self._halves
         return out
+
+    def _own_angles(self, version: Version, w: Vector, clamp: float | None) -> Angles:
+        """Return this party's part of the margins as angles, (n,)."""
+        if self._angles is None:
+            raise FederationError(EARLY)
+        return self._angles.at(w, version.period, clamp)
+
+    def _empty(self, version: Version) -> Elements:
+        """Return the array for this holder's share, before the dealer's rows."""
+        return np.zeros(self._n, dtype=np.uint64)
+
+    def _put(
+        self,
+        out: Elements,
+        version: Version,
+        at: slice | Integers,
+        angles: Angles,
+        elements: Elements,
+        instead_of: Elements | None = None,
+    ) -> None:
+        """Compute shares of some records. at : their positions. instead_of : rows with which they were computed before."""
+        out[at] = kernels.residual_shares(sigmoid.responses(version.place), angles, elements)
+        if self._halves is not None:
+            out[at] += self._halves[at]
 
     def _fourier_terms(self, version: Version, state: _State, width: int) -> Iterator[Elements]:
         """Yield this holder's shares of the Fourier terms, some rows at a time."""
@@ -375,7 +395,7 @@ class Dealer:
 
         records : number of rows per part. All parts use one buffer, so a part overwrites the part before it.
         """
-        table = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms)
+        table = sigmoid.fourier_terms(version.terms)
         rho = self._rho(version)
         others = [holder for holder in self._roles.holders if holder != self._roles.supplied]
         streams = [self._streams.once(other, "Fourier terms", *version.name) for other in others]

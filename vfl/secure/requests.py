@@ -62,8 +62,10 @@ import numpy as np
 
 from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import Gaussian
+from vfl.secure import measures
 from vfl.secure.ring import within
 from vfl.secure.roles import DEALER
+from vfl.secure.sigmoid import SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -86,18 +88,30 @@ if TYPE_CHECKING:
 class Version:
     """One version of the model, at which residuals are computed as secret shares.
 
-    model : `digest_of` the whole model. place : index of the Fourier series in vfl.secure.sigmoid.SERIES.
-    attempt : 0, plus one for each repetition with new masks.
+    model : `digest_of` the whole model. place : index of the Fourier series in vfl.secure.sigmoid.SERIES; of held-out records,
+        the place of V in vfl.secure.measures.
+    attempt : 0, plus one for each repetition with new masks. held_out : True for the moments of held-out records.
     """
 
     model: str
     place: int
     attempt: int = 0
+    held_out: bool = False
+
+    @property
+    def terms(self) -> int:
+        """Return K, the number of Fourier terms."""
+        return measures.TERMS if self.held_out else SERIES[self.place].terms
+
+    @property
+    def period(self) -> float:
+        """Return the period of the Fourier series, in units of the linear predictor."""
+        return measures.period(self.place) if self.held_out else SERIES[self.place].period
 
     @property
     def name(self) -> tuple[str | int, ...]:
         """Return the part of a stream's name that stands for this version of the model."""
-        return ("version", self.model, self.place, self.attempt)
+        return ("held out" if self.held_out else "version", self.model, self.place, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ FINE = 30
 """Bits after the binary point of the coefficients, and of the sine from which all tables are rounded."""
 SLOPE = 0.25
 """Largest derivative of the logistic function."""
-_ROUNDING = 0.5 + 2.0**-12
+TABLE_ERROR = 0.5 + 2.0**-12
 """Bound on the rounding error of a table entry, in steps of the table: ½ for rounding to a whole step, plus 2^−12 for the error
 of the sine (`FINE` bits) from which the entry is rounded."""
 
@@ -69,7 +69,7 @@ class Series:
         Let P or Q have an error e and C or S an error e′, of at most h steps each. A term then changes by at most
         2^FC |c_f| h √2 + 2^FT h √2 + 2h² steps of 2^−26, since |sin| + |cos| ≤ √2.
         """
-        h, root = _ROUNDING, math.sqrt(2.0)
+        h, root = TABLE_ERROR, math.sqrt(2.0)
         magnitudes = sum(map(abs, self.coefficients)) * 2.0**-FINE
         per_term = magnitudes * h * root * 2.0**-TERM_BITS
         per_coefficient = self.terms * h * root * 2.0**-COEFFICIENT_BITS

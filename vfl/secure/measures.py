@@ -1,0 +1,323 @@
+"""Measures of held-out records on secret shares: sums over the records of trigonometric polynomials of one angle.
+
+A record's label and its linear predictor v are one angle. The circle has two arcs, the negative class first, each centred at
+v = 0; v is clamped to ±V, and an arc covers ±1.1V. With the angles θ_i of the records, every holder has a share of the moments
+
+    S_f = Σ_i e^(i f θ_i),   f = 1..K                                              (vfl.secure.moments)
+
+Nobody opens the moments. A release is a public integer matrix times the moments, and noise. It is a sum over records of a
+function g of θ alone, so no angle, and no label, can change g beyond its range on the circle.
+
+    four cells and a loss     the indicators of the arcs of the cells, smoothed with the Korovkin kernel: non-negative, and 1 in
+                              total; the clamped loss, as a series of K terms
+    one score                 the loss, or the indicator of the wrong predictions
+    a histogram               the moments themselves, weighed with u_f. Their inverse transform, public post-processing, is a
+                              histogram of M bins: a bin sums the kernel 1 + 2Σ u_f cos f(θ − θ_j), over M, at its centre θ_j
+
+Guarantee. Replacing a record moves the released vector by at most the sensitivity of the charged event, for every model, clamp,
+label and mask: `release` computes a bound of ‖g(θ) − g(θ′)‖ over all pairs of the 2^16 angles, plus the error of the tables.
+
+Every holder computes g from the job, the records' number and V. V is a power of 2^¼, and the place of its exponent is public.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+from vfl.queries import Statistic
+from vfl.queries.statistics import GRID, Lost, Outcomes
+from vfl.secure import noise
+from vfl.secure.ring import LARGEST_DEVIATION, TERM_BITS, largest_sum
+from vfl.secure.sigmoid import ANGLES, TABLE_ERROR
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from vfl.base.types import Integers, Vector
+    from vfl.privacy.events import Gaussian
+    from vfl.secure.cost import Cost
+    from vfl.secure.noise import Deviations
+    from vfl.secure.roles import Roles
+
+TERMS = 128
+"""K, the number of moments. A row of the dealer's terms fits a whole number of times into an encrypted piece."""
+ARC = 2.2
+"""Length of the arc of a class, in V. The kernels of both classes are negligible in each other's part beyond the clamp."""
+PER_DOUBLING, SMALLEST_PLACE, LARGEST_PLACE = 4, -40, 32
+FLAT = 0.3
+"""Share of the frequencies that a histogram keeps at full weight; the weights of the others fall to 0 like a cosine. At equal
+noise, this lowers the area under the curve less than non-negative kernels do (tests/secure/test_measures.py).
+"""
+SLACK = 1.03
+"""Factor by which a charged sensitivity exceeds that of exact cells and losses: room for rounded coefficients and tables."""
+OVERSHOOT = 1.005
+"""Largest width of the range of a series for losses, which lie in [0, 1]. Steeper losses are smoothed like the cells."""
+TOP = 1.05
+"""Bound on the magnitude of one record's part of a released number."""
+LARGEST_BITS, SMALLEST_BITS = 16, 11
+PRODUCT_BITS = 2 * TERM_BITS
+_TABLES = (2.0 * math.sqrt(2.0) * TABLE_ERROR * 2.0**TERM_BITS + 2.0 * TABLE_ERROR**2) / 2.0**PRODUCT_BITS
+"""Bound on the error of cos fδ cos fρ + sin fδ sin fρ, whose four factors are rounded to multiples of 2^−12."""
+_ROUNDING = 1e-9
+"""Bound on the error of a norm that is computed with float64 transforms; relative."""
+
+
+def place_of(needed: float) -> int:
+    """Return the place of the smallest V that is at least `needed`, else of the largest."""
+    exponent = math.ceil(PER_DOUBLING * math.log2(needed)) if needed > 0.0 else SMALLEST_PLACE
+    return min(max(exponent, SMALLEST_PLACE), LARGEST_PLACE)
+
+
+def margin(place: int) -> float:
+    """Return V."""
+    return float(2.0 ** (place / PER_DOUBLING))
+
+
+def period(place: int) -> float:
+    """Return the length of the circle: two arcs."""
+    return 2.0 * ARC * margin(place)
+
+
+def shifts(labels: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
+    """Return the angle of v = 0 on the arc of each record's class, (n,)."""
+    return np.where(labels, 3 * ANGLES // 4, ANGLES // 4).astype(np.uint16)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments(Statistic):
+    """Weighed moments, whose transform is a histogram of `bins` bins, half of them on the arc of each class.
+
+    With κ(t) = Σ u_f² cos ft, two records at distance t contribute vectors whose difference has the square norm 2(κ(0) − κ(t)).
+
+    bins : M = 2(degree + 1), a power of two. White noise of the moments is white noise of the bins, but for their sum, which is
+        the public number of records, and for one alternating pattern.
+    """
+
+    bins: int
+
+    grid = GRID
+
+    @property
+    def degree(self) -> int:
+        """Return the number of moments."""
+        return self.bins // 2 - 1
+
+    @property
+    def dimension(self) -> int:
+        """Return the number of released values."""
+        return 2 * self.degree
+
+    @property
+    def weights(self) -> Vector:
+        """Return u_f, (degree,)."""
+        f = np.arange(1, self.degree + 1) / (self.degree + 1)
+        return np.where(f <= FLAT, 1.0, 0.5 + 0.5 * np.cos(np.pi * np.clip((f - FLAT) / (1.0 - FLAT), 0.0, 1.0)))
+
+    @property
+    def sensitivity(self) -> float:
+        """Return Δ with the room for rounding."""
+        return _sensitivity(self.bins)
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Raise an error: only holders of shares compute moments."""
+        raise NotImplementedError
+
+    def histogram(self, released: Vector, n_records: int) -> Vector:
+        """Return the counts of the bins, (M,), from weighed moments: C_1, S_1, C_2, ..."""
+        spectrum = np.zeros(self.bins // 2 + 1, dtype=complex)
+        turned = np.exp(-1j * np.pi / self.bins * np.arange(1, self.degree + 1))  # the centre of the first bin
+        spectrum[0], spectrum[1:-1] = n_records, (released[::2] + 1j * released[1::2]) * turned
+        return np.asarray(np.fft.irfft(np.conj(spectrum), self.bins))
+
+    def deviation(self, sigma: float) -> float:
+        """Return the standard deviation of a bin's noise, for noise sigma of each moment."""
+        return sigma * math.sqrt(2.0 / self.bins)
+
+    def edges(self, place: int) -> Vector:
+        """Return the edges between the bins of one class, as linear predictors, (M/2 − 1,)."""
+        half = self.bins // 2
+        return (np.arange(1, half) - half // 2) * (period(place) / self.bins)
+
+
+@lru_cache(maxsize=16)
+def _sensitivity(bins: int) -> float:
+    u = Moments(bins).weights
+    return SLACK * math.sqrt(_farthest(u * u))
+
+
+def _farthest(squares: Vector) -> float:
+    """Return max_t 2Σ_f s_f(1 − cos ft) over the 2^16 angles t."""
+    spectrum = np.zeros(ANGLES // 2 + 1)
+    spectrum[1 : len(squares) + 1] = squares
+    kernel = np.fft.irfft(spectrum, ANGLES) * (ANGLES / 2)
+    return float(2.0 * (squares.sum() - kernel.min()) * (1.0 + _ROUNDING))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Release:
+    """Public integer matrix of one release.
+
+    matrix : (d, 2K) int64, in steps of 2^−bits; its product with the moments is the sum. constants : (d,) added per record.
+    bits : bits of the matrix after the binary point. sensitivity : bound on the change by one record, table errors included.
+    """
+
+    matrix: Integers
+    constants: Vector
+    bits: int
+    sensitivity: float
+
+    @property
+    def step(self) -> float:
+        """Return the value of one step of an opened sum."""
+        return 2.0 ** -(PRODUCT_BITS + self.bits)
+
+    def values(self, sums: Integers, n_records: int) -> Vector:
+        """Return the released values, (d,)."""
+        return np.asarray(sums * self.step + n_records * self.constants)
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """Public facts of the measures of a run on secret shares.
+
+    roles : as in training. n_records : number of held-out records. releases : ((statistic, event), ...) in their order.
+    cost : bytes sent.
+    """
+
+    roles: Roles
+    n_records: int
+    releases: Sequence[tuple[Any, Gaussian]]
+    cost: Cost
+
+    def bits(self, number: int) -> int:
+        """Return the bits of a release's matrix: at most 16, so that its sums decode. PrivacyError if fewer than 11 fit."""
+        _, event = self.releases[number]
+        for bits in range(LARGEST_BITS, SMALLEST_BITS - 1, -1):
+            scale = 2.0 ** (PRODUCT_BITS + bits)
+            if event.sigma * scale <= LARGEST_DEVIATION / 2 and self.largest(number, bits) < self.roles.ring.range:
+                return bits
+        raise PrivacyError(
+            f"trust='secure': {self.n_records} held-out records at this noise leave too few bits for the sums: hold out fewer "
+            "records, or raise the budget"
+        )
+
+    def largest(self, number: int, bits: int) -> int:
+        """Return the largest magnitude of an honest opened sum."""
+        contribution = math.ceil(TOP * 2.0 ** (PRODUCT_BITS + bits))
+        return largest_sum(self.n_records, contribution, self.deviations(number, bits).total(len(self.roles.parties)))
+
+    def deviations(self, number: int, bits: int) -> Deviations:
+        """Return the standard deviations of the noise of each contributor, in steps."""
+        roles = self.roles
+        step = 2.0 ** -(PRODUCT_BITS + bits)
+        return noise.deviations(
+            self.releases[number][1].sigma, step, len(roles.parties), roles.collude, dealt=roles.dealt
+        )
+
+    def release(self, number: int, place: int) -> Release:
+        """Return the matrix of a release. Raises PrivacyError if its event does not cover it, and for a place out of range."""
+        if not (0 <= number < len(self.releases) and SMALLEST_PLACE <= place <= LARGEST_PLACE):
+            raise PrivacyError("a measure on shares was asked for that the job does not plan")
+        statistic, event = self.releases[number]
+        found = release(statistic, place, self.bits(number))
+        if not found.sensitivity <= event.sensitivity:
+            raise PrivacyError("the noise of a measure on shares is too small for its sensitivity")
+        return found
+
+
+@lru_cache(maxsize=16)
+def release(statistic: Any, place: int, bits: int) -> Release:
+    """Return the matrix of a statistic, with a bound of its sensitivity.
+
+    Let g be the exact functions and h those of the rounded matrix. Then ‖h(θ) − h(θ′)‖ ≤ ‖g(θ) − g(θ′)‖ + 2 sup‖h − g‖. The
+    tables add at most 2‖(τ Σ_f |A_rf|)_r‖, where τ bounds the error of a term of one record.
+    """
+    if isinstance(statistic, Moments):
+        weights = np.rint(statistic.weights * 2.0**bits)
+        matrix = np.zeros((statistic.dimension, 2 * TERMS))
+        np.fill_diagonal(matrix, np.repeat(weights, 2))
+        weights /= 2.0**bits
+        exact, constants = math.sqrt(_farthest(weights * weights)), np.zeros(len(matrix))
+        error = _TABLES * math.sqrt(2.0 * float(weights @ weights))  # a row has one entry
+    else:
+        wanted, exact = _functions(statistic, place)
+        matrix, constants = np.rint(wanted[0] * 2.0**bits), wanted[1]
+        rounding = np.array([_on_circle(row) for row in matrix * 2.0**-bits - wanted[0]])
+        error = float(np.linalg.norm(rounding, axis=0).max())
+        error += _TABLES * float(np.linalg.norm(np.abs(matrix).sum(axis=1))) * 2.0**-bits
+    return Release(matrix.astype(np.int64), constants, bits, (exact + 2.0 * error) * (1.0 + _ROUNDING))
+
+
+def _functions(statistic: Any, place: int) -> tuple[tuple[Vector, Vector], float]:
+    """Return the exact series (d, 2K) and constants (d,) of a statistic's functions, and their sensitivity."""
+    v, positive = _margins(place)
+    smooth = korovkin(TERMS)
+    if isinstance(statistic, Outcomes):
+        a, b = (step * GRID for step in statistic.steps)
+        cells = 2 * positive + (v > statistic.threshold)
+        rows = [_series(a * (cells == cell), smooth) for cell in range(4)]
+        (lost, mean), width = _loss(statistic, v, positive)
+        rows.append((b * lost, b * mean))
+        exact = math.sqrt(2.0 * a * a + (b * width) ** 2)  # smoothed cells are non-negative, and a in total
+    elif isinstance(statistic, Lost) and statistic.measure == "accuracy":
+        a = statistic.steps * GRID
+        rows, exact = [_series(a * ((v > 0.0) != positive), smooth)], a
+    elif isinstance(statistic, Lost) and statistic.measure == "loss":
+        (lost, mean), width = _loss(statistic, v, positive)
+        b = statistic.steps * GRID
+        rows, exact = [(b * lost, b * mean)], b * width
+    else:
+        raise PrivacyError(f"{type(statistic).__name__} is not measured on shares")
+    series, means = zip(*rows, strict=True)
+    return (np.array(series), np.array(means)), exact
+
+
+def _loss(statistic: Outcomes | Lost, v: Vector, positive: npt.NDArray[np.bool_]) -> tuple[tuple[Vector, float], float]:
+    """Return the series and the mean of the clamped loss, divided by the cap, and a bound of the width of the series' range."""
+    values = statistic.loss.value(v, np.where(positive, 1.0, -1.0)) / statistic.cap
+    found = _series(values := np.clip(values, 0.0, 1.0), np.append(Moments(2 * TERMS).weights, 0.0))
+    over = _on_circle(found[0])
+    width = float((over.max() - over.min()) * (1.0 + _ROUNDING))
+    return (found, width) if width <= OVERSHOOT else (_series(values, korovkin(TERMS)), 1.0)
+
+
+def _margins(place: int) -> tuple[Vector, npt.NDArray[np.bool_]]:
+    """Return the linear predictor at every angle, and True on the arc of the positive class, (2^16,) each."""
+    angles = np.arange(ANGLES)
+    positive = angles >= ANGLES // 2
+    within = angles - np.where(positive, 3 * ANGLES // 4, ANGLES // 4)
+    return within * (period(place) / ANGLES), positive
+
+
+def _series(values: Vector, smooth: Vector) -> tuple[Vector, float]:
+    """Return the series (2K,) of a function on the circle after smoothing, C_1, S_1, C_2, ..., and its mean."""
+    spectrum = np.fft.rfft(values) / ANGLES
+    series = np.empty(2 * TERMS)
+    series[::2] = 2.0 * smooth * spectrum[1 : TERMS + 1].real
+    series[1::2] = -2.0 * smooth * spectrum[1 : TERMS + 1].imag
+    return series, float(spectrum[0].real)
+
+
+def _on_circle(series: Vector) -> Vector:
+    """Return the values of a series without constant at every angle, (2^16,)."""
+    spectrum = np.zeros(ANGLES // 2 + 1, dtype=complex)
+    spectrum[1 : TERMS + 1] = (series[::2] - 1j * series[1::2]) / 2.0
+    return np.asarray(np.fft.irfft(spectrum, ANGLES) * ANGLES)
+
+
+def korovkin(degree: int) -> Vector:
+    """Return the weights (degree,) of the non-negative trigonometric polynomial with the least variance (Korovkin 1960).
+
+    It is |Σ_k a_k e^(ikθ)|² with a_k ∝ sin((k + 1)π/(K + 2)), so it is non-negative.
+    """
+    a = np.sin(np.arange(1, degree + 2) * math.pi / (degree + 2))
+    a /= np.linalg.norm(a)
+    return np.array([a[: len(a) - f] @ a[f:] for f in range(1, degree + 1)])
