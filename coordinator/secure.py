@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 
 from vfl.crypto.encryption import EncryptionKey
-from vfl.errors import PrivacyError
+from vfl.errors import FederationError, PrivacyError
 from vfl.planning import layout_of
 from vfl.privacy.events import Gaussian
 from vfl.queries import Backward, Gram, Reply
@@ -23,7 +23,8 @@ from vfl.secure import requests
 from vfl.secure.columns import reach
 from vfl.secure.cost import MOST_TERMS, largest_message
 from vfl.secure.gram import opened_cross
-from vfl.secure.ring import decoded, largest_sum
+from vfl.secure.measures import margin, place_of
+from vfl.secure.ring import decoded, largest_sum, within
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, clamps
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from vfl.network.messages import Greeting, LedgerHeads, Notice
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
-    from vfl.queries import Query
+    from vfl.queries import Query, SharedTally
     from vfl.queries.parts import Knots
     from vfl.queries.protocol import Released
 
@@ -78,6 +79,7 @@ class SecureTransport:
         self._sessions = 0
         self._session = ""
         self._knots: Knots | None = None
+        self._held_out = False
         self._setups = 0
         self._setup: requests.SetUp | None = None
         self._version: requests.Version | None = None
@@ -148,8 +150,7 @@ class SecureTransport:
 
     def _products(self, query: Gram, key: ReleaseKey, sharing: GramSharing) -> Vector:
         """Open all products. Return them as a symmetric matrix, (p, p); with a label (p + 1, p + 1), the label last."""
-        if not self._session:
-            self._meet()
+        self._meet_for(held_out=False)
         parties, session = self._roles.parties, self._session
         self._pass_columns(
             requests.MaskProducts(session, _rows(query)),
@@ -188,8 +189,7 @@ class SecureTransport:
         event, sharing = query.event, self._logistic
         if not isinstance(event, Gaussian):
             raise PrivacyError("a sum on shares is opened with noise")
-        if not self._session:
-            self._meet()
+        self._meet_for(held_out=False)
         setup = self._set_up(query)
         owners = requests.owners_of(query)
         version, fresh = self._share(self._model(setup), setup, owners)
@@ -212,6 +212,51 @@ class SecureTransport:
             released[opening.owner].append(np.asarray(sums * step, dtype=np.float64))
         return {owner: Reply(tuple(sums)) for owner, sums in released.items()}
 
+    def measures(self, query: SharedTally, key: ReleaseKey) -> dict[str, Reply]:
+        """Return a statistic of the held-out records with noise, and the bound V of their linear predictors."""
+        measuring, number = self._logistic.measuring, query.number
+        if measuring is None or query.event != measuring.releases[number][1]:
+            raise PrivacyError("a measure on shares was to be opened that the job does not plan")
+        self._meet_for(held_out=True)
+        version = self._share_moments()
+        found = measuring.release(number, version.place)
+        self._ask_moments(version, number, key)
+        elements = list(self._disclosed().values())
+        if any(own.shape != (len(found.matrix),) for own in elements):
+            raise FederationError("a party's message for a measure has a wrong length")
+        ring = self._roles.ring
+        sums = within(ring.decoded(ring.added(elements)), measuring.largest(number, found.bits))
+        values = found.values(sums, measuring.n_records)
+        return {self._roles.label: Reply((values, np.array([margin(version.place)])))}
+
+    def _share_moments(self) -> requests.Version:
+        """Compute shares of the moments of the held-out records at the model to be measured, once in a session."""
+        if self._version is not None:
+            return self._version
+        iterate, session = self._iterate, self._session
+        model = self._centred(iterate.measured, iterate.rows, 0.0)
+        version = requests.Version(requests.digest_of(model.w), place_of(model.needed), held_out=True)
+        limits = clamps(margin(version.place), model.reach)
+        angles = {
+            q: requests.MaskMoments(session, version, model.w[q], iterate.rows[q][1], limits[q])
+            for q in self._roles.parties
+        }
+        self._share_residuals(version, angles)
+        self._version = version
+        return version
+
+    def _ask_moments(self, version: requests.Version, number: int, key: ReleaseKey) -> None:
+        """Ask all participants for commitments to their shares of a release of measures."""
+        self._post(DEALER, requests.DealNoise(self._session, version, number, key))
+        for party in self._roles.parties:
+            self._post(party, requests.ContributeMoments(self._session, version, number, key))
+
+    def _meet_for(self, *, held_out: bool) -> None:
+        """Start a session, unless one of training, or on the held-out records, is under way."""
+        if not self._session or self._held_out is not held_out:
+            self._held_out = held_out
+            self._meet()
+
     def _meet(self) -> None:
         """Start a session: collect a new key from each participant, and send all keys to everyone."""
         self._sessions += 1
@@ -228,7 +273,7 @@ class SecureTransport:
         keys = {name: key for name, key in self._collected().items() if isinstance(key, EncryptionKey)}
         for name in everybody:
             others = {other: key for other, key in keys.items() if other != name}
-            self._post(name, requests.Begin(self._session, self._plan.problem.n_records, others, self._knots))
+            self._post(name, requests.Begin(self._session, self._plan.n_records, others, self._knots, self._held_out))
         self._collected()
         self._prepare()
 
@@ -279,16 +324,21 @@ class SecureTransport:
 
     def _model(self, setup: requests.SetUp) -> CentredModel:
         """Return the current model for columns that are centred as in `setup`, with public bounds of its margins."""
-        problem, model = self._plan.problem, self._iterate.model
-        w = {party: model.w[party].copy() for party in self._roles.parties}
-        constant = model.shift + sum(float(setup.rows[party][1] @ own) for party, own in w.items())
+        model = self._iterate.model
+        return self._centred(model.w, setup.rows, model.shift)
+
+    def _centred(self, given: Mapping[str, Vector], rows: requests.Rows, shift: float) -> CentredModel:
+        """Return a model for columns that are centred as in `rows`. shift : number to add to each margin."""
+        problem = self._plan.problem
+        w = {party: given[party].copy() for party in self._roles.parties}
+        constant = shift + sum(float(rows[party][1] @ own) for party, own in w.items())
         if constant:
             if not problem.intercept.any():
                 raise PrivacyError("columns are centred, but no intercept absorbs the shift")
             w[self._roles.label][-1] += constant
         reaches, square, fixed = {}, 0.0, 0.0
         for party, whole in problem.layout.whole().items():
-            _, centre, scale = setup.rows[party]
+            _, centre, scale = rows[party]
             B = problem.reach[whole.coordinates]
             reaches[party] = reach(w[party], centre, B)
             one = problem.intercept[whole.coordinates] > 0.0
@@ -314,15 +364,17 @@ class SecureTransport:
             version, self._shared[first] = replace(first, attempt=times), times + 1
             self._version = None
             self._sent.clear()
-            limits = clamps(SERIES[place], model.reach)
+            limits = clamps(SERIES[place].margin, model.reach)
             angles = {q: requests.MaskAngles(session, version, model.w[q], limits[q]) for q in self._roles.parties}
             self._share_residuals(version, angles)
         fresh = self._send_residuals(version, owners)
         self._version = version
         return version, fresh
 
-    def _share_residuals(self, version: requests.Version, angles: Mapping[str, requests.MaskAngles]) -> None:
-        """Ask all participants to compute shares of the residuals at a model. angles : {party: request}."""
+    def _share_residuals(
+        self, version: requests.Version, angles: Mapping[str, requests.MaskAngles | requests.MaskMoments]
+    ) -> None:
+        """Ask all participants to compute shares of the residuals, or the moments, at a model. angles : {party: request}."""
         session, roles = self._session, self._roles
         self._post(DEALER, requests.DealTerms(session, version))
         for party in roles.parties:
@@ -385,7 +437,9 @@ class PairTransport(SecureTransport):
     def _prepare(self) -> None:
         """Do nothing: there is no dealer to be checked."""
 
-    def _share_residuals(self, version: requests.Version, angles: Mapping[str, requests.MaskAngles]) -> None:
+    def _share_residuals(
+        self, version: requests.Version, angles: Mapping[str, requests.MaskAngles | requests.MaskMoments]
+    ) -> None:
         for party in (self._roles.key_owner, self._roles.label):
             self._post(party, angles[party])
 

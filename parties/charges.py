@@ -69,13 +69,14 @@ class Charges:
         return [] if covered else [(paid.key, paid.event)]
 
     def _placed(self, event: Event, query: Query) -> Event:
-        """Return the event of a release. In a job with subsamples, return an event on the rows of the query's subsample only.
+        """Return the event of a release: with subsamples, or with a hold-out on secret shares, on the query's part of the rows.
 
-        The party then answers on these rows alone. A hold-out does not restrict the event, which is charged as if it used all
-        records: the party releases nothing about held-out records.
+        The party then answers on these rows alone. Without shares, a hold-out does not restrict the event, which is charged as
+        if it used all records: the party releases nothing about held-out records.
         """
-        subsamples = None if self._plan is None else self._plan.subsamples
-        return event if subsamples is None else on_part(event, subsamples.name, query.charged_on)
+        plan = self._plan
+        parted = plan is not None and (plan.subsamples is not None or plan.sharing is not None)
+        return on_part(event, plan.split, query.charged_on) if plan is not None and parted else event
 
     def charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
         """Charge releases in one transaction; ConsentRefused for a repeated or unplanned release.

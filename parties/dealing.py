@@ -21,16 +21,18 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.secure import requests
 from vfl.secure.gram import GramDealer
+from vfl.secure.measures import PLACES
 from vfl.secure.member import Dealer
+from vfl.secure.moments import Measure, MomentDealer
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import Sharing
-from vfl.secure.sigmoid import SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from parties.services.service import Sent
     from vfl.job import Job
+    from vfl.secure.measures import Measuring
     from vfl.secure.requests import Ciphertext, Request, Version
     from vfl.secure.sharing import GramSharing
 
@@ -79,14 +81,17 @@ class DealerService(Service):
         if request.session != self._session.session:
             raise FederationError("the dealer received a message of a session that has ended")
         if isinstance(request, requests.Begin):
-            sharing = self._planned(request.n_records)
+            sharing, n = self._planned(request.n_records)
             streams = self._session.begin(request.keys, sharing.roles.parties, self._noise)
             self._n_records = request.n_records
             self._sharing = sharing  # a second Begin of the session, perhaps with another n, was refused above
+            if request.held_out:
+                self._dealer = MomentDealer(sharing.roles, streams, self._noise, self._measuring(sharing).n_records)
+                return Done(), []
             if (of := sharing.products) is not None:
-                self._products = GramDealer(of.roles, streams, self._noise, request.n_records, of.widths)
+                self._products = GramDealer(of.roles, streams, self._noise, n, of.widths)
             if isinstance(sharing, Sharing):
-                self._dealer = Dealer(sharing.roles, streams, self._noise, request.n_records)
+                self._dealer = Dealer(sharing.roles, streams, self._noise, n)
             return Done(), []
         if self._sharing is None:
             raise FederationError("the dealer received a message before the session's keys: start the run again")
@@ -103,8 +108,13 @@ class DealerService(Service):
         match request:
             case requests.DealTerms():
                 return Done(), [self._fourier_terms(request.version, self._dealer, self._session, sharing)]
-            case requests.DealSum():
+            case requests.DealSum() if not isinstance(self._dealer, MomentDealer):
                 return Done(), self._sums(request, self._dealer, self._session, sharing)
+            case requests.DealNoise() if isinstance(self._dealer, MomentDealer):
+                measure = Measure(request.version, request.number, request.key)
+                self._require_place(request.version, sharing)
+                elements = self._dealer.noise(measure, self._measuring(sharing))
+                return Done(), [self._session.encrypt(sharing.roles.label, f"noise {measure.name}", elements)]
             case _:
                 raise FederationError(f"the dealer does not answer {type(request).__name__}")
 
@@ -125,15 +135,25 @@ class DealerService(Service):
 
         The shares are drawn and encrypted some rows at a time.
         """
-        if version.place not in sharing.places:
-            raise PrivacyError("the dealer was asked to use a series for the sigmoid that its job does not use")
-        record = 16 * SERIES[version.place].terms
+        self._require_place(version, sharing)
+        record = 16 * version.terms
         size = record * dealer.n_rows
         out = self._sent if len(self._sent) == encrypted_size(size) else bytearray(encrypted_size(size))
         if self._recycles:
             self._sent = out
         parts = dealer.fourier_terms(version, PIECE // record)
         return session.encrypt_parts(sharing.roles.supplied, f"Fourier terms {version.name}", parts, size, out)
+
+    def _require_place(self, version: Version, sharing: Sharing) -> None:
+        """Raise PrivacyError for a version of another kind of session, or with a series that the job does not use."""
+        places = PLACES if version.held_out else sharing.places
+        if version.held_out != isinstance(self._dealer, MomentDealer) or version.place not in places:
+            raise PrivacyError("the dealer was asked to use a series for the sigmoid that its job does not use")
+
+    def _measuring(self, sharing: Sharing | GramSharing) -> Measuring:
+        if not isinstance(sharing, Sharing) or sharing.measuring is None:
+            raise PrivacyError("the dealer was asked to measure held-out records, which its job does not plan")
+        return sharing.measuring
 
     def _dealt(self, request: requests.DealProducts, session: Session, sharing: GramSharing) -> list[Ciphertext]:
         """Return the dealer's part of each product of two parties, encrypted for the party that is later in `Roles.parties`."""
@@ -164,8 +184,9 @@ class DealerService(Service):
             elements[opening.owner].append(dealer.sum(opening, deviations))
         return [session.encrypt(owner, f"sum {request.key}", np.concatenate(own)) for owner, own in elements.items()]
 
-    def _planned(self, n_records: int) -> Sharing | GramSharing:
-        sharing = make_plan(self._job, n_records).sharing
-        if sharing is None:
+    def _planned(self, n_records: int) -> tuple[Sharing | GramSharing, int]:
+        """Return the public facts of the run, and the number of training records."""
+        plan = make_plan(self._job, n_records)
+        if plan.sharing is None:
             raise PrivacyError("the dealer received a job that does not train on shares")
-        return sharing
+        return plan.sharing, plan.problem.n_records

@@ -27,12 +27,13 @@ from vfl.secure import requests
 from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import OwnColumns, own_columns
 from vfl.secure.gram import GramMember, gram_rows
+from vfl.secure.measures import PLACES
 from vfl.secure.member import Member
+from vfl.secure.moments import Measure, MomentMember, unit_columns
 from vfl.secure.requests import committed
 from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
-from vfl.secure.sigmoid import SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from vfl.base.problem import Block
     from vfl.base.types import Vector
     from vfl.job import Job
-    from vfl.kernels.ring import Elements
+    from vfl.kernels.ring import Angles, Elements
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.queries import Backward
@@ -59,8 +60,8 @@ PRODUCTS = requests.MaskProducts | requests.TakeProducts | requests.ContributePr
 class Holder:
     """One party in a run on secret shares: it answers requests over the party's columns.
 
-    job : the job to which the owner has agreed. columns, labels : as for parties.rows.Rows. noise, ledger : as for
-        parties.party.Party. own : the party's identity across organisations.
+    job : the job to which the owner has agreed. columns, labels, held_out, held_labels : as for parties.rows.Rows. noise,
+        ledger : as for parties.party.Party. own : the party's identity across organisations.
     charges : the party ledger; without a party ledger, a count in memory.
     """
 
@@ -73,12 +74,16 @@ class Holder:
         labels: Vector | None = None,
         ledger: Charges | None = None,
         own: Credentials | None = None,
+        held_out: Storage | None = None,
+        held_labels: Vector | None = None,
     ) -> None:
         self._job, self.name = job, name
         self._columns, self._noise, self._labels = columns, noise, labels
-        self.charges: Charges = ledger or RunCount(job, name, columns.n_records)
+        self._held_out, self._held_labels = held_out, held_labels
+        self._n_records = columns.n_records + (0 if held_out is None else held_out.n_records)
+        self.charges: Charges = ledger or RunCount(job, name, self._n_records)
         self._own = own or Credentials()
-        self._plan = make_plan(job, columns.n_records)
+        self._plan = make_plan(job, self._n_records)
         self._session: Session | None = None
         self._streams: Streams | None = None
         self._gram: GramMember | None = None
@@ -133,7 +138,7 @@ class Holder:
         if isinstance(request, requests.Disclose):
             return self._disclosed(), []
         if isinstance(request, requests.StateRecords) and roles.dealt:
-            count = np.array([self._columns.n_records], dtype=np.uint64)
+            count = np.array([self._n_records], dtype=np.uint64)
             return Done(), [session.encrypt(DEALER, RECORDS, count)]
         return self._answered(request, session, dict(zip(senders_of, ciphertexts, strict=True)), receivers_of)
 
@@ -144,7 +149,8 @@ class Holder:
         products = self.sharing.products
         if products is not None and isinstance(request, PRODUCTS):
             return self._products(request, products, session, given, to)
-        if self._member is None:
+        measures = isinstance(self._member, MomentMember)
+        if self._member is None or isinstance(request, requests.MEASURES if not measures else requests.SUMS):
             raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
         return self._answer(request, self._member, session, given, to)
 
@@ -159,6 +165,8 @@ class Holder:
                 fits = self.name in rows
             case requests.TakeColumns(owner=owner) | requests.TakeProducts(owner=owner):
                 fits = owner in sizes and owner != self.name
+            case requests.MaskMoments(w=w, centre=centre):
+                fits = len(w) == len(centre) == sizes[self.name] and bool(np.isfinite(centre).all())
             case requests.Contribute(query=query):
                 fits = all(block.stop <= sizes.get(block.party, -1) for block in query.blocks)
         if not fits:
@@ -170,7 +178,7 @@ class Holder:
     def _answer(
         self, request: Request, member: Member, session: Session, ciphertexts: dict[str, Ciphertext], to: Sequence[str]
     ) -> tuple[object, list[Ciphertext]]:
-        n = self._columns.n_records
+        n = member.n_records
         match request:
             case requests.SetUp():
                 return Done(), self._set_up(request, member, session, to)
@@ -196,11 +204,16 @@ class Holder:
             case requests.CheckRows():
                 self._check_rows(request, member, session, ciphertexts)
             case requests.MaskAngles():
-                if member.coin is None:
-                    raise self._refusal("was asked for angles before the coin by which the dealer is checked")
-                self._require_place(request.version.place)
+                self._require_coin(member)
+                self._require_place(request.version)
                 masked = member.masked_angles(request.version, request.w, request.clamp)
                 return Done(), [session.encrypt(h, f"angles {request.version.name}", masked) for h in to]
+            case requests.MaskMoments():
+                masked = self._masked_moments(request, member)
+                return Done(), [session.encrypt(h, f"angles {request.version.name}", masked) for h in to]
+            case requests.ContributeMoments() if isinstance(member, MomentMember):
+                elements = self._measured(request, member, session, ciphertexts)
+                return self._commitment(elements, request.key, session), []
             case requests.ShareResidual():
                 version = request.version
                 found = {owner: member.masked_residual(version, owner) for owner in to}
@@ -216,7 +229,7 @@ class Holder:
 
     def _begun(self, session: Session, request: requests.Begin) -> Streams:
         """Begin the session, and return the streams that this party shares with the others."""
-        if request.n_records != self._columns.n_records:
+        if request.n_records != self._n_records:
             raise self._refusal("has a different number of records from the session", FederationError)
         others = [other for other in self.sharing.roles.contributors if other != self.name]
         self._streams = session.begin(request.keys, others, self._noise)
@@ -225,11 +238,22 @@ class Holder:
     def _begin(self, session: Session, request: requests.Begin) -> None:
         roles, streams = self.sharing.roles, self._begun(session, request)
         if isinstance(self.sharing, Sharing):
-            self._member = Member(roles, self.name, streams, self._noise, request.n_records, self._positive())
+            n, labels = self._of_session(request).n_records, self._positive(held_out=request.held_out)
+            member = MomentMember if request.held_out else Member
+            self._member = member(roles, self.name, streams, self._noise, n, labels)
 
-    def _positive(self) -> npt.NDArray[np.bool_] | None:
-        """Return which labels are positive, (n,); None at a party without the label."""
-        return None if self.name != self.sharing.roles.label or self._labels is None else self._labels > 0.0
+    def _of_session(self, request: requests.Begin) -> Storage:
+        """Return the columns of the records of a session: for training, or held out."""
+        if not request.held_out:
+            return self._columns
+        if self._held_out is None or self._logistic.measuring is None:
+            raise self._refusal("was asked to measure held-out records, which its job does not plan")
+        return self._held_out
+
+    def _positive(self, *, held_out: bool = False) -> npt.NDArray[np.bool_] | None:
+        """Return which labels of the training or the held-out records are positive; None at a party without the label."""
+        labels = self._held_labels if held_out else self._labels
+        return None if self.name != self.sharing.roles.label or labels is None else labels > 0.0
 
     def _tossed(self, member: Member, coin: Elements) -> None:
         """Take the session's coin (random bytes). A second coin is refused, since it would open rows that mask records."""
@@ -241,10 +265,10 @@ class Holder:
         self, version: Version, member: Member, session: Session, ciphertexts: dict[str, Ciphertext], to: Sequence[str]
     ) -> list[Ciphertext]:
         """Return this party's check rows, encrypted for the label party. A holder of residuals first computes its share."""
-        n = self._columns.n_records
+        n = member.n_records
         for sender, ciphertext in ciphertexts.items():
             if sender == DEALER:
-                width = 2 * self._terms(version.place)
+                width = 2 * self._terms(version)
                 rows = session.open_parts(
                     sender, f"Fourier terms {version.name}", ciphertext, np.uint64, n + CHECK_ROWS, width
                 )
@@ -261,7 +285,7 @@ class Holder:
     def _check_rows(
         self, request: requests.CheckRows, member: Member, session: Session, ciphertexts: dict[str, Ciphertext]
     ) -> None:
-        width = 2 * self._terms(request.version.place)
+        width = 2 * self._terms(request.version)
         for sender, ciphertext in ciphertexts.items():
             rows = width if sender in self.sharing.roles.holders else 0
             elements = session.open(
@@ -387,10 +411,10 @@ class Holder:
         self, request: requests.Contribute, member: Member, session: Session, ciphertexts: dict[str, Ciphertext]
     ) -> Elements:
         query, key, version = request.query, request.key, request.version
-        self._require_place(version.place)
+        self._require_place(version)
         event = self._admitted(query, request)
         self.charges.record(query, key)
-        n, sizes = self._columns.n_records, [block.size for block in query.blocks if block.party == self.name]
+        n, sizes = member.n_records, [block.size for block in query.blocks if block.party == self.name]
         for sender, ciphertext in ciphertexts.items():
             if sender != DEALER:
                 elements = session.open(sender, f"residual {version.name}", ciphertext, np.uint64, n)
@@ -467,13 +491,53 @@ class Holder:
             parts += [centre.tobytes(), scale.tobytes()]
         return b"".join(parts)
 
-    def _require_place(self, place: int) -> None:
-        if place not in self._logistic.places:
+    def _masked_moments(self, request: requests.MaskMoments, member: Member) -> Angles:
+        """Return the party's masked part of the angles of the held-out records."""
+        self._require_coin(member)
+        self._require_place(request.version)
+        columns = self._held_out
+        if columns is None:
+            raise self._refusal("has no held-out records", FederationError)
+        whole = self._plan.problem.layout.whole()[self.name]
+        X = np.array([columns.column(j) for j in range(whole.size)])
+        reach = self._plan.problem.reach[whole.coordinates]
+        member.set_up(member.next_setup, unit_columns(X, request.centre, reach))
+        return member.masked_angles(request.version, request.w, request.clamp)
+
+    def _measured(
+        self,
+        request: requests.ContributeMoments,
+        member: MomentMember,
+        session: Session,
+        ciphertexts: dict[str, Ciphertext],
+    ) -> Elements:
+        """Charge a release of measures as the job plans it; return this party's shares of its numbers."""
+        measuring, measure = self._logistic.measuring, Measure(request.version, request.number, request.key)
+        self._require_place(request.version)
+        if measuring is None:
+            raise self._refusal("was asked to measure held-out records, which its job does not plan")
+        size = len(measuring.release(request.number, request.version.place).matrix)
+        query = measuring.query(request.number)
+        query.check()
+        self.charges.record(query, request.key)
+        if DEALER in ciphertexts:
+            dealt = session.open(DEALER, f"noise {measure.name}", ciphertexts[DEALER], np.uint64, size)
+            member.take_noise(measure, dealt)
+        return member.measured(measure, measuring)
+
+    def _require_coin(self, member: Member) -> None:
+        if member.coin is None:
+            raise self._refusal("was asked for angles before the coin by which the dealer is checked")
+
+    def _require_place(self, version: Version) -> None:
+        """Raise PrivacyError for a version of another kind of session, or with a series that the job does not use."""
+        places = PLACES if version.held_out else self._logistic.places
+        if version.held_out != isinstance(self._member, MomentMember) or version.place not in places:
             raise self._refusal("was asked to use a series for the sigmoid that its job does not use")
 
-    def _terms(self, place: int) -> int:
-        self._require_place(place)
-        return SERIES[place].terms
+    def _terms(self, version: Version) -> int:
+        self._require_place(version)
+        return version.terms
 
     def _refusal(self, why: str, kind: type[VflError] = PrivacyError) -> VflError:
         return kind(f"party {self.name!r} {why}")

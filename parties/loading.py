@@ -142,7 +142,7 @@ def over(
         if not isinstance(shards, LocalGroup) or shards.size > 1:
             raise SpecificationError(IN_ONE_PROCESS)
         (rows,) = shards.members
-        arguments = job, task.party, rows.columns, noise, rows.y, ledger, own
+        arguments = job, task.party, rows.columns, noise, rows.y, ledger, own, rows.held_out, rows.held_labels
         holder = Holder(*arguments) if job.secure.dealt else PairHolder(*arguments)
     products, n_records = False, sum(f.n_trained + f.n_held_out for f in facts)
     if job.shows_columns:
@@ -301,6 +301,7 @@ def load_rows(
         return PersonRows(task.party, columns, labels, persons, apart=apart, groups=groups, **shared)
     first, n_trained = (0, None) if shard is None else (shard.start, shard.n_records)
     held_out: Storage | None = None
+    held_labels: Vector | None = None
     total = n_trained or columns.n_records
     if (subsamples := job.subsamples(total)) is not None:
         return SubsampledRows(
@@ -313,11 +314,14 @@ def load_rows(
         apart = job.split.held_out(start + columns.n_records, start)
         columns, held_out = columns.parted(apart)
         groups = {column: codes[apart] for column, codes in groups.items()}
+        if job.secure is not None and labels is not None:  # nobody asks for the labels of all records
+            labels, held_labels = labels[~apart], labels[apart]
     return Rows(
         task.party,
         columns,
         labels,
         held_out=held_out,
+        held_labels=held_labels,
         groups=groups,
         threads=threads,
         first=first,

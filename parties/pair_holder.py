@@ -79,19 +79,19 @@ class PairHolder(Holder):
                 size = PUBLIC_PIECE + PIECE * blocks * width
                 member.take_columns(setup.number, width, self._text(session, given, f"columns {self._of_rows()}", size))
             case requests.MaskAngles(version=version):
-                self._require_place(version.place)
+                self._require_place(version)
                 label = f"terms {version.name} {self._of_rows()}"
                 if owns:
                     message = member.encrypted_terms(version, request.w, request.clamp)
                 else:
-                    text = self._text(session, given, label, PIECE * blocks * 2 * self._terms(version.place))
+                    text = self._text(session, given, label, PIECE * blocks * 2 * self._terms(version))
                     message = member.multiplied_terms(version, request.w, request.clamp, text)
             case requests.ShareResidual(version=version):
                 label = f"terms {version.name} {self._of_rows()}"
                 member.take_residual(version, self._text(session, given, label, PIECE * blocks))
                 label, message = f"share {version.name}", member.encrypted_share(version)
             case requests.Contribute(version=version, query=query, key=key):
-                self._require_place(version.place)
+                self._require_place(version)
                 event = self._admitted(query, request)
                 self.charges.record(query, key)
                 openings = requests.openings(query, key, request.setup, version)

@@ -60,6 +60,7 @@ class Rows:
         (parties.storage.labels).
     held_out : the same features of the held-out records. From these records the party computes only X_k w_k and the norms of
         rows, which only the coordinator's `LinearPredictors` receives. This class never computes a noised sum from them.
+    held_labels : labels of the held-out records in a run on secret shares; `labels` then are those of the training records.
     groups : {column: (m,) codes}, groups of the held-out records for fairness checks, for `LinearPredictors` only.
     threads : number of threads of the kernels. The number does not change results.
     first : position of the first of these records among all training records of the party.
@@ -75,6 +76,7 @@ class Rows:
         labels: Vector | Signs | None = None,
         *,
         held_out: Storage | None = None,
+        held_labels: Vector | None = None,
         groups: Mapping[str, Integers] | None = None,
         threads: int = 1,
         first: int = 0,
@@ -83,7 +85,7 @@ class Rows:
         persons: Integers | None = None,
     ) -> None:
         self.party = party
-        self.columns, self.held_out = columns, held_out
+        self.columns, self.held_out, self.held_labels = columns, held_out, held_labels
         self._n_outputs = n_outputs
         self._coordinates: Any = columns if n_outputs == 1 else ClassColumns(columns, n_outputs)
         self.groups = groups or {}

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from vfl.base.holdout import Side
 from vfl.errors import PrivacyError
-from vfl.queries import Records
+from vfl.queries import Forward, Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from vfl.base.problem import Layout
     from vfl.base.types import Vector
     from vfl.queries import Query, Reply, Tally
-    from vfl.queries.parts import Update
+    from vfl.queries.parts import Scaled, Update
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +42,9 @@ class Iterate:
     model.
 
     layout : layout of the coordinates. n_records : number of training records. label : the party with the labels.
+    rows : {party: (block, centres, scales)} of the last pass of gradients, which decide how finely margins are
+        measured; before, centres of 0 and scales of 1.
+    measured : {party: its coefficients} of the model that is measured on held-out records; {} before.
     """
 
     units = 1
@@ -49,6 +53,10 @@ class Iterate:
         self._sizes = {party: len(names) for party, names in layout.columns.items()}
         self._label = label
         self.counts: tuple[int, ...] = (n_records,)
+        self.rows: Mapping[str, Scaled] = {
+            party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in layout.whole().items()
+        }
+        self.measured: Mapping[str, Vector] = {}
         self.model = Model({party: np.zeros(size) for party, size in self._sizes.items()})
 
     def state(self) -> Model:
@@ -76,6 +84,11 @@ class Iterate:
             self._refuse()
         for update in query.updates():
             self._move(update)
+        if query.capped is not None:
+            self.rows = query.capped.rows
+        if isinstance(query, Forward) and query.side is Side.HELD_OUT:
+            own = query.coordinates
+            self.measured = {q: own[q][1] if q in own else np.zeros(size) for q, size in self._sizes.items()}
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
         """Raise PrivacyError if `vectors` is not empty."""

@@ -46,7 +46,7 @@ from vfl.network.kinds import from_plain_call
 from vfl.network.messages import EVALUATE, PREDICT, PURPOSES, SERVE, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
 from vfl.network.shards import LocalGroup
 from vfl.network.wire.frames import Limits
-from vfl.secure.requests import Contribute, ContributeProducts, DealProducts, DealSum
+from vfl.secure.requests import NOISED
 from vfl.secure.roles import DEALER, SEPARATE
 from vfl.solvers import RELEASES, SOLVERS
 from vfl.version import __version__
@@ -194,7 +194,7 @@ class Desk:
                 return Done(), {}
         work = self._working()
         answer = work.answer(message, vectors, progress)
-        if isinstance(message, tuple | Contribute | ContributeProducts | DealSum | DealProducts):
+        if isinstance(message, tuple | NOISED):
             self._released(work)
         return answer
 

@@ -324,6 +324,8 @@ class TrainingWork(Work):
                 self._take(key, query.first_part(own), len(query.events()))
         if isinstance(message, requests.Contribute):
             self._take(message.key, message.query.part, len(message.query.blocks))
+        if isinstance(message, requests.ContributeMoments):
+            self._take(message.key, 0, 1)
         if isinstance(message, requests.ContributeProducts):
             self._take(message.key, 0, len(self._task.job.partition.parties))
         return vectors
@@ -333,7 +335,7 @@ class TrainingWork(Work):
         sent = super().answer(message, vectors, progress)
         if isinstance(message, tuple):
             self.releases += _noised(message[0])
-        self.releases += isinstance(message, requests.Contribute | requests.ContributeProducts)
+        self.releases += isinstance(message, requests.NOISED)
         return sent
 
     def _hears(self, notice: Notice) -> None:
@@ -500,7 +502,7 @@ class DealerWork(Work):
                 self._n_records = message.n_records
             case requests.DealSum():
                 self.releases += len(message.query.blocks)
-            case requests.DealProducts():
+            case requests.DealProducts() | requests.DealNoise():
                 self.releases += 1
         return sent
 

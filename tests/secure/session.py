@@ -84,7 +84,7 @@ class Session:
         """Run the requests of a version: angles and Fourier terms."""
         version = Version(digest_of(w), place, attempt)
         clamps = sigmoid.clamps(
-            sigmoid.SERIES[place], {party: own.reach(w[party]) for party, own in self.columns.items()}
+            sigmoid.SERIES[place].margin, {party: own.reach(w[party]) for party, own in self.columns.items()}
         )
         for party, member in self.members.items():
             angles = member.masked_angles(version, w[party], clamps[party])

@@ -94,9 +94,9 @@ def test_clamped_parts_stay_within_the_margin_and_certain_records_stay_certain()
     """A margin clamped to V keeps its sign; clamped to L/2 its residual is that of no decision; unclamped its sign flips."""
     series = SERIES[2]
     reaches = {"a": 30.0, "b": 7.0}
-    clamps = sigmoid.clamps(series, reaches)
+    clamps = sigmoid.clamps(series.margin, reaches)
     assert math.fsum(clamps.values()) == pytest.approx(series.margin)
-    assert sigmoid.clamps(series, {"a": 3.0, "b": 5.0}) == {"a": None, "b": None}
+    assert sigmoid.clamps(series.margin, {"a": 3.0, "b": 5.0}) == {"a": None, "b": None}
     assert pi(series, np.array([series.margin]))[0] > 0.49
     assert abs(pi(series, np.array([series.period / 2]))[0]) < 1e-9
     assert pi(series, np.array([0.5 * series.period + 4.0]))[0] < -0.4

@@ -1053,9 +1053,29 @@ def _require_offered(job: Job) -> None:
         )
     for asked, words, remedy in (
         (
-            job.holdout is not None,
-            "measures held-out records from their margins",
+            job.holdout is not None and not loss.log_odds,
+            "measures held-out records with a loss whose sums are not opened from shares",
             "leave holdout out, and measure the model on other records (vfl evaluate)",
+        ),
+        (
+            job.holdout is not None and not secure.dealt,
+            "measures held-out records, which needs a dealer",
+            "leave holdout out, and measure the model on other records (vfl evaluate)",
+        ),
+        (
+            job.fairness is not None,
+            "compares groups by the margins and norms of single records",
+            "leave fairness out, and compare groups of other records (vfl evaluate)",
+        ),
+        (
+            job.evaluation is not None and job.evaluation.public,
+            "measures public records without noise, and every number from shares is opened with noise",
+            "leave public out",
+        ),
+        (
+            job.holdout is not None and job.class_balance is not None,
+            "counts labels of training records alone, and the label party's count includes held-out ones",
+            "leave class_balance out; the measures state the share of positive labels",
         ),
         (job.diagnostics, "releases the objective from margins", "leave diagnostics out"),
         (

@@ -64,7 +64,8 @@ def residual_shares(table: Shorts, angles: Angles, elements: Elements, out: Elem
 def moments(table: Shorts, angles: Angles, elements: Elements) -> Elements:
     """Return this party's shares of Σ_i cos f(δ_i − ρ_i) and Σ_i sin f(δ_i − ρ_i) for each f, (2K,), modulo 2^64.
 
-    table : (2^16, 2K) of vfl.secure.sigmoid.fourier_terms. angles : δ, (n,). elements : (n, 2K) uint64, shares of the terms of ρ.
+    table : (2^16, 2K) of vfl.secure.sigmoid.fourier_terms. angles : δ, (n,). elements : (n, 2K) uint64, shares of the terms
+        of ρ.
     """
     _fit_table(table, angles, elements)
     sums = np.zeros(table.shape[1], dtype=np.uint64)

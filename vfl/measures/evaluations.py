@@ -411,8 +411,7 @@ class HeldOut(ReleasedEvaluation):
         if event is None and isinstance(first, Residuals):
             found |= yield from self._exact(None)
             return
-        (released,) = yield tally(first, event, Side.HELD_OUT)
-        sigma = event.sigma if event is not None else 0.0
+        released, sigma = yield from self._tallied(first, event)
         if isinstance(first, Residuals):
             found |= estimates.residuals(released, first, self.n_records, sigma)
             return
@@ -433,18 +432,17 @@ class HeldOut(ReleasedEvaluation):
         base = estimates.constant_loss(first, positives / self.n_records)
         found["loss"] = mean_loss(released, first, self.n_records, sigma, base)
         rate = estimates.base_rate(positives, self.n_records)
-        statistic, sigma = self._scores(w, rate), event.sigma if event is not None else 0.0
-        (released,) = yield tally(statistic, event, Side.HELD_OUT)
+        edges, released, sigma = yield from self._histogram(w, rate, event)
         if event is None:
             (exact,) = (yield from self._exact(None)).values()
             share = positives / self.n_records
             found["loss"] = replace(exact, baseline=estimates.constant_loss(replace(first, cap=math.inf), share))
-            fine = Scores(finer(statistic.edges, released.reshape(2, -1).sum(axis=0)))
+            fine = Scores(finer(edges, released.reshape(2, -1).sum(axis=0)))
             (counts,) = yield tally(fine, None, Side.HELD_OUT)
             found |= estimates.scores(counts, self.n_records, 0.0, positives, 0.0)
         else:
             found |= estimates.scores(released, self.n_records, sigma, positives, noise)
-        histogram = Histogram.of(statistic.edges, released, sigma, logistic=self.problem.loss.log_odds)
+        histogram = Histogram.of(edges, released, sigma, logistic=self.problem.loss.log_odds)
         (edge,) = histogram.nearest([first.threshold])
         other = Confusion.at(histogram, edge, self.n_records).raw
         self._decide(found, confusion, float(other[FN] + other[TP]), float(other[FP] + other[TP]))
@@ -463,6 +461,17 @@ class HeldOut(ReleasedEvaluation):
                 "confusion": confusion.cells(),
                 "selected": len(cuts),
             }
+
+    def _tallied(self, first: Any, event: Gaussian | None) -> Exchange[tuple[Vector, float]]:
+        """Query the first statistic; return it, and the standard deviation of its noise."""
+        (released,) = yield tally(first, event, Side.HELD_OUT)
+        return released, event.sigma if event is not None else 0.0
+
+    def _histogram(self, w: Vector, rate: float, event: Gaussian | None) -> Exchange[tuple[Vector, Vector, float]]:
+        """Query the histograms of the scores; return edges, counts of both classes, and the noise of a count."""
+        statistic = self._scores(w, rate)
+        (released,) = yield tally(statistic, event, Side.HELD_OUT)
+        return statistic.edges, released, event.sigma if event is not None else 0.0
 
     def _sized(self, constant: float) -> Exchange[tuple[tuple[float, ...], tuple[float, ...], Estimate]]:
         statistic, (event,) = self._sizes(constant), self._sizes_event

@@ -76,7 +76,7 @@ class Score(ReleasedEvaluation):
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         lost, event = self._lost, self._event
         try:
-            ((total,),) = yield tally(lost, event, Side.HELD_OUT)
+            (total,) = yield from self._tallied(lost, event)
         except BudgetExceeded:
             return Findings({}, self.n_records, f"{NOISED}; a run that was cut off had paid for it")
         mean = float(total) / (lost.steps * lost.grid) / self.n_records
@@ -87,6 +87,11 @@ class Score(ReleasedEvaluation):
             low, high = measured.interval
             measured = replace(measured, value=1.0 - mean, within=(1.0 - high, 1.0 - low))
         return Findings({self._measure: measured}, self.n_records, NOISED)
+
+    def _tallied(self, lost: Lost, event: Gaussian) -> Exchange[Vector]:
+        """Query the sum."""
+        (released,) = yield tally(lost, event, Side.HELD_OUT)
+        return released
 
     @property
     def _noise(self) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from vfl.measures.classes import HeldOutClasses
 from vfl.measures.distance import Distance
 from vfl.measures.evaluations import ClassBalance, Diagnosis, HeldOut
 from vfl.measures.fairness import GroupColumn, GroupFairness
+from vfl.measures.on_shares import HeldOutOnShares, ScoreOnShares
 from vfl.measures.score import Score
 from vfl.planning.cost import HEAD, JOINING, PER_COORDINATE, RAY, Link, Machine, Sizes, Transfer, cost_of
 from vfl.planning.forecast import forecast
@@ -39,7 +40,8 @@ from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.ledger.composition import exact_mu
 from vfl.privacy.zcdp import rho_of
 from vfl.queries.protocol import require_bearable
-from vfl.secure.cost import gram, logistic
+from vfl.secure.cost import Models, gram, logistic
+from vfl.secure.measures import TERMS, Measuring
 from vfl.secure.ring import RESIDUAL_BITS, bits
 from vfl.secure.roles import dealing
 from vfl.secure.sharing import GramSharing, Sharing
@@ -51,7 +53,7 @@ from vfl.solvers.rules.recommend import recommendation
 from vfl.solvers.rules.record_defaults import standing_still
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from vfl.base.holdout import Split, Subsample, Subsamples
     from vfl.base.losses import Loss
@@ -130,6 +132,21 @@ def sharing_of(
     )
 
 
+def _measuring(sharing: Sharing, evaluations: Sequence[ReleasedEvaluation]) -> Sharing:
+    """Return the public facts of a run on shares with those of its measures of held-out records, if it has any."""
+    asked = [own for own in evaluations if isinstance(own, HeldOutOnShares | ScoreOnShares)]
+    if not asked:
+        return sharing
+    ((evaluation,), roles) = asked, sharing.roles
+    opened, n = evaluation.opened, evaluation.n_records
+    models = Models(1, {}, len(opened), sum(statistic.dimension for statistic, _ in opened))
+    cost = logistic(roles, n, dict.fromkeys(roles.parties, 0), TERMS, models)
+    found = Measuring(roles, n, opened, cost)
+    for number in range(len(opened)):
+        found.bits(number)  # refuses what the ring cannot hold
+    return replace(sharing, measuring=found, costs={K: own.then(cost, again=True) for K, own in sharing.costs.items()})
+
+
 def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Products) -> GramSharing:
     """Return the public facts of one release of all products of two columns."""
     from vfl.secure.gram import gram_bits, gram_caps  # loads compiled loops
@@ -201,12 +218,17 @@ def evaluations_of(
         if privacy is not None and delta is not None and not job.evaluation.public:
             mu = _evaluation_mu(job.evaluation.epsilon or privacy.epsilon, delta, trained)
         measured = n_records - problem.n_records
+        score: Callable[..., Score] = Score
+        whole: Callable[..., HeldOut] = HeldOut
+        if job.secure is not None:
+            price = job.secure.roles(job.partition.parties, job.partition.label_party).price
+            score, whole = partial(ScoreOnShares, price=price), partial(HeldOutOnShares, price=price)
         if job.evaluation.score is not None and mu is not None:
-            asked.append(Score(problem, job.evaluation, measured, mu))
+            asked.append(score(problem, job.evaluation, measured, mu))
         elif job.multinomial:
             asked.append(HeldOutClasses(problem, job.evaluation, measured, mu))
         elif job.fairness is None:
-            asked.append(HeldOut(problem, job.evaluation, measured, mu))
+            asked.append(whole(problem, job.evaluation, measured, mu))
         else:
             compared, mu = (None, None) if mu is None else split_mu(mu, job.fairness.share)
             asked.append(HeldOut(problem, job.evaluation, measured, mu))
@@ -509,6 +531,8 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
             if isinstance(event, Gaussian | PoissonSubsampledGaussian):
                 require_bearable(2.0 * event.sigma / event.sensitivity * UNITS)  # the grid is finer by UNITS
     sharing = sharing_of(job, problem, solver, trained)
+    if isinstance(sharing, Sharing):
+        sharing = _measuring(sharing, evaluations)
     planned = Plan(job, problem, solver, releases, n_records, evaluations, name, sharing, knots, over, subsamples)
     if problem.besides and planned.epsilon > job.privacy.epsilon * (1.0 + 1e-9):  # type: ignore[union-attr]
         raise PrivacyError(

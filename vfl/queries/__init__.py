@@ -66,6 +66,7 @@ from vfl.queries.ranges import Ranges as Ranges
 from vfl.queries.sample import Sample as Sample
 from vfl.queries.select import Select as Select
 from vfl.queries.tally import ExactTally as ExactTally
+from vfl.queries.tally import SharedTally as SharedTally
 from vfl.queries.tally import Tally as Tally
 
 QUERIES: dict[str, type[Query]] = {

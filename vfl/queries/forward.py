@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from vfl.base.holdout import Side
 from vfl.queries.parts import HELD_OUT, Update
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from vfl.base.types import Vector
     from vfl.queries.parts import Placed, Records, Shift
-    from vfl.queries.query import Rows
+    from vfl.queries.query import Query, Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,12 +39,14 @@ class Forward(PerRecord):
         """Return the number of margins per record."""
         return n_outputs
 
-    of_model: ClassVar[bool] = True  # on secret shares, the query changes the public model only
-
     def updates(self) -> tuple[Update, ...]:
         """Return this update of the model, if it changes the margins of training."""
         change = Update(self.target == "reset", self.coordinates, self.shifts)
         return (change,) if self.target in ("add", "reset") else ()
+
+    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
+        """Return {}, since the query only names the public model: of training, or to be measured on held-out records."""
+        return {}
 
     def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
         """Return X_k w_k and the shift, (n,); without the shift for the held-out records, (m,)."""

@@ -182,6 +182,10 @@ class OnShares(Protocol):
         """Return the sums of a gradient query, with noise."""
         ...
 
+    def measures(self, query: Any, key: ReleaseKey) -> Mapping[str, Reply]:
+        """Return a statistic of the held-out records, with noise, and the bound V of their linear predictors."""
+        ...
+
     def products(self, query: Any, key: ReleaseKey) -> Mapping[str, Reply]:
         """Return one piece of the products of columns, with noise."""
         ...

@@ -14,9 +14,9 @@ from vfl.queries.query import NotSent, Sum
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vfl.privacy.events import Gaussian
-    from vfl.queries.parts import Records, Statistic, Sums
-    from vfl.queries.query import AtParty, Query, Rows
+    from vfl.privacy.events import Gaussian, ReleaseKey
+    from vfl.queries.parts import Records, Reply, Statistic, Sums
+    from vfl.queries.query import OnShares, Query, Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,16 +62,36 @@ class Tally(NotSent, Sum):
         """Return Δ of the statistic."""
         return self.statistic.sensitivity
 
-    def check_share(self, at: AtParty) -> None:
-        """Raise PrivacyError if some of the label party's records are held out."""
-        if at.n_records > at.n_trained:
-            raise PrivacyError(
-                f"some records are held out, and party {at.name!r} tallies its labels only in jobs without a hold-out"
-            )
-
     def exact(self, rows: Rows, records: Records) -> list[Sums]:
-        """Return the statistic of the label party's labels."""
-        return [self.statistic(np.zeros(rows.columns.n_records), rows.labels())]
+        """Return the statistic of the label party's labels of the training records."""
+        labels, n = rows.labels(), rows.columns.n_records
+        if labels.size != n:
+            raise PrivacyError(f"party {rows.party!r} keeps labels of held-out records with those of training")
+        return [self.statistic(np.zeros(n), labels)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedTally(Tally):
+    """Statistic of held-out records on secret shares. All holders open it together, with noise (vfl.secure.measures).
+
+    Besides the statistic, the query returns the public bound V to which linear predictors were clamped.
+
+    number : place of the release in the job's plan.
+    """
+
+    number: int = 0
+
+    def sizes(self) -> tuple[int, ...]:
+        """Return the lengths of the released vector and of V."""
+        return (self.statistic.dimension, 1)
+
+    def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
+        """Return the whole query for every party."""
+        return dict.fromkeys(parties, self)
+
+    def opened(self, at: OnShares, key: ReleaseKey) -> Mapping[str, Reply]:
+        """Open the statistic with noise."""
+        return at.measures(self, key)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -74,10 +74,10 @@ class Cost:
         steps = SECONDS_A_MODEL * models * len(roles.parties) + SECONDS_A_PRODUCT * products
         return replace(self, seconds=SECONDS_A_BYTE * self.total + steps)
 
-    def then(self, other: Cost) -> Cost:
-        """Return the cost of this release and another one in the same session. The session's bytes are counted once."""
+    def then(self, other: Cost, *, again: bool = False) -> Cost:
+        """Return the cost of this release and another one in the same session, whose bytes count once; `again` in a new one."""
         summed = Cost(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
-        return replace(summed, session=self.session)
+        return summed if again else replace(summed, session=self.session)
 
 
 def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int, models: Models) -> Cost:

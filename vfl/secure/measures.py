@@ -8,14 +8,14 @@ v = 0; v is clamped to ±V, and an arc covers ±1.1V. With the angles θ_i of th
 Nobody opens the moments. A release is a public integer matrix times the moments, and noise. It is a sum over records of a
 function g of θ alone, so no angle, and no label, can change g beyond its range on the circle.
 
-    four cells and a loss     the indicators of the arcs of the cells, smoothed with the Korovkin kernel: non-negative, and 1 in
-                              total; the clamped loss, as a series of K terms
-    one score                 the loss, or the indicator of the wrong predictions
+    four cells and a loss     the indicators of the arcs of the cells, and the clamped loss, smoothed to series of K terms
+    one score                 the loss, or the indicator of the wrong predictions, smoothed
     a histogram               the moments themselves, weighed with u_f. Their inverse transform, public post-processing, is a
                               histogram of M bins: a bin sums the kernel 1 + 2Σ u_f cos f(θ − θ_j), over M, at its centre θ_j
 
 Guarantee. Replacing a record moves the released vector by at most the sensitivity of the charged event, for every model, clamp,
-label and mask: `release` computes a bound of ‖g(θ) − g(θ′)‖ over all pairs of the 2^16 angles, plus the error of the tables.
+label and mask: `release` bounds ‖g(θ) − g(θ′)‖ over all pairs of the 2^16 angles, from the integers that are used, and adds the
+error of the tables.
 
 Every holder computes g from the job, the records' number and V. V is a power of 2^¼, and the place of its exponent is public.
 """
@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vfl.base.holdout import Side
 from vfl.errors import PrivacyError
-from vfl.queries import Statistic
+from vfl.queries import SharedTally, Statistic
 from vfl.queries.statistics import GRID, Lost, Outcomes
 from vfl.secure import noise
 from vfl.secure.ring import LARGEST_DEVIATION, TERM_BITS, largest_sum
@@ -51,15 +52,20 @@ TERMS = 128
 """K, the number of moments. A row of the dealer's terms fits a whole number of times into an encrypted piece."""
 ARC = 2.2
 """Length of the arc of a class, in V. The kernels of both classes are negligible in each other's part beyond the clamp."""
-PER_DOUBLING, SMALLEST_PLACE, LARGEST_PLACE = 4, -40, 32
+PER_DOUBLING, PLACES = 4, range(-40, 33)
+"""Number of places of V from one power of 2 to the next, and all places."""
 FLAT = 0.3
 """Share of the frequencies that a histogram keeps at full weight; the weights of the others fall to 0 like a cosine. At equal
 noise, this lowers the area under the curve less than non-negative kernels do (tests/secure/test_measures.py).
 """
-SLACK = 1.03
-"""Factor by which a charged sensitivity exceeds that of exact cells and losses: room for rounded coefficients and tables."""
-OVERSHOOT = 1.005
-"""Largest width of the range of a series for losses, which lie in [0, 1]. Steeper losses are smoothed like the cells."""
+SLACK = 1.05
+"""Factor by which a charged sensitivity exceeds that of exact cells and losses: room for series that leave [0, 1] by a few
+hundredths, and for rounded coefficients and tables. Series that need more are smoothed more.
+"""
+LATTICE = 1.0 / 512
+"""Step to which points are rounded before their distances are compared; the bound of the distances allows for it."""
+ROOM = 1.01
+"""The same factor for moments: their weights are rounded, and the tables."""
 TOP = 1.05
 """Bound on the magnitude of one record's part of a released number."""
 LARGEST_BITS, SMALLEST_BITS = 16, 11
@@ -72,8 +78,8 @@ _ROUNDING = 1e-9
 
 def place_of(needed: float) -> int:
     """Return the place of the smallest V that is at least `needed`, else of the largest."""
-    exponent = math.ceil(PER_DOUBLING * math.log2(needed)) if needed > 0.0 else SMALLEST_PLACE
-    return min(max(exponent, SMALLEST_PLACE), LARGEST_PLACE)
+    exponent = math.ceil(PER_DOUBLING * math.log2(needed)) if needed > 0.0 else PLACES[0]
+    return min(max(exponent, PLACES[0]), PLACES[-1])
 
 
 def margin(place: int) -> float:
@@ -118,8 +124,7 @@ class Moments(Statistic):
     @property
     def weights(self) -> Vector:
         """Return u_f, (degree,)."""
-        f = np.arange(1, self.degree + 1) / (self.degree + 1)
-        return np.where(f <= FLAT, 1.0, 0.5 + 0.5 * np.cos(np.pi * np.clip((f - FLAT) / (1.0 - FLAT), 0.0, 1.0)))
+        return tapered(self.degree, FLAT)
 
     @property
     def sensitivity(self) -> float:
@@ -141,16 +146,17 @@ class Moments(Statistic):
         """Return the standard deviation of a bin's noise, for noise sigma of each moment."""
         return sigma * math.sqrt(2.0 / self.bins)
 
-    def edges(self, place: int) -> Vector:
-        """Return the edges between the bins of one class, as linear predictors, (M/2 − 1,)."""
+    def edges(self, margin: float) -> Vector:
+        """Return the edges between the bins of one class, as linear predictors, (M/2 − 1,). margin : V."""
         half = self.bins // 2
-        return (np.arange(1, half) - half // 2) * (period(place) / self.bins)
+        width = 2.0 * ARC * margin / self.bins
+        return np.asarray((np.arange(1, half) - half // 2) * width, dtype=np.float64)
 
 
 @lru_cache(maxsize=16)
 def _sensitivity(bins: int) -> float:
     u = Moments(bins).weights
-    return SLACK * math.sqrt(_farthest(u * u))
+    return ROOM * math.sqrt(_farthest(u * u))
 
 
 def _farthest(squares: Vector) -> float:
@@ -197,6 +203,10 @@ class Measuring:
     releases: Sequence[tuple[Any, Gaussian]]
     cost: Cost
 
+    def query(self, number: int) -> SharedTally:
+        """Return the query under which a release is charged."""
+        return SharedTally(*self.releases[number], Side.HELD_OUT, number)
+
     def bits(self, number: int) -> int:
         """Return the bits of a release's matrix: at most 16, so that its sums decode. PrivacyError if fewer than 11 fit."""
         _, event = self.releases[number]
@@ -224,7 +234,7 @@ class Measuring:
 
     def release(self, number: int, place: int) -> Release:
         """Return the matrix of a release. Raises PrivacyError if its event does not cover it, and for a place out of range."""
-        if not (0 <= number < len(self.releases) and SMALLEST_PLACE <= place <= LARGEST_PLACE):
+        if not 0 <= number < len(self.releases) or place not in PLACES:
             raise PrivacyError("a measure on shares was asked for that the job does not plan")
         statistic, event = self.releases[number]
         found = release(statistic, place, self.bits(number))
@@ -237,56 +247,58 @@ class Measuring:
 def release(statistic: Any, place: int, bits: int) -> Release:
     """Return the matrix of a statistic, with a bound of its sensitivity.
 
-    Let g be the exact functions and h those of the rounded matrix. Then ‖h(θ) − h(θ′)‖ ≤ ‖g(θ) − g(θ′)‖ + 2 sup‖h − g‖. The
+    The bound is the diameter of the curve of the rounded functions over all 2^16 angles, for moments by their kernel. The
     tables add at most 2‖(τ Σ_f |A_rf|)_r‖, where τ bounds the error of a term of one record.
     """
     if isinstance(statistic, Moments):
         weights = np.rint(statistic.weights * 2.0**bits)
         matrix = np.zeros((statistic.dimension, 2 * TERMS))
         np.fill_diagonal(matrix, np.repeat(weights, 2))
-        weights /= 2.0**bits
-        exact, constants = math.sqrt(_farthest(weights * weights)), np.zeros(len(matrix))
-        error = _TABLES * math.sqrt(2.0 * float(weights @ weights))  # a row has one entry
-    else:
-        wanted, exact = _functions(statistic, place)
-        matrix, constants = np.rint(wanted[0] * 2.0**bits), wanted[1]
-        rounding = np.array([_on_circle(row) for row in matrix * 2.0**-bits - wanted[0]])
-        error = float(np.linalg.norm(rounding, axis=0).max())
-        error += _TABLES * float(np.linalg.norm(np.abs(matrix).sum(axis=1))) * 2.0**-bits
-    return Release(matrix.astype(np.int64), constants, bits, (exact + 2.0 * error) * (1.0 + _ROUNDING))
-
-
-def _functions(statistic: Any, place: int) -> tuple[tuple[Vector, Vector], float]:
-    """Return the exact series (d, 2K) and constants (d,) of a statistic's functions, and their sensitivity."""
+        farthest, constants = _farthest((weights * 2.0**-bits) ** 2), np.zeros(len(matrix))
+        return _released(matrix, constants, bits, math.sqrt(farthest))
     v, positive = _margins(place)
-    smooth = korovkin(TERMS)
+    functions = _functions(statistic, v, positive)
+    for flat in (0.1, 0.0):
+        series, means = zip(*(_series(values, tapered(TERMS, flat)) for values in functions), strict=True)
+        matrix = np.rint(np.array(series) * 2.0**bits)
+        curve = np.array([_on_circle(row) for row in matrix]) * 2.0**-bits
+        found = _released(matrix, np.array(means), bits, _diameter(curve))
+        if found.sensitivity <= SLACK * statistic.sensitivity:
+            break
+    return found
+
+
+def _released(matrix: Vector, constants: Vector, bits: int, farthest: float) -> Release:
+    error = _TABLES * float(np.linalg.norm(np.abs(matrix).sum(axis=1))) * 2.0**-bits
+    return Release(matrix.astype(np.int64), constants, bits, (farthest + 2.0 * error) * (1.0 + _ROUNDING))
+
+
+def _functions(statistic: Any, v: Vector, positive: npt.NDArray[np.bool_]) -> list[Vector]:
+    """Return the functions on the circle, (2^16,) each, whose sums are the statistic's numbers. v, positive : of `_margins`."""
     if isinstance(statistic, Outcomes):
         a, b = (step * GRID for step in statistic.steps)
         cells = 2 * positive + (v > statistic.threshold)
-        rows = [_series(a * (cells == cell), smooth) for cell in range(4)]
-        (lost, mean), width = _loss(statistic, v, positive)
-        rows.append((b * lost, b * mean))
-        exact = math.sqrt(2.0 * a * a + (b * width) ** 2)  # smoothed cells are non-negative, and a in total
-    elif isinstance(statistic, Lost) and statistic.measure == "accuracy":
-        a = statistic.steps * GRID
-        rows, exact = [_series(a * ((v > 0.0) != positive), smooth)], a
-    elif isinstance(statistic, Lost) and statistic.measure == "loss":
-        (lost, mean), width = _loss(statistic, v, positive)
-        b = statistic.steps * GRID
-        rows, exact = [(b * lost, b * mean)], b * width
-    else:
-        raise PrivacyError(f"{type(statistic).__name__} is not measured on shares")
-    series, means = zip(*rows, strict=True)
-    return (np.array(series), np.array(means)), exact
+        return [*(a * (cells == cell) for cell in range(4)), b * _losses(statistic, v, positive)]
+    if isinstance(statistic, Lost) and statistic.measure in ("loss", "accuracy"):
+        wrong = (v > 0.0) != positive
+        return [
+            statistic.steps * GRID * (wrong if statistic.measure == "accuracy" else _losses(statistic, v, positive))
+        ]
+    raise PrivacyError(f"{type(statistic).__name__} is not measured on shares")
 
 
-def _loss(statistic: Outcomes | Lost, v: Vector, positive: npt.NDArray[np.bool_]) -> tuple[tuple[Vector, float], float]:
-    """Return the series and the mean of the clamped loss, divided by the cap, and a bound of the width of the series' range."""
-    values = statistic.loss.value(v, np.where(positive, 1.0, -1.0)) / statistic.cap
-    found = _series(values := np.clip(values, 0.0, 1.0), np.append(Moments(2 * TERMS).weights, 0.0))
-    over = _on_circle(found[0])
-    width = float((over.max() - over.min()) * (1.0 + _ROUNDING))
-    return (found, width) if width <= OVERSHOOT else (_series(values, korovkin(TERMS)), 1.0)
+def _losses(statistic: Outcomes | Lost, v: Vector, positive: npt.NDArray[np.bool_]) -> Vector:
+    losses = statistic.loss.value(v, np.where(positive, 1.0, -1.0)) / statistic.cap
+    return np.clip(losses, 0.0, 1.0)
+
+
+def _diameter(curve: Vector) -> float:
+    """Return a bound of the largest distance between points of a curve, (d, points), which are rounded to a lattice."""
+    points = np.unique(np.rint(curve.T / LATTICE), axis=0) * LATTICE
+    squares = (
+        ((some[:, None] - points) ** 2).sum(axis=2).max() for some in np.array_split(points, -(-len(points) // 256))
+    )
+    return float(math.sqrt(max(squares)) + LATTICE * math.sqrt(len(curve)))
 
 
 def _margins(place: int) -> tuple[Vector, npt.NDArray[np.bool_]]:
@@ -294,7 +306,7 @@ def _margins(place: int) -> tuple[Vector, npt.NDArray[np.bool_]]:
     angles = np.arange(ANGLES)
     positive = angles >= ANGLES // 2
     within = angles - np.where(positive, 3 * ANGLES // 4, ANGLES // 4)
-    return within * (period(place) / ANGLES), positive
+    return np.asarray(within * (period(place) / ANGLES), dtype=np.float64), positive
 
 
 def _series(values: Vector, smooth: Vector) -> tuple[Vector, float]:
@@ -313,11 +325,8 @@ def _on_circle(series: Vector) -> Vector:
     return np.asarray(np.fft.irfft(spectrum, ANGLES) * ANGLES)
 
 
-def korovkin(degree: int) -> Vector:
-    """Return the weights (degree,) of the non-negative trigonometric polynomial with the least variance (Korovkin 1960).
-
-    It is |Σ_k a_k e^(ikθ)|² with a_k ∝ sin((k + 1)π/(K + 2)), so it is non-negative.
-    """
-    a = np.sin(np.arange(1, degree + 2) * math.pi / (degree + 2))
-    a /= np.linalg.norm(a)
-    return np.array([a[: len(a) - f] @ a[f:] for f in range(1, degree + 1)])
+def tapered(degree: int, flat: float) -> Vector:
+    """Return weights (degree,): 1 up to the share `flat` of the frequencies, then falling to 0 like half a cosine wave."""
+    f = np.arange(1, degree + 1) / (degree + 1)
+    falling = 0.5 + 0.5 * np.cos(np.pi * np.clip((f - flat) / (1.0 - flat), 0.0, 1.0))
+    return np.asarray(np.where(f <= flat, 1.0, falling), dtype=np.float64)

@@ -109,6 +109,16 @@ class Member:
         """Return True if this party holds shares of the residuals."""
         return self.name in self._roles.holders
 
+    @property
+    def n_records(self) -> int:
+        """Return n, the number of records of the session."""
+        return self._n
+
+    @property
+    def next_setup(self) -> int:
+        """Return a number for the next set-up."""
+        return self._setup + 1
+
     # Set-up
 
     def set_up(self, number: int, columns: OwnColumns) -> None:

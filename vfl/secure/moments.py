@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
     from vfl.secure.measures import Measuring
     from vfl.secure.requests import Version
-    from vfl.secure.roles import Roles
 
 
 @dataclass(frozen=True, slots=True)

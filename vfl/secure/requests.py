@@ -50,6 +50,16 @@ loss), or precede SetUp (joint steps):
 | DealProducts | the dealer | | its part of a product, to that owner which is later in `Roles.parties` |
 | ContributeProducts | every party | the dealer's part | a commitment to its shares (reply) |
 | Disclose | every party, once all have committed | | its shares of the products; its own block with noise (reply) |
+
+Measures of held-out records have a session of their own, which begins as above, up to TakeToss (vfl.secure.measures):
+
+| request | to | takes, from | sends, to |
+|---|---|---|---|
+| MaskMoments | every party | | masked angles, which include the label, to the other holders |
+| DealTerms, OpenRows, CheckRows | as above | | |
+| DealNoise | the dealer | | its noise of a release, to the label party |
+| ContributeMoments | every party | the dealer's noise, at the label party | a commitment to its shares of the numbers (reply) |
+| Disclose | every party, once all have committed | | its shares of the numbers (reply) |
 """
 
 from __future__ import annotations
@@ -175,12 +185,14 @@ class Meet(Request):
 class Begin(Request):
     """Take the keys of all other participants.
 
-    n_records : number of training records. keys : {participant: its key}. knots : as in `vfl.queries.Query`, for the session.
+    n_records : n, held-out records included. keys : {participant: its key}. knots : as in `vfl.queries.Query`, for the session.
+    held_out : True for a session on the held-out records, which measures the model; False for training.
     """
 
     n_records: int
     keys: Mapping[str, EncryptionKey]
     knots: Knots | None = None
+    held_out: bool = False
 
 
 class StateRecords(Request):
@@ -324,6 +336,40 @@ class ContributeProducts(Request):
     key: ReleaseKey
 
 
+@dataclass(frozen=True, slots=True)
+class MaskMoments(Request):
+    """Mask the party's part of the angles of the held-out records, which for the label party includes the label.
+
+    w, clamp : as in `MaskAngles`. centre : (p,) centres of the party's columns.
+    """
+
+    version: Version
+    w: Vector
+    centre: Vector
+    clamp: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DealNoise(Request):
+    """Send the dealer's noise of a release of measures to the label party. number : place of the release in the plan."""
+
+    version: Version
+    number: int
+    key: ReleaseKey
+
+
+@dataclass(frozen=True, slots=True)
+class ContributeMoments(Request):
+    """Charge a release of measures to the owner's log, then return a commitment to the party's shares of its numbers.
+
+    The party takes statistic and charge from its own plan. number : place of the release in the plan. key : key of the release.
+    """
+
+    version: Version
+    number: int
+    key: ReleaseKey
+
+
 class Disclose(Request):
     """Disclose the committed shares of a sum, once. The coordinator sends this request after all parties have committed."""
 
@@ -346,8 +392,16 @@ class Contribution:
     nonce: bytes
 
 
-TO_DEALER = (Meet, Begin, CheckRecords, DealTerms, DealSum, DealProducts)
+TO_DEALER = (Meet, Begin, CheckRecords, DealTerms, DealSum, DealProducts, DealNoise)
 """Types of requests that the dealer answers."""
+
+
+NOISED = Contribute | ContributeProducts | ContributeMoments | DealSum | DealProducts | DealNoise
+"""Types of requests with which a participant adds noise to a release."""
+MEASURES = (MaskMoments, DealNoise, ContributeMoments)
+"""Types of requests of a session that measures held-out records alone."""
+SUMS = (SetUp, TakeColumns, MaskAngles, ShareResidual, DealSum, Contribute)
+"""Types of requests of a session of training alone."""
 
 
 def committed(party: str, session: str, contribution: Contribution) -> Commitment:
@@ -420,7 +474,7 @@ def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
         sends = (SetUp, MaskProducts, MaskAngles, ShareResidual) if owns else (MaskAngles, TakeProducts, Contribute)
         return other if isinstance(request, sends) else ()
     match request:
-        case SetUp() | MaskAngles():
+        case SetUp() | MaskAngles() | MaskMoments():
             return roles.receivers(name)
         case StateRecords():
             return (DEALER,)
@@ -430,6 +484,8 @@ def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
             return tuple(owner for owner in request.owners if owner != name)
         case DealSum():
             return owners_of(request.query)
+        case DealNoise():
+            return (roles.label,)
         case OpenRows():
             return () if name == roles.label else (roles.label,)
         case Toss() | MaskProducts():
@@ -457,6 +513,8 @@ def senders(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
         case CheckRows():
             return tuple(party for party in roles.parties if party != name)
         case ContributeProducts() if name != roles.parties[0]:
+            return (DEALER,)
+        case ContributeMoments() if name == roles.label:
             return (DEALER,)
         case OpenRows() if name in roles.holders:
             others = tuple(party for party in roles.parties if party != name)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vfl.queries import Gram
     from vfl.secure.cost import Cost
     from vfl.secure.gram import GramBits, Pair
+    from vfl.secure.measures import Measuring
     from vfl.secure.noise import Deviations
     from vfl.secure.ring import Bits
     from vfl.secure.roles import Roles, Secure
@@ -41,6 +42,7 @@ class Sharing:
     costs : {K: bytes sent if the series of every model has K terms}, for all series that the run may use, the largest K last.
     products : facts of the products of columns that the run opens for joint steps; None without joint steps.
     library : library of homomorphic encryption of the process that plans; only a run without a dealer uses it.
+    measuring : facts of the measures of held-out records; None without a hold-out.
     """
 
     secure: Secure
@@ -56,6 +58,7 @@ class Sharing:
     costs: Mapping[int, Cost]
     products: GramSharing | None = None
     library: str = field(default_factory=library, kw_only=True)
+    measuring: Measuring | None = None
 
     @property
     def n_bytes(self) -> int:

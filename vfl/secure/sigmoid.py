@@ -145,19 +145,20 @@ def residual_bound(places: Iterable[int] | None = None) -> int:
     return math.ceil(largest * 2.0**RESIDUAL_BITS)
 
 
-def clamps(series: Series, reaches: Mapping[str, float]) -> dict[str, float | None]:
+def clamps(margin: float, reaches: Mapping[str, float]) -> dict[str, float | None]:
     """Return {party: bound to which the party clamps its part of a margin}, or None as bound if no clamp is needed.
 
     If Σ reach > V, each party clamps its part to ±V·reach_q/Σ reach, so a margin stays within ±V. Without a clamp, a margin
     beyond L/2 would get the residual of the opposite sign. A confident margin near L/2 would get the residual of an undecided
     one. A clamp adds bias but no sensitivity.
 
+    margin : V.
     reaches : {party: reach_q}, reach_q = Σ_j (B_j + |c_j|)·|w_j| over centred columns, plus |intercept| at the label party.
     """
     total = math.fsum(reaches.values())
-    if total <= series.margin:
+    if total <= margin:
         return dict.fromkeys(reaches)
-    return {party: series.margin * reach / total for party, reach in reaches.items()}
+    return {party: margin * reach / total for party, reach in reaches.items()}
 
 
 def error(series: Series, parties: int, spread: float) -> float:
