@@ -21,7 +21,7 @@ from vfl.privacy.events import Gaussian
 from vfl.queries import Backward, Gram, Reply
 from vfl.secure import requests
 from vfl.secure.columns import reach
-from vfl.secure.cost import MOST_TERMS, largest_message
+from vfl.secure.cost import largest_message
 from vfl.secure.gram import opened_cross
 from vfl.secure.measures import margin, place_of
 from vfl.secure.ring import decoded, largest_sum, within
@@ -75,7 +75,8 @@ class SecureTransport:
         self._roles = self._sharing.roles
         self._run = uuid.uuid4().hex
         widths = {party: len(names) + 1 for party, names in layout_of(plan.job).columns.items()}
-        self._largest = largest_message(self._roles, plan.n_records, widths, MOST_TERMS)
+        n = plan.problem.n_records
+        self._largest = largest_message(self._roles, (n, plan.n_records - n), widths)
         self._sessions = 0
         self._session = ""
         self._knots: Knots | None = None

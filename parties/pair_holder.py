@@ -45,6 +45,8 @@ class PairHolder(Holder):
         self._label = ""
 
     def _begin(self, session: Session, request: requests.Begin) -> None:
+        if request.held_out:
+            raise self._refusal("measures no held-out records without a dealer")
         self._begun(session, request)
         roles = self.sharing.roles
         self._keys = PairKeys(roles, self.name)

@@ -21,7 +21,7 @@ from vfl.network.wire.frames import Limits, as_vector
 from vfl.planning import layout_of
 from vfl.queries import Need, held_at_once
 from vfl.secure import requests
-from vfl.secure.cost import MOST_TERMS, largest_message
+from vfl.secure.cost import largest_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -286,7 +286,7 @@ class TrainingWork(Work):
         if (secure := (job := self._task.job).secure) is not None:
             widths = {name: len(columns) + 1 for name, columns in layout_of(job).columns.items()}
             roles = secure.roles(job.partition.parties, job.partition.label_party)
-            largest = largest_message(roles, party.n_trained, widths, MOST_TERMS)
+            largest = largest_message(roles, (party.n_trained, party.n_records - party.n_trained), widths)
             return Limits(body, dict.fromkeys(requests.ciphertext_names(MOST_CIPHERTEXTS), largest))
         limits = {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS}
         if self._task.job.shows_columns:  # weights hold t (one per record), the label, and another party's columns

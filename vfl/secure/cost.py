@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WORD, ANGLE = 8, 2
 MOST_TERMS = 16
 """Largest number K of terms in a Fourier series of the sigmoid."""
+MOMENTS = 128
+"""Number of Fourier terms for measures of held-out records."""
 COMMITMENT = 64
 """Bytes of a commitment together with the random bytes that open the commitment."""
 
@@ -142,9 +144,14 @@ def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
     ).lasting(roles, 1, n_records * sum(widths.values()) ** 2)
 
 
-def largest_message(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int) -> int:
-    """Return the bytes of the largest encrypted message of a run. widths, terms : as in `logistic`, with labels."""
+def largest_message(roles: Roles, sizes: tuple[int, int], widths: Mapping[str, int]) -> int:
+    """Return the bytes of the largest encrypted message of a run.
+
+    sizes : numbers of training records and of held-out ones. widths : as in `logistic`, with labels.
+    """
+    (n_records, n_held_out), terms = sizes, MOST_TERMS
     if roles.dealt:
-        return encrypted_size(WORD * (n_records + CHECK_ROWS) * max(*widths.values(), 2 * terms))
+        entries = (n_records + CHECK_ROWS) * max(*widths.values(), 2 * terms)
+        return encrypted_size(WORD * max(entries, bool(n_held_out) * (n_held_out + CHECK_ROWS) * 2 * MOMENTS))
     a, b = widths[roles.label], widths[roles.key_owner]
     return encrypted_size(PUBLIC_PIECE + PIECE * max(blocks_of(n_records) * max(b, 2 * terms), a * b, a + b))

@@ -34,6 +34,7 @@ from vfl.errors import PrivacyError
 from vfl.queries import SharedTally, Statistic
 from vfl.queries.statistics import GRID, Lost, Outcomes
 from vfl.secure import noise
+from vfl.secure.cost import MOMENTS
 from vfl.secure.ring import LARGEST_DEVIATION, TERM_BITS, largest_sum
 from vfl.secure.sigmoid import ANGLES, TABLE_ERROR
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from vfl.secure.noise import Deviations
     from vfl.secure.roles import Roles
 
-TERMS = 128
+TERMS = MOMENTS
 """K, the number of moments. A row of the dealer's terms fits a whole number of times into an encrypted piece."""
 ARC = 2.2
 """Length of the arc of a class, in V. The kernels of both classes are negligible in each other's part beyond the clamp."""
