@@ -20,10 +20,10 @@ from vfl.planning import layout_of
 from vfl.privacy.events import Gaussian
 from vfl.queries import Backward, Gram, Reply
 from vfl.secure import requests
+from vfl.secure.circle import margin, place_of
 from vfl.secure.columns import reach
 from vfl.secure.cost import largest_message
 from vfl.secure.gram import opened_cross
-from vfl.secure.measures import margin, place_of
 from vfl.secure.ring import decoded, largest_sum, within
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing

@@ -20,8 +20,8 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.secure import requests
+from vfl.secure.circle import PLACES
 from vfl.secure.gram import GramDealer
-from vfl.secure.measures import PLACES
 from vfl.secure.member import Dealer
 from vfl.secure.moments import Measure, MomentDealer
 from vfl.secure.roles import DEALER

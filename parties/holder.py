@@ -25,9 +25,9 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.secure import requests
 from vfl.secure.check_rows import CHECK_ROWS
+from vfl.secure.circle import PLACES
 from vfl.secure.columns import OwnColumns, own_columns
 from vfl.secure.gram import GramMember, gram_rows
-from vfl.secure.measures import PLACES
 from vfl.secure.member import Member
 from vfl.secure.moments import Measure, MomentMember, unit_columns
 from vfl.secure.requests import committed

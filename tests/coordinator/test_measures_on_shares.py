@@ -280,6 +280,21 @@ class TestLies:
             with pytest.raises(PrivacyError, match="series for the sigmoid"):
                 transport._dealer.request(replace(request, version=replace(request.version, **changes)), [])
 
+    def test_a_model_of_another_size_or_without_a_bound(self) -> None:
+        transport = self.session()
+        request = self.last(transport, requests.MaskMoments, "q0")
+        holder = transport.holders["q0"]._holder
+        for changes in ({"w": request.w[:-1]}, {"centre": request.centre[:-1]}, {"centre": request.centre * np.nan}):
+            with pytest.raises(PrivacyError, match="columns that its job does not have"):
+                holder.request(replace(request, **changes), [])
+        version = replace(request.version, attempt=1)
+        for changes in ({"w": request.w * np.inf}, {"w": request.w + 1e9}, {"clamp": -1.0}):
+            version = replace(version, attempt=version.attempt + 1)
+            with pytest.raises(SpecificationError):
+                holder.request(replace(request, version=version, **changes), [])
+        with pytest.raises(PrivacyError, match="asked for twice"):
+            holder.request(request, [])
+
     def test_requests_of_training_are_refused_on_held_out_records(self) -> None:
         """A gradient of held-out records would be charged to the training part."""
         transport = self.session()

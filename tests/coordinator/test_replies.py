@@ -40,6 +40,13 @@ JOBS: dict[str, Any] = {
     "visits": setting.job(vfl.SkGD(passes=1, clip="record"), dataset="d"),
     "selections": setting.job(vfl.solvers.GCD(rounds=1), dataset="d"),
     "sums on shares": on_shares(p=3, solver=vfl.solvers.GD(passes=1), dataset="d", privacy=PRIVACY),
+    "a score on shares": on_shares(
+        p=3,
+        solver=vfl.solvers.GD(passes=1),
+        dataset="d",
+        privacy=PRIVACY,
+        evaluation=vfl.Evaluation(holdout=0.25, score="loss"),
+    ),
     "products on shares": on_shares(
         p=3,
         loss="squared",

@@ -58,10 +58,10 @@ def test_every_solver_and_loss_is_offered_or_refused(solver: str, loss: str) -> 
 JOINT = vfl.SkGD(joint=True)
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no privacy": ({"privacy": None}, PrivacyError, "the released sums are exact gradients"),
-    "a hold-out": (
-        {"evaluation": vfl.Evaluation(holdout=0.2)},
+    "a hold-out of public records": (
+        {"evaluation": vfl.Evaluation(holdout=0.2, public=True)},
         SpecificationError,
-        "measures held-out records .*: leave holdout out",
+        "every number from shares is opened with noise: leave public out",
     ),
     "diagnostics": (
         {"evaluation": vfl.Evaluation(holdout=None, diagnostics=True)},

@@ -17,7 +17,7 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.noise import SeededNoise
 from vfl.queries.statistics import GRID, Lost, Outcomes, weight
-from vfl.secure import cost, measures, moments, noise
+from vfl.secure import circle, cost, measures, moments, noise
 from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.member import Dealer
 from vfl.secure.requests import Version
@@ -51,7 +51,7 @@ def measuring(roles: Roles, n: int, *statistics: object, z: float = 3.0) -> meas
 
 def integer_moments(δ: np.ndarray, ρ: np.ndarray) -> np.ndarray:
     """Return the integer moments of single records, (n, 2K), for public angles δ and masks ρ."""
-    table = fourier_terms(measures.TERMS).astype(np.int64)
+    table = fourier_terms(circle.TERMS).astype(np.int64)
     a, b = table[δ], table[ρ]
     found = np.empty_like(a)
     found[:, ::2] = a[:, ::2] * b[:, ::2] + a[:, 1::2] * b[:, 1::2]
@@ -62,7 +62,7 @@ def integer_moments(δ: np.ndarray, ρ: np.ndarray) -> np.ndarray:
 class TestSensitivity:
     """One record: any angle, any label, any mask."""
 
-    @pytest.mark.parametrize("place", [measures.PLACES[0], 10, measures.PLACES[-1]])
+    @pytest.mark.parametrize("place", [circle.PLACES[0], 10, circle.PLACES[-1]])
     @pytest.mark.parametrize("name", STATISTICS)
     def test_no_pair_of_records_moves_a_release_by_more(self, name, place):
         statistic, rng = STATISTICS[name], np.random.default_rng(1)
@@ -103,7 +103,7 @@ class TestSensitivity:
         small = replace(event, sensitivity=0.99 * statistic.sensitivity)
         with pytest.raises(PrivacyError, match="too small for its sensitivity"):
             replace(found, releases=[(statistic, small)]).release(0, 8)
-        for number, place in ((1, 8), (-1, 8), (0, measures.PLACES[-1] + 1), (0, measures.PLACES[0] - 1)):
+        for number, place in ((1, 8), (-1, 8), (0, circle.PLACES[-1] + 1), (0, circle.PLACES[0] - 1)):
             with pytest.raises(PrivacyError, match="does not plan"):
                 found.release(number, place)
 
@@ -163,10 +163,10 @@ class TestBias:
     @staticmethod
     def sums(v: np.ndarray, y: np.ndarray, place: int) -> np.ndarray:
         """Return the moments of the clamped scores, with angles rounded as in a run."""
-        V = measures.margin(place)
-        angles = np.rint(np.clip(v, -V, V) * (ANGLES / measures.period(place))).astype(np.int64)
-        angles += measures.shifts(y)
-        phases = np.exp(2j * np.pi / ANGLES * np.outer(np.arange(1, measures.TERMS + 1), angles % ANGLES))
+        V = circle.margin(place)
+        angles = np.rint(np.clip(v, -V, V) * (ANGLES / circle.period(place))).astype(np.int64)
+        angles += circle.shifts(y)
+        phases = np.exp(2j * np.pi / ANGLES * np.outer(np.arange(1, circle.TERMS + 1), angles % ANGLES))
         total = phases.sum(axis=1)
         return np.stack([total.real, total.imag], axis=1).ravel()
 
@@ -175,24 +175,24 @@ class TestBias:
     )
     def test_area(self, bins, ratio, most):
         for kind, (v, y, spread) in kinds().items():
-            statistic, place = measures.Moments(bins), measures.place_of(ratio * spread)
+            statistic, place = measures.Moments(bins), circle.place_of(ratio * spread)
             released = self.sums(v, y, place)[: statistic.dimension] * np.repeat(statistic.weights, 2)
             histogram = statistic.histogram(released, len(v))
             assert histogram.sum() == pytest.approx(len(v))
             negative, positive = histogram.reshape(2, -1)
             found = positive @ (np.cumsum(negative) - 0.5 * negative) / (y.sum() * (~y).sum())
-            clipped = np.clip(v, -measures.margin(place), measures.margin(place))
+            clipped = np.clip(v, -circle.margin(place), circle.margin(place))
             # Beyond V scores are tied.
             assert found == pytest.approx(area(clipped, y), abs=most), kind
 
     @pytest.mark.parametrize(("ratio", "most"), [(6, 0.003), (12, 0.004), (20, 0.009)])
     def test_loss_and_accuracy(self, ratio, most):
         for kind, (v, y, spread) in kinds().items():
-            place = measures.place_of(ratio * spread)
+            place = circle.place_of(ratio * spread)
             release = measures.release(STATISTICS["outcomes"], place, 14)
             values = release.matrix @ self.sums(v, y, place) * 2.0**-14 + len(v) * release.constants
             a, b = (step * GRID for step in STATISTICS["outcomes"].steps)
-            margins = np.clip(v, -measures.margin(place), measures.margin(place))
+            margins = np.clip(v, -circle.margin(place), circle.margin(place))
             lost = np.minimum(LOSS.value(margins, np.where(y, 1.0, -1.0)), CAP).mean()
             assert values[4] / b * CAP / len(v) == pytest.approx(lost, abs=most), kind
             if kind not in ("tied", "mostly tied", "lumps"):  # a score of 0 counts one half for both classes
@@ -231,7 +231,7 @@ class Run:
         for party, member in self.members.items():
             member.coin = coin
             member.set_up(0, moments.unit_columns(self.X[party], np.zeros(3), np.ones(3)))
-        self.version = Version("model", measures.place_of(4.0), held_out=True)
+        self.version = Version("model", circle.place_of(4.0), held_out=True)
         self.w = {party: rng.normal(size=3) for party in parties}
 
     def share(self) -> None:

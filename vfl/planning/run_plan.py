@@ -40,8 +40,9 @@ from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.ledger.composition import exact_mu
 from vfl.privacy.zcdp import rho_of
 from vfl.queries.protocol import require_bearable
+from vfl.secure.circle import TERMS
 from vfl.secure.cost import Models, gram, logistic
-from vfl.secure.measures import TERMS, Measuring
+from vfl.secure.measures import Measuring
 from vfl.secure.ring import RESIDUAL_BITS, bits
 from vfl.secure.roles import dealing
 from vfl.secure.sharing import GramSharing, Sharing

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from vfl.crypto.encryption import TAG, encrypted_size
 from vfl.secure.check_rows import CHECK_ROWS
+from vfl.secure.circle import TERMS
 from vfl.secure.homomorphic import PIECE, PUBLIC_PIECE, blocks_of
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 WORD, ANGLE = 8, 2
 MOST_TERMS = 16
 """Largest number K of terms in a Fourier series of the sigmoid."""
-MOMENTS = 128
-"""Number of Fourier terms for measures of held-out records."""
 COMMITMENT = 64
 """Bytes of a commitment together with the random bytes that open the commitment."""
 
@@ -152,6 +151,6 @@ def largest_message(roles: Roles, sizes: tuple[int, int], widths: Mapping[str, i
     (n_records, n_held_out), terms = sizes, MOST_TERMS
     if roles.dealt:
         entries = (n_records + CHECK_ROWS) * max(*widths.values(), 2 * terms)
-        return encrypted_size(WORD * max(entries, bool(n_held_out) * (n_held_out + CHECK_ROWS) * 2 * MOMENTS))
+        return encrypted_size(WORD * max(entries, bool(n_held_out) * (n_held_out + CHECK_ROWS) * 2 * TERMS))
     a, b = widths[roles.label], widths[roles.key_owner]
     return encrypted_size(PUBLIC_PIECE + PIECE * max(blocks_of(n_records) * max(b, 2 * terms), a * b, a + b))

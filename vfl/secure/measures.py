@@ -17,13 +17,13 @@ Guarantee. Replacing a record moves the released vector by at most the sensitivi
 label and mask: `release` bounds ‖g(θ) − g(θ′)‖ over all pairs of the 2^16 angles, from the integers that are used, and adds the
 error of the tables.
 
-Every holder computes g from the job, the records' number and V. V is a power of 2^¼, and the place of its exponent is public.
+Every holder computes g from the job, the number of records and V (vfl.secure.circle).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from vfl.errors import PrivacyError
 from vfl.queries import SharedTally, Statistic
 from vfl.queries.statistics import GRID, Lost, Outcomes
 from vfl.secure import noise
-from vfl.secure.cost import MOMENTS
+from vfl.secure.circle import ARC, PLACES, TERMS, period
 from vfl.secure.ring import LARGEST_DEVIATION, TERM_BITS, largest_sum
 from vfl.secure.sigmoid import ANGLES, TABLE_ERROR
 
@@ -49,12 +49,6 @@ if TYPE_CHECKING:
     from vfl.secure.noise import Deviations
     from vfl.secure.roles import Roles
 
-TERMS = MOMENTS
-"""K, the number of moments. A row of the dealer's terms fits a whole number of times into an encrypted piece."""
-ARC = 2.2
-"""Length of the arc of a class, in V. The kernels of both classes are negligible in each other's part beyond the clamp."""
-PER_DOUBLING, PLACES = 4, range(-40, 33)
-"""Number of places of V from one power of 2 to the next, and all places."""
 FLAT = 0.3
 """Share of the frequencies that a histogram keeps at full weight; the weights of the others fall to 0 like a cosine. At equal
 noise, this lowers the area under the curve less than non-negative kernels do (tests/secure/test_measures.py).
@@ -75,27 +69,6 @@ _TABLES = (2.0 * math.sqrt(2.0) * TABLE_ERROR * 2.0**TERM_BITS + 2.0 * TABLE_ERR
 """Bound on the error of cos fδ cos fρ + sin fδ sin fρ, whose four factors are rounded to multiples of 2^−12."""
 _ROUNDING = 1e-9
 """Bound on the error of a norm that is computed with float64 transforms; relative."""
-
-
-def place_of(needed: float) -> int:
-    """Return the place of the smallest V that is at least `needed`, else of the largest."""
-    exponent = math.ceil(PER_DOUBLING * math.log2(needed)) if needed > 0.0 else PLACES[0]
-    return min(max(exponent, PLACES[0]), PLACES[-1])
-
-
-def margin(place: int) -> float:
-    """Return V."""
-    return float(2.0 ** (place / PER_DOUBLING))
-
-
-def period(place: int) -> float:
-    """Return the length of the circle: two arcs."""
-    return 2.0 * ARC * margin(place)
-
-
-def shifts(labels: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
-    """Return the angle of v = 0 on the arc of each record's class, (n,)."""
-    return np.where(labels, 3 * ANGLES // 4, ANGLES // 4).astype(np.uint16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,13 +217,20 @@ class Measuring:
         return found
 
 
-@lru_cache(maxsize=16)
 def release(statistic: Any, place: int, bits: int) -> Release:
+    """Return the matrix of a statistic, with a bound of its sensitivity. Equal statistics have one result."""
+    kind: Any = type(statistic)
+    return _release(kind, tuple(getattr(statistic, own.name) for own in fields(statistic)), place, bits)
+
+
+@lru_cache(maxsize=16)
+def _release(kind: Any, values: tuple[Any, ...], place: int, bits: int) -> Release:
     """Return the matrix of a statistic, with a bound of its sensitivity.
 
     The bound is the diameter of the curve of the rounded functions over all 2^16 angles, for moments by their kernel. The
     tables add at most 2‖(τ Σ_f |A_rf|)_r‖, where τ bounds the error of a term of one record.
     """
+    statistic = kind(*values)
     if isinstance(statistic, Moments):
         weights = np.rint(statistic.weights * 2.0**bits)
         matrix = np.zeros((statistic.dimension, 2 * TERMS))

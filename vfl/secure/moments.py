@@ -19,7 +19,7 @@ import numpy as np
 
 from vfl.errors import FederationError
 from vfl.kernels import ring as kernels
-from vfl.secure import measures, sigmoid
+from vfl.secure import circle, sigmoid
 from vfl.secure import noise as distributed
 from vfl.secure.columns import OwnColumns
 from vfl.secure.member import Dealer, Member
@@ -63,7 +63,7 @@ class MomentMember(Member):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         labels, self._halves = self._halves, None
-        self._shifts = None if labels is None else measures.shifts(labels.view(np.int64) < 0)
+        self._shifts = None if labels is None else circle.shifts(labels.view(np.int64) < 0)
         self._noises: dict[Measure, Elements] = {}
 
     def take_noise(self, measure: Measure, elements: Elements) -> None:

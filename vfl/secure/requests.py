@@ -72,7 +72,7 @@ import numpy as np
 
 from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import Gaussian
-from vfl.secure import measures
+from vfl.secure import circle
 from vfl.secure.ring import within
 from vfl.secure.roles import DEALER
 from vfl.secure.sigmoid import SERIES
@@ -99,7 +99,7 @@ class Version:
     """One version of the model, at which residuals are computed as secret shares.
 
     model : `digest_of` the whole model. place : index of the Fourier series in vfl.secure.sigmoid.SERIES; of held-out records,
-        the place of V in vfl.secure.measures.
+        the place of V in vfl.secure.circle.
     attempt : 0, plus one for each repetition with new masks. held_out : True for the moments of held-out records.
     """
 
@@ -111,12 +111,12 @@ class Version:
     @property
     def terms(self) -> int:
         """Return K, the number of Fourier terms."""
-        return measures.TERMS if self.held_out else SERIES[self.place].terms
+        return circle.TERMS if self.held_out else SERIES[self.place].terms
 
     @property
     def period(self) -> float:
         """Return the period of the Fourier series, in units of the linear predictor."""
-        return measures.period(self.place) if self.held_out else SERIES[self.place].period
+        return circle.period(self.place) if self.held_out else SERIES[self.place].period
 
     @property
     def name(self) -> tuple[str | int, ...]:

@@ -1,0 +1,44 @@
+"""Circle of angles that carry score and label of a held-out record: two arcs, one per class, for scores within ±V.
+
+V is a power of 2^¼, and the place of its exponent is public. Messages name V by its place.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.secure.sigmoid import ANGLES
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+TERMS = 128
+"""K, the number of moments. A row of the dealer's terms fits a whole number of times into an encrypted piece."""
+ARC = 2.2
+"""Length of the arc of a class, in V. The kernels of both classes are negligible in each other's part beyond the clamp."""
+PER_DOUBLING, PLACES = 4, range(-40, 33)
+"""Number of places of V from one power of 2 to the next, and all places."""
+
+
+def place_of(needed: float) -> int:
+    """Return the place of the smallest V that is at least `needed`, else of the largest."""
+    exponent = math.ceil(PER_DOUBLING * math.log2(needed)) if needed > 0.0 else PLACES[0]
+    return min(max(exponent, PLACES[0]), PLACES[-1])
+
+
+def margin(place: int) -> float:
+    """Return V."""
+    return float(2.0 ** (place / PER_DOUBLING))
+
+
+def period(place: int) -> float:
+    """Return the length of the circle: two arcs."""
+    return 2.0 * ARC * margin(place)
+
+
+def shifts(labels: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
+    """Return the angle of v = 0 on the arc of each record's class, (n,)."""
+    return np.where(labels, 3 * ANGLES // 4, ANGLES // 4).astype(np.uint16)
