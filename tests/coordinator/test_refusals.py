@@ -72,10 +72,12 @@ from vfl.queries import (
     Reply,
     Sample,
     Select,
+    SharedTally,
     Tally,
 )
 from vfl.queries.protocol import Derivative
 from vfl.queries.statistics import Scores
+from vfl.secure.measures import Moments as HistogramMoments
 from vfl.secure.requests import Contribution
 from vfl.solvers.releases.labels import ClassCounts
 
@@ -647,11 +649,7 @@ ALONE: dict[str, tuple[str, type, Callable[[Any], Any]]] = {
     "a selection": ("gradient", Backward, lambda q: Select(q.weighting, {}, {}, {}, q.clip, {}, None)),
     "a tally of margins": ("pass", Moments, lambda q: of_margins(q)),  # noqa: PLW0108 - defined below
     "a tally of held-out labels": ("pass", Moments, tally(Side.HELD_OUT)),
-    "held-out margins": (
-        "gradient",
-        Backward,
-        lambda q: Forward({own.party: (own, np.zeros(own.size)) for own in q.blocks}, side=Side.HELD_OUT),
-    ),
+    "a measure of held-out records": ("gradient", Backward, lambda q: of_moments()),
     "a secret sample": ("gradient", Backward, lambda q: Sample(1.0)),
     "a gradient in a job of products": (
         "products",
@@ -668,6 +666,12 @@ ALONE: dict[str, tuple[str, type, Callable[[Any], Any]]] = {
     "a gradient of a batch": ("gradient", Backward, field("fold", Fold(0, 2, (1,)))),
     "a gradient of a subsample": ("gradient", Backward, field("subsample", 0)),
 }
+
+
+def of_moments() -> SharedTally:
+    statistic = HistogramMoments(64)
+    event = Gaussian(Adjacency.REPLACE_ONE, statistic.sensitivity, 1e3, statistic.dimension)
+    return SharedTally(statistic, event, Side.HELD_OUT, 0)
 
 
 def of_margins(query: Moments) -> Tally:

@@ -287,8 +287,9 @@ def _check_job(job: Job) -> None:
         )
     if job.secure is not None:
         raise SpecificationError(
-            "candidates are scored on linear predictors of held-out records, which trust='secure' shows to nobody: tune "
-            "with trust='trusted', or choose by public facts (vfl plan --explain)"
+            "a private choice hides the models and scores of all other candidates, which every participant sees under "
+            "trust='secure': tune with trust='trusted', or train candidates in runs of their own, each with "
+            "evaluation.score and a part of the budget"
         )
     if job.holdout is None:
         raise SpecificationError(
