@@ -438,11 +438,17 @@ class PairTransport(SecureTransport):
     def _prepare(self) -> None:
         """Do nothing: there is no dealer to be checked."""
 
+    def _ask_moments(self, version: requests.Version, number: int, key: ReleaseKey) -> None:
+        for party in self._roles.parties:
+            self._post(party, requests.ContributeMoments(self._session, version, number, key))
+
     def _share_residuals(
         self, version: requests.Version, angles: Mapping[str, requests.MaskAngles | requests.MaskMoments]
     ) -> None:
         for party in (self._roles.key_owner, self._roles.label):
             self._post(party, angles[party])
+        if version.held_out:
+            self._post(self._roles.key_owner, requests.TakeMoments(self._session, version))
 
     def _send_residuals(self, version: requests.Version, owners: tuple[str, ...]) -> tuple[str, ...]:
         if self._sent:

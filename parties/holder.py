@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.queries import Backward
+    from vfl.secure.measures import Measuring
     from vfl.secure.requests import Ciphertext, Commitment, Request, Version
     from vfl.secure.streams import Streams
 
@@ -93,6 +94,7 @@ class Holder:
         self._cover = Cover(repeats=not noise.private)
         self._known: tuple[bytes, OwnColumns] | None = None
         self._committed: requests.Contribution | None = None
+        self._measures = False
 
     @property
     def sharing(self) -> Sharing | GramSharing:
@@ -140,6 +142,8 @@ class Holder:
         if isinstance(request, requests.StateRecords) and roles.dealt:
             count = np.array([self._n_records], dtype=np.uint64)
             return Done(), [session.encrypt(DEALER, RECORDS, count)]
+        if isinstance(request, requests.SUMS if self._measures else requests.MEASURES):
+            raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
         return self._answered(request, session, dict(zip(senders_of, ciphertexts, strict=True)), receivers_of)
 
     def _answered(
@@ -149,8 +153,7 @@ class Holder:
         products = self.sharing.products
         if products is not None and isinstance(request, PRODUCTS):
             return self._products(request, products, session, given, to)
-        measures = isinstance(self._member, MomentMember)
-        if self._member is None or isinstance(request, requests.MEASURES if not measures else requests.SUMS):
+        if self._member is None:
             raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
         return self._answer(request, self._member, session, given, to)
 
@@ -231,6 +234,7 @@ class Holder:
         """Begin the session, and return the streams that this party shares with the others."""
         if request.n_records != self._n_records:
             raise self._refusal("has a different number of records from the session", FederationError)
+        self._measures = request.held_out
         others = [other for other in self.sharing.roles.contributors if other != self.name]
         self._streams = session.begin(request.keys, others, self._noise)
         return self._streams
@@ -494,15 +498,18 @@ class Holder:
     def _masked_moments(self, request: requests.MaskMoments, member: Member) -> Angles:
         """Return the party's masked part of the angles of the held-out records."""
         self._require_coin(member)
+        member.set_up(member.next_setup, self._units(request))
+        return member.masked_angles(request.version, request.w, request.clamp)
+
+    def _units(self, request: requests.MaskMoments) -> OwnColumns:
+        """Return the party's columns of the held-out records, for angles."""
         self._require_place(request.version)
         columns = self._held_out
         if columns is None:
             raise self._refusal("has no held-out records", FederationError)
         whole = self._plan.problem.layout.whole()[self.name]
         X = np.array([columns.column(j) for j in range(whole.size)])
-        reach = self._plan.problem.reach[whole.coordinates]
-        member.set_up(member.next_setup, unit_columns(X, request.centre, reach))
-        return member.masked_angles(request.version, request.w, request.clamp)
+        return unit_columns(X, request.centre, self._plan.problem.reach[whole.coordinates])
 
     def _measured(
         self,
@@ -512,18 +519,24 @@ class Holder:
         ciphertexts: dict[str, Ciphertext],
     ) -> Elements:
         """Charge a release of measures as the job plans it; return this party's shares of its numbers."""
-        measuring, measure = self._logistic.measuring, Measure(request.version, request.number, request.key)
-        self._require_place(request.version)
-        if measuring is None:
-            raise self._refusal("was asked to measure held-out records, which its job does not plan")
-        size = len(measuring.release(request.number, request.version.place).matrix)
-        query = measuring.query(request.number)
-        query.check()
-        self.charges.record(query, request.key)
+        measure, measuring = self._charge_measure(request)
         if DEALER in ciphertexts:
+            size = len(measuring.release(request.number, request.version.place).matrix)
             dealt = session.open(DEALER, f"noise {measure.name}", ciphertexts[DEALER], np.uint64, size)
             member.take_noise(measure, dealt)
         return member.measured(measure, measuring)
+
+    def _charge_measure(self, request: requests.ContributeMoments) -> tuple[Measure, Measuring]:
+        """Charge a release of measures to the owner's log, after checks of its statistic, its event and its place."""
+        measuring = self._logistic.measuring
+        self._require_place(request.version)
+        if measuring is None:
+            raise self._refusal("was asked to measure held-out records, which its job does not plan")
+        measuring.release(request.number, request.version.place)
+        query = measuring.query(request.number)
+        query.check()
+        self.charges.record(query, request.key)
+        return Measure(request.version, request.number, request.key), measuring
 
     def _require_coin(self, member: Member) -> None:
         if member.coin is None:
@@ -532,7 +545,7 @@ class Holder:
     def _require_place(self, version: Version) -> None:
         """Raise PrivacyError for a version of another kind of session, or with a series that the job does not use."""
         places = PLACES if version.held_out else self._logistic.places
-        if version.held_out != isinstance(self._member, MomentMember) or version.place not in places:
+        if version.held_out != self._measures or version.place not in places:
             raise self._refusal("was asked to use a series for the sigmoid that its job does not use")
 
     def _terms(self, version: Version) -> int:

@@ -20,7 +20,7 @@ from vfl.errors import FederationError
 from vfl.network.messages import Done
 from vfl.secure import requests
 from vfl.secure.homomorphic import PIECE, PUBLIC_PIECE, blocks_of, require_library
-from vfl.secure.pair import PairGram, PairKeys, PairMember
+from vfl.secure.pair import PairGram, PairKeys, PairMember, PairMoments
 from vfl.secure.ring import encoded
 from vfl.secure.sharing import Sharing
 
@@ -42,17 +42,18 @@ class PairHolder(Holder):
         self._keys: PairKeys | None = None
         self._pair: PairMember | None = None
         self._products_of_pair: PairGram | None = None
+        self._moments: PairMoments | None = None
         self._label = ""
 
     def _begin(self, session: Session, request: requests.Begin) -> None:
-        if request.held_out:
-            raise self._refusal("measures no held-out records without a dealer")
         self._begun(session, request)
-        roles = self.sharing.roles
-        self._keys = PairKeys(roles, self.name)
-        self._pair, self._products_of_pair = None, None
-        if isinstance(self.sharing, Sharing):
-            self._pair = PairMember(roles, self.name, self._keys, self._noise, request.n_records, self._positive())
+        roles, n = self.sharing.roles, self._of_session(request).n_records
+        self._keys = keys = PairKeys(roles, self.name)
+        self._pair, self._products_of_pair, self._moments = None, None, None
+        if request.held_out:
+            self._moments = PairMoments(roles, self.name, keys, self._noise, self._positive(held_out=True))
+        elif isinstance(self.sharing, Sharing):
+            self._pair = PairMember(roles, self.name, keys, self._noise, n, self._positive())
 
     def _answered(
         self, request: Request, session: Session, given: dict[str, Ciphertext], to: Sequence[str]
@@ -60,6 +61,8 @@ class PairHolder(Holder):
         products = self.sharing.products
         if products is not None and isinstance(request, PRODUCTS):
             return self._of_products(request, products, session, given, to)
+        if self._moments is not None:
+            return self._of_moments(request, self._moments, session, given, to)
         if self._pair is None:
             raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
         return self._of_sums(request, self._pair, session, given, to)
@@ -111,6 +114,30 @@ class PairHolder(Holder):
             case _:
                 raise self._refusal(f"does not answer {type(request).__name__}", FederationError)
         return Done(), self._sealed(session, to, label, message)
+
+    @np.errstate(all="ignore")
+    def _of_moments(
+        self, request: Request, member: PairMoments, session: Session, given: dict[str, Ciphertext], to: Sequence[str]
+    ) -> tuple[object, list[Ciphertext]]:
+        owns = self.name == self.sharing.roles.key_owner
+        match request:
+            case requests.MaskMoments(version=version, w=w, clamp=clamp):
+                columns, terms = self._units(request), f"terms {version.name}"
+                if owns:
+                    return Done(), self._sealed(session, to, terms, member.encrypted_terms(version, columns, w, clamp))
+                size = PUBLIC_PIECE + PIECE * blocks_of(columns.units.shape[1]) * 2 * version.terms
+                replies = member.multiplied(version, columns, w, clamp, self._text(session, given, terms, size))
+                return Done(), self._sealed(session, to, f"moments {version.name}", replies)
+            case requests.TakeMoments(version=version) if owns:
+                self._require_place(version)
+                text = self._text(session, given, f"moments {version.name}", PIECE * 2 * version.terms)
+                member.take_moments(version, text)
+                return Done(), []
+            case requests.ContributeMoments():
+                elements = member.measured(*self._charge_measure(request))
+                return self._commitment(elements, request.key, session), []
+            case _:
+                raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
 
     @np.errstate(all="ignore")
     def _of_products(

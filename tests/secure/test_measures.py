@@ -17,11 +17,12 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.noise import SeededNoise
 from vfl.queries.statistics import GRID, Lost, Outcomes, weight
-from vfl.secure import circle, cost, measures, moments, noise
+from vfl.secure import circle, cost, measures, moments, noise, pair
 from vfl.secure.check_rows import CHECK_ROWS
+from vfl.secure.columns import OwnAngles
 from vfl.secure.member import Dealer
 from vfl.secure.requests import Version
-from vfl.secure.ring import WORDS
+from vfl.secure.ring import MODULAR, WORDS
 from vfl.secure.roles import DEALER, Roles
 from vfl.secure.sigmoid import ANGLES, fourier_terms
 from vfl.secure.streams import Stream
@@ -340,3 +341,43 @@ class TestProtocol:
             own = found.deviations(number, bits)
             assert math.sqrt(m * own.party**2) >= needed
             assert math.sqrt((m - k) * own.party**2 + own.dealer**2) >= needed
+
+
+class TestWithoutADealer:
+    """Two parties: the label party multiplies what the other one encrypts."""
+
+    def test_opened_numbers_are_the_clear_integers_and_both_parties_noise(self):
+        pytest.importorskip("tenseal.sealapi")
+        rng, n = np.random.default_rng(3), 700
+        roles, y = Roles(("a", "b"), "a", dealt=False), rng.random(n) < 0.3
+        found, noises = measuring(roles, n, *list(STATISTICS.values())[:1], STATISTICS["64 bins"]), SeededNoise(4)
+        members = {
+            name: pair.PairMoments(roles, name, pair.PairKeys(roles, name), noises, y if name == "a" else None)
+            for name in roles.parties
+        }
+        columns = {name: moments.unit_columns(rng.uniform(-1, 1, (2, n)), np.zeros(2), np.ones(2)) for name in members}
+        w, version = {"a": np.array([0.5, -0.9]), "b": np.array([-1.0, 0.7])}, Version("m", 4, held_out=True)
+        text = members["b"].encrypted_terms(version, columns["b"], w["b"], 1.0)
+        replies = members["a"].multiplied(version, columns["a"], w["a"], 1.0, memoryview(text))
+        members["b"].take_moments(version, memoryview(replies))
+        own, other = (OwnAngles(columns[q]).at(w[q], version.period, 1.0) for q in ("a", "b"))
+        total = integer_moments(own + circle.shifts(y), -other).sum(axis=0)
+        for number in (0, 1):
+            release, key = found.release(number, version.place), ReleaseKey(number)
+            measure = moments.Measure(version, number, key)
+            words = [members[q].measured(measure, found) for q in roles.parties]
+            s = found.deviations(number, release.bits).party
+            drawn = [noise.drawn(noises, key, q, s, len(release.matrix)) for q in roles.parties]
+            assert (MODULAR.decoded(MODULAR.added(words)) == release.matrix @ total + drawn[0] + drawn[1]).all()
+            assert s * release.step >= found.releases[number][1].sigma
+            with pytest.raises(PrivacyError, match="masked twice"):
+                members["a"].measured(measure, found)
+        for again in (
+            lambda: members["b"].encrypted_terms(version, columns["b"], w["b"], 1.0),
+            lambda: members["a"].multiplied(version, columns["a"], w["a"], 1.0, memoryview(text)),
+            lambda: members["b"].take_moments(version, memoryview(replies)),
+        ):
+            with pytest.raises(PrivacyError, match="masked twice"):
+                again()
+        with pytest.raises(FederationError, match="arrived before"):
+            members["a"].measured(moments.Measure(replace(version, attempt=1), 0, ReleaseKey(9)), found)

@@ -1058,11 +1058,6 @@ def _require_offered(job: Job) -> None:
             "leave holdout out, and measure the model on other records (vfl evaluate)",
         ),
         (
-            job.holdout is not None and not secure.dealt,
-            "measures held-out records, which needs a dealer",
-            "leave holdout out, and measure the model on other records (vfl evaluate)",
-        ),
-        (
             job.fairness is not None,
             "compares groups by the margins and norms of single records",
             "leave fairness out, and compare groups of other records (vfl evaluate)",

@@ -40,8 +40,7 @@ from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.ledger.composition import exact_mu
 from vfl.privacy.zcdp import rho_of
 from vfl.queries.protocol import require_bearable
-from vfl.secure.circle import TERMS
-from vfl.secure.cost import Models, gram, logistic
+from vfl.secure.cost import gram, logistic, moments
 from vfl.secure.measures import Measuring
 from vfl.secure.ring import RESIDUAL_BITS, bits
 from vfl.secure.roles import dealing
@@ -140,8 +139,7 @@ def _measuring(sharing: Sharing, evaluations: Sequence[ReleasedEvaluation]) -> S
         return sharing
     ((evaluation,), roles) = asked, sharing.roles
     opened, n = evaluation.opened, evaluation.n_records
-    models = Models(1, {}, len(opened), sum(statistic.dimension for statistic, _ in opened))
-    cost = logistic(roles, n, dict.fromkeys(roles.parties, 0), TERMS, models)
+    cost = moments(roles, n, len(opened), sum(statistic.dimension for statistic, _ in opened))
     found = Measuring(roles, n, opened, cost)
     for number in range(len(opened)):
         found.bits(number)  # refuses what the ring cannot hold

@@ -103,6 +103,15 @@ def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int
     ).lasting(roles, models.count, 0)
 
 
+def moments(roles: Roles, n_records: int, queries: int, sums: int) -> Cost:
+    """Return the cost of measuring n held-out records, in a session of its own. queries, sums : as in `Models`."""
+    if roles.dealt:
+        return logistic(roles, n_records, {}, TERMS, Models(1, {}, queries, sums))
+    terms = encrypted_size(PUBLIC_PIECE + PIECE * blocks_of(n_records) * 2 * TERMS)
+    openings = encrypted_size(PIECE * 2 * TERMS) + 2 * (queries * COMMITMENT + WORD * sums)
+    return Cost(0, 0, 0, terms, 0, 0, openings).lasting(roles, 1, 0)
+
+
 def encrypted_logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int, models: Models) -> Cost:
     """Return the cost of a logistic run without a dealer, with the arguments of `logistic`."""
     block = PIECE * blocks_of(n_records)
@@ -153,4 +162,5 @@ def largest_message(roles: Roles, sizes: tuple[int, int], widths: Mapping[str, i
         entries = (n_records + CHECK_ROWS) * max(*widths.values(), 2 * terms)
         return encrypted_size(WORD * max(entries, bool(n_held_out) * (n_held_out + CHECK_ROWS) * 2 * TERMS))
     a, b = widths[roles.label], widths[roles.key_owner]
-    return encrypted_size(PUBLIC_PIECE + PIECE * max(blocks_of(n_records) * max(b, 2 * terms), a * b, a + b))
+    measured = bool(n_held_out) * max(blocks_of(n_held_out), 1) * 2 * TERMS
+    return encrypted_size(PUBLIC_PIECE + PIECE * max(blocks_of(n_records) * max(b, 2 * terms), a * b, a + b, measured))

@@ -8,6 +8,7 @@ each of which suffices. The proof is in docs/mathematics.md, "Two parties withou
     terms       key owner → multiplier    Enc(C_f(ρ), S_f(ρ)), f = 1..K          `encrypted_terms`    →  `multiplied_terms`
     residual    multiplier → key owner    Σ_f P_f·C_f − Q_f·S_f, masked          `multiplied_terms`   →  `take_residual`
     share       key owner → multiplier    Enc([r]_b)                             `encrypted_share`    →  `take_share`
+    moments     multiplier → key owner    Σ_i e^(ifθ_i), masked              `PairMoments.multiplied` → `take_moments`
     sums        multiplier → key owner    Q_a·[r]_b and Q_b·[r]_a, masked        `multiplied_sums`    →  `take_sums`
     opening     party → coordinator       own part + share + noise               `contribution`       →  `opened`
 
@@ -23,8 +24,8 @@ import numpy as np
 
 from vfl.errors import FederationError, PrivacyError
 from vfl.kernels import ring as kernels
+from vfl.secure import circle, sigmoid
 from vfl.secure import noise as distributed
-from vfl.secure import sigmoid
 from vfl.secure.columns import OwnAngles
 from vfl.secure.gram import own_products
 from vfl.secure.homomorphic import PUBLIC_PIECE, KeyOwner, Multiplier
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from vfl.base.types import Integers, Vector
-    from vfl.kernels.ring import Angles, Elements, Shorts
+    from vfl.kernels.ring import Angles, Columns, Elements, Shorts
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.columns import OwnColumns
     from vfl.secure.gram import Pair
     from vfl.secure.homomorphic import Ciphertexts, Rows
+    from vfl.secure.measures import Measuring
+    from vfl.secure.moments import Measure
     from vfl.secure.noise import Deviations
     from vfl.secure.requests import Opening, Version
     from vfl.secure.roles import Roles
@@ -238,6 +241,68 @@ class PairMember:
         return self._columns
 
 
+class PairMoments:
+    """One party's part in measuring held-out records (vfl.secure.measures); arguments as for `PairMember`.
+
+    The multiplier's angle contains the label, and takes the place of δ; minus the key owner's angle is ρ. A reply is a sum over
+    the records, so that the parties share the moments and no number of a single record.
+    """
+
+    def __init__(
+        self,
+        roles: Roles,
+        name: str,
+        keys: PairKeys,
+        noise: NoiseSource,
+        labels: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        self._roles, self.name, self._keys, self._noise = roles, name, keys, noise
+        self._shifts = None if labels is None else circle.shifts(labels)
+        self._share: tuple[Version, Elements] | None = None
+
+    def encrypted_terms(self, version: Version, columns: OwnColumns, w: Vector, clamp: float | None) -> bytes:
+        """Return the key owner's public key and encrypted Fourier terms, (2K, n), for the multiplier."""
+        self._keys.once(("terms", version))
+        angles = -OwnAngles(columns).at(w, version.period, clamp)
+        return self._keys.sent(np.ascontiguousarray(sigmoid.fourier_terms(version.terms)[angles].T))
+
+    def multiplied(
+        self, version: Version, columns: OwnColumns, w: Vector, clamp: float | None, message: memoryview
+    ) -> bytes:
+        """Return masked moments for the key owner, and keep the multiplier's share."""
+        if self._shifts is None:
+            raise FederationError(EARLY)
+        self._keys.once(("replies", version))
+        angles = OwnAngles(columns).at(w, version.period, clamp) + self._shifts
+        rows, K = sigmoid.fourier_terms(version.terms)[angles].T, version.terms
+        # e^(if(δ − ρ)): cos fδ C_f + sin fδ S_f, and sin fδ C_f − cos fδ S_f.
+        rows = np.concatenate([rows, -rows[::2]])
+        outputs = [
+            own
+            for f in range(K)
+            for own in ([(2 * f, 2 * f), (2 * f + 1, 2 * f + 1)], [(2 * f + 1, 2 * f), (2 * K + f, 2 * f + 1)])
+        ]
+        blocks = self._keys.taken(message, 2 * K)
+        replies, share = self._keys.multiplier.sums(blocks, np.ascontiguousarray(rows), outputs)
+        self._share = version, share
+        return replies
+
+    def take_moments(self, version: Version, replies: memoryview) -> None:
+        """Take the key owner's share of the moments."""
+        self._keys.once(("shares", version))
+        self._share = version, self._keys.owner.sums(replies)
+
+    def measured(self, measure: Measure, measuring: Measuring) -> Elements:
+        """Return this party's share of a release, (d,) integers modulo t, with its noise. Charge the release first."""
+        if self._share is None or self._share[0] != measure.version:
+            raise FederationError(EARLY)
+        self._keys.once(measure)
+        release = measuring.release(measure.number, measure.version.place)
+        deviation = measuring.deviations(measure.number, release.bits).party
+        drawn = distributed.drawn(self._noise, measure.key, self.name, deviation, len(release.matrix))
+        return added([_products(release.matrix.astype(np.int32), self._share[1]), modular(drawn)])
+
+
 class PairGram:
     """One party's part in a release of all products of columns. rows : (p, n) int32, from `gram_rows`, with the label."""
 
@@ -281,7 +346,7 @@ class PairGram:
         return added([share, modular(drawn).reshape(share.shape)]), own_products(self._rows, own, noise)
 
 
-def _products(rows: Shorts, elements: Elements) -> Elements:
+def _products(rows: Columns, elements: Elements) -> Elements:
     """Return Σ_i rows[j, i]·elements[i] modulo t, (s,). Each half of 30 bits gives exact sums below 2^63."""
     low, high = elements & ((np.uint64(1) << HALF) - np.uint64(1)), elements >> HALF
     first, second = (kernels.products(rows, half).view(np.int64) for half in (low, high))

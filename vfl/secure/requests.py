@@ -60,6 +60,9 @@ Measures of held-out records have a session of their own, which begins as above,
 | DealNoise | the dealer | | its noise of a release, to the label party |
 | ContributeMoments | every party | the dealer's noise, at the label party | a commitment to its shares of the numbers (reply) |
 | Disclose | every party, once all have committed | | its shares of the numbers (reply) |
+
+Without a dealer, MaskMoments goes to b, which sends its public key and encrypted Fourier terms to a, then to a, which sends
+masked sums of products to b. TakeMoments lets b take them. There is no DealNoise.
 """
 
 from __future__ import annotations
@@ -350,6 +353,13 @@ class MaskMoments(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class TakeMoments(Request):
+    """Take the key owner's shares of the moments, in a run without a dealer."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
 class DealNoise(Request):
     """Send the dealer's noise of a release of measures to the label party. number : place of the release in the plan."""
 
@@ -398,9 +408,12 @@ TO_DEALER = (Meet, Begin, CheckRecords, DealTerms, DealSum, DealProducts, DealNo
 
 NOISED = Contribute | ContributeProducts | ContributeMoments | DealSum | DealProducts | DealNoise
 """Types of requests with which a participant adds noise to a release."""
-MEASURES = (MaskMoments, DealNoise, ContributeMoments)
+MEASURES = (MaskMoments, TakeMoments, DealNoise, ContributeMoments)
 """Types of requests of a session that measures held-out records alone."""
-SUMS = (SetUp, TakeColumns, MaskAngles, ShareResidual, DealSum, Contribute)
+SUMS = (
+    *(SetUp, TakeColumns, MaskAngles, ShareResidual, DealSum, Contribute),
+    *(MaskProducts, TakeProducts, DealProducts, ContributeProducts),
+)
 """Types of requests of a session of training alone."""
 
 
@@ -471,8 +484,8 @@ def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
     """Return the participants to which `name` sends encrypted messages with this request, in the order of the ciphertexts."""
     if not roles.dealt:
         owns, other = name == roles.key_owner, tuple(party for party in roles.parties if party != name)
-        sends = (SetUp, MaskProducts, MaskAngles, ShareResidual) if owns else (MaskAngles, TakeProducts, Contribute)
-        return other if isinstance(request, sends) else ()
+        sends = (SetUp, MaskProducts, ShareResidual) if owns else (TakeProducts, Contribute)
+        return other if isinstance(request, (*sends, MaskAngles, MaskMoments)) else ()
     match request:
         case SetUp() | MaskAngles() | MaskMoments():
             return roles.receivers(name)
@@ -500,7 +513,11 @@ def senders(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
     """Return the participants whose encrypted messages `name` receives with this request, in the order of the ciphertexts."""
     if not roles.dealt:
         owns, other = name == roles.key_owner, tuple(party for party in roles.parties if party != name)
-        takes = (ShareResidual, Contribute, ContributeProducts) if owns else (TakeColumns, MaskAngles, TakeProducts)
+        takes = (
+            (ShareResidual, Contribute, ContributeProducts, TakeMoments)
+            if owns
+            else (TakeColumns, MaskAngles, TakeProducts, MaskMoments)
+        )
         fresh = not owns and isinstance(request, Contribute) and bool(request.fresh)
         return other if fresh or isinstance(request, takes) else ()
     match request:
