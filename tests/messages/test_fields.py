@@ -84,6 +84,7 @@ FIELDS: dict[str, tuple[str, str]] = {name: (fields, QUERY) for name, fields in 
     **dict.fromkeys(("open_rows", "check_rows", "deal_terms"), ("session version", SHARES)),
     **dict.fromkeys(("contribute_products", "deal_products"), ("session key", SHARES)),
     "begin_session": ("session n_records keys knots held_out", SHARES),
+    "take_moments": ("session version", SHARES),
     "mask_moments": ("session version w centre clamp", SHARES),
     **dict.fromkeys(("contribute_moments", "deal_noise"), ("session version number key", SHARES)),
     "set_up": ("session number cap rows blocks", SHARES),
