@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.base.holdout import Side
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.measures import estimates
-from vfl.measures.evaluations import HeldOut, event_of
+from vfl.measures.evaluations import NOISED, HeldOut, event_of
 from vfl.measures.score import Score
 from vfl.queries import SharedTally
 from vfl.queries.statistics import GRID, Outcomes
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vfl.queries.protocol import Exchange
     from vfl.queries.statistics import Lost
 
+SMOOTHED = "; scores are smoothed, a bias that intervals do not cover"
 LOWERED = {64: 0.018, 128: 0.004, 256: 0.001}
 """{bins: twice the amount by which smoothing lowers the area under the curve}, if scores spread over a tenth of V, for ten
 kinds of scores. No interval covers this bias, so it counts twice. Scores that spread over less, within bounds that are far too
@@ -93,6 +94,10 @@ class HeldOutOnShares(HeldOut):
     def _second_event(self) -> Gaussian:
         return self._events[1]
 
+    @property
+    def _clamped(self) -> str:
+        return SMOOTHED
+
     def _tallied(self, first: Any, event: Gaussian | None) -> Exchange[tuple[Vector, float]]:
         released, _ = yield SharedTally(first, event, Side.HELD_OUT, 0)
         return released, self.price * self._first_event.sigma
@@ -137,6 +142,10 @@ class ScoreOnShares(Score):
     def _noise(self) -> float:
         lost = self._lost
         return self.price * self._event.sigma / (lost.steps * lost.grid) / self.n_records
+
+    @property
+    def _note(self) -> str:
+        return NOISED + SMOOTHED
 
     def _tallied(self, lost: Lost, event: Gaussian) -> Exchange[Vector]:
         released, _ = yield SharedTally(lost, event, Side.HELD_OUT, 0)

@@ -86,7 +86,12 @@ class Score(ReleasedEvaluation):
         if self._measure == "accuracy":
             low, high = measured.interval
             measured = replace(measured, value=1.0 - mean, within=(1.0 - high, 1.0 - low))
-        return Findings({self._measure: measured}, self.n_records, NOISED)
+        return Findings({self._measure: measured}, self.n_records, self._note)
+
+    @property
+    def _note(self) -> str:
+        """The protection under which the score is released, in words."""
+        return NOISED
 
     def _tallied(self, lost: Lost, event: Gaussian) -> Exchange[Vector]:
         """Query the sum."""

@@ -623,6 +623,7 @@ def _secure_transfers(plan: Plan) -> Transfer:
     one opening.
     """
     parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
+    models += 2 * (getattr(plan.sharing, "measuring", None) is not None)  # a session of its own, and its model
     openings = plan.messages if models else 1 + plan.messages - plan.n_fits * plan.solver.messages(plan.problem)
     requests = (models + openings) * (2 + 2 * parties + parties * parties)
     rounds = JOINING + 4 * models + 4 * openings
