@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.base.holdout import Side
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.measures import estimates
-from vfl.measures.evaluations import NOISED, HeldOut, event_of
+from vfl.measures.evaluations import DECIDING, NOISED, HeldOut, event_of
 from vfl.measures.score import Score
 from vfl.queries import SharedTally
 from vfl.queries.statistics import GRID, Outcomes
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from vfl.queries.statistics import Lost
 
 SMOOTHED = "; scores are smoothed, a bias that intervals do not cover"
+SHARES = {"cells": 0.2, "loss": 0.2, "scores": 0.6}
+"""Shares of μ². Smoothed bins have more noise than others, so scores get more than in vfl.measures.evaluations."""
 LOWERED = {64: 0.018, 128: 0.004, 256: 0.001}
 """{bins: twice the amount by which smoothing lowers the area under the curve}, if scores spread over a tenth of V, for ten
 kinds of scores. No interval covers this bias, so it counts twice. Scores that spread over less, within bounds that are far too
@@ -48,12 +50,16 @@ class HeldOutOnShares(HeldOut):
     """Measures of a logistic model on held-out records, whose linear predictors and labels nobody sees.
 
     Two releases: smoothed counts of outcomes and the sum of clamped losses; then moments of the scores, which the findings show
-    as histograms (`Moments`). Both have the shares of the budget that `HeldOut` has.
+    as histograms (`Moments`).
 
     price : standard deviation of the noise of all participants, divided by the charged one.
     """
 
     price: float = 1.0
+
+    @property
+    def _parts(self) -> dict[str, float]:
+        return DECIDING if self._several else SHARES
 
     @property
     def opened(self) -> tuple[tuple[Outcomes | Moments, Gaussian], ...]:
