@@ -46,12 +46,12 @@ class PairHolder(Holder):
         self._label = ""
 
     def _begin(self, session: Session, request: requests.Begin) -> None:
-        self._begun(session, request)
+        streams = self._begun(session, request)
         roles, n = self.sharing.roles, self._of_session(request).n_records
         self._keys = keys = PairKeys(roles, self.name)
         self._pair, self._products_of_pair, self._moments = None, None, None
         if request.held_out:
-            self._moments = PairMoments(roles, self.name, keys, self._noise, self._positive(held_out=True))
+            self._moments = PairMoments(roles, self.name, keys, streams, self._noise, self._positive(held_out=True))
         elif isinstance(self.sharing, Sharing):
             self._pair = PairMember(roles, self.name, keys, self._noise, n, self._positive())
 

@@ -28,7 +28,7 @@ from vfl.secure import circle, sigmoid
 from vfl.secure import noise as distributed
 from vfl.secure.columns import OwnAngles
 from vfl.secure.gram import own_products
-from vfl.secure.homomorphic import PUBLIC_PIECE, KeyOwner, Multiplier
+from vfl.secure.homomorphic import PUBLIC_PIECE, KeyOwner, Multiplier, uniform
 from vfl.secure.ring import PRIME, RESIDUAL_BITS, added, modular
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from vfl.secure.noise import Deviations
     from vfl.secure.requests import Opening, Version
     from vfl.secure.roles import Roles
+    from vfl.secure.streams import Streams
 
 HALF = np.uint64(30)
 EARLY = "a message of a run without a dealer arrived before those on which it depends"
@@ -246,6 +247,9 @@ class PairMoments:
 
     The multiplier's angle contains the label, and takes the place of δ; minus the key owner's angle is ρ. A reply is a sum over
     the records, so that the parties share the moments and no number of a single record.
+
+    streams : streams shared with the other party, for shares of zero. Their names hold all facts of a release, so words of two
+        parties that were asked for different releases do not cancel.
     """
 
     def __init__(
@@ -253,10 +257,11 @@ class PairMoments:
         roles: Roles,
         name: str,
         keys: PairKeys,
+        streams: Streams,
         noise: NoiseSource,
         labels: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        self._roles, self.name, self._keys, self._noise = roles, name, keys, noise
+        self._roles, self.name, self._keys, self._streams, self._noise = roles, name, keys, streams, noise
         self._shifts = None if labels is None else circle.shifts(labels)
         self._share: tuple[Version, Elements] | None = None
 
@@ -293,14 +298,20 @@ class PairMoments:
         self._share = version, self._keys.owner.sums(replies)
 
     def measured(self, measure: Measure, measuring: Measuring) -> Elements:
-        """Return this party's share of a release, (d,) integers modulo t, with its noise. Charge the release first."""
+        """Return this party's share of a release, (d,) integers modulo t: its part, its noise and its share of zero, once.
+
+        The caller charges the release first.
+        """
         if self._share is None or self._share[0] != measure.version:
             raise FederationError(EARLY)
-        self._keys.once(measure)
         release = measuring.release(measure.number, measure.version.place)
-        deviation = measuring.deviations(measure.number, release.bits).party
-        drawn = distributed.drawn(self._noise, measure.key, self.name, deviation, len(release.matrix))
-        return added([_products(release.matrix.astype(np.int32), self._share[1]), modular(drawn)])
+        size, deviation = len(release.matrix), measuring.deviations(measure.number, release.bits).party
+        (other,) = (party for party in self._roles.parties if party != self.name)
+        zero = uniform(self._streams.once(other, "zero", *measure.name), size)
+        if self._shifts is None:
+            zero = np.where(zero == 0, zero, np.uint64(PRIME) - zero)
+        drawn = distributed.drawn(self._noise, measure.key, self.name, deviation, size)
+        return added([_products(release.matrix.astype(np.int32), self._share[1]), modular(drawn), zero])
 
 
 class PairGram:
