@@ -143,7 +143,7 @@ def test_two_organisations_and_nobody_else(hosts: Hosts) -> None:
         course = Course(walk)
         course.folder = walk.machines.folder("hub") / "runs" / "alone"
         walk.script("hub", job)
-        command = "vfl run job.toml --set trust.dealer=%s --set evaluation= --at credit.toml --output runs/alone"
+        command = "vfl run job.toml --set trust.dealer=%s --at credit.toml --output runs/alone"
         course.start(command % "none")
         course.advance(3)
         assert hosts.listening(0)
@@ -160,6 +160,7 @@ def test_two_organisations_and_nobody_else(hosts: Hosts) -> None:
         assert certificate["trust"]["dealer"] == "none"
         assert certificate["trust"]["contributors"] == ["bank", "telco"]
         assert certificate["flags"] == []
+        assert "auc" in course.said()
         refused = Course(walk)
         refused.start(command.replace("alone", "dealt") % "coordinator")
         wait(lambda: refused.process is not None and refused.process.poll() is not None, 120)
