@@ -69,7 +69,7 @@ class Charges:
         return [] if covered else [(paid.key, paid.event)]
 
     def _placed(self, event: Event, query: Query) -> Event:
-        """Return the event of a release: with subsamples, or with a hold-out on secret shares, on the query's part of the rows.
+        """Return the event of a release. With subsamples, or a hold-out on shares, it covers the query's part of the rows.
 
         The party then answers on these rows alone. Without shares, a hold-out does not restrict the event, which is charged as
         if it used all records: the party releases nothing about held-out records.

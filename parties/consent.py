@@ -276,7 +276,8 @@ class Policy:
                 f"it protects against {stated.collude} colluding part{'y' if stated.collude == 1 else 'ies'}, and "
                 f"protection against at least {demanded.collude} is demanded",
             )
-        # No order: without a dealer nobody can unmask what one party received, and a party that deviates can read more.
+        # Dealers have no order: without a dealer nobody can unmask what one party received, but a party that deviates can
+        # read more.
         dealers = (demanded.dealer,) if isinstance(demanded.dealer, str) else demanded.dealer
         if dealers is not None and stated.dealer not in dealers:
             refuse("[secure] dealer", f"its dealer is {stated.dealer!r}, and {_listing(tuple(dealers))} is demanded")

@@ -314,7 +314,7 @@ def load_rows(
         apart = job.split.held_out(start + columns.n_records, start)
         columns, held_out = columns.parted(apart)
         groups = {column: codes[apart] for column, codes in groups.items()}
-        if job.secure is not None and labels is not None:  # nobody asks for the labels of all records
+        if job.secure is not None and labels is not None:  # no query needs the labels of all records
             labels, held_labels = labels[~apart], labels[apart]
     return Rows(
         task.party,

@@ -1,8 +1,8 @@
 """Measures of held-out records on secret shares: those of `HeldOut` and `Score`, with sums that all holders open together.
 
-The sums are of functions on a circle that carries label and score (vfl.secure.measures). Cells, losses and bins are therefore
-smoothed, which biases the measures, never their privacy: a bin's kernel has a width of a few bins. The bias is not in the
-intervals. `explain` states it.
+The sums are those of functions on a circle whose angle holds label and score (vfl.secure.measures). Cells, losses and bins are
+therefore smoothed; the kernel of a bin is a few bins wide. Smoothing biases the measures and does not affect their privacy.
+Intervals do not include the bias. `explain` states the smoothing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SMOOTHED = "; scores are smoothed, a bias that intervals do not cover"
 SHARES = {"cells": 0.2, "loss": 0.2, "scores": 0.6}
 """Shares of μ². Smoothed bins have more noise than others, so scores get more than in vfl.measures.evaluations."""
 LOWERED = {64: 0.018, 128: 0.004, 256: 0.001}
-"""{bins: twice the amount by which smoothing lowers the area under the curve}, if scores spread over a tenth of V, for ten
-kinds of scores. No interval covers this bias, so it counts twice. Scores that spread over less, within bounds that are far too
-wide, have more: 0.03 with 128 bins at a fortieth of V.
+"""{bins: twice the bias of the area under the curve by smoothing}, for ten kinds of scores that spread over a tenth of V. No
+interval covers this bias, so it counts twice. Bounds that are far too wide make scores spread over less, and the bias larger:
+0.03 with 128 bins at a fortieth of V.
 """
 
 
@@ -49,10 +49,10 @@ def _charged(statistic: Statistic, mu: float | None, room: float = SLACK) -> Gau
 class HeldOutOnShares(HeldOut):
     """Measures of a logistic model on held-out records, whose linear predictors and labels nobody sees.
 
-    Two releases: smoothed counts of outcomes and the sum of clamped losses; then moments of the scores, which the findings show
-    as histograms (`Moments`).
+    The first release has smoothed counts of outcomes and the sum of clamped losses. The second has moments of the scores, which
+    the findings show as histograms (`Moments`).
 
-    price : standard deviation of the noise of all participants, divided by the charged one.
+    price : standard deviation of the noise of all participants, divided by that of the charged noise.
     """
 
     price: float = 1.0
@@ -76,7 +76,7 @@ class HeldOutOnShares(HeldOut):
 
     @property
     def _moments(self) -> Moments:
-        """The histogram with the least error of the area under the curve, bias and noise, by public numbers alone."""
+        """The histogram with the least error of the area under the curve. Public numbers alone give its bias and noise."""
         n = self.n_records
 
         def error(bins: int) -> float:

@@ -623,7 +623,7 @@ def _secure_transfers(plan: Plan) -> Transfer:
     one opening.
     """
     parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
-    models += 2 * (getattr(plan.sharing, "measuring", None) is not None)  # a session of its own, and its model
+    models += 2 * (getattr(plan.sharing, "measuring", None) is not None)  # another session, and another model
     openings = plan.messages if models else 1 + plan.messages - plan.n_fits * plan.solver.messages(plan.problem)
     requests = (models + openings) * (2 + 2 * parties + parties * parties)
     rounds = JOINING + 4 * models + 4 * openings
@@ -815,7 +815,7 @@ def _trust(plan: Plan) -> Lines:
 
 
 def broken_by(roles: Roles) -> str:
-    """Describe who would learn more than the opened sums: coalitions, and without a dealer one party."""
+    """Describe who could learn more than the opened sums: coalitions, or without a dealer a party that deviates."""
     if roles.dealt:
         return f"broken by: the dealer with one party, or {roles.collude + 1} parties that pool what they saw"
     return f"broken by: {roles.key_owner} if it deviates, undetected, or a solution of the ring learning with errors problem"

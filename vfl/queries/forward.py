@@ -45,7 +45,7 @@ class Forward(PerRecord):
         return (change,) if self.target in ("add", "reset") else ()
 
     def on_shares(self, parties: Sequence[str], label: str) -> Mapping[str, Query]:
-        """Return {}, since the query only names the public model: of training, or to be measured on held-out records."""
+        """Return {}. The query only names a public model: that of training, or that to be measured on held-out records."""
         return {}
 
     def vector(self, rows: Rows, records: Records, deltas: Sequence[Vector] = ()) -> Vector:

@@ -1,6 +1,6 @@
 """Circle of angles that carry score and label of a held-out record: two arcs, one per class, for scores within ±V.
 
-V is a power of 2^¼, and the place of its exponent is public. Messages name V by its place.
+V = 2^(place/4). The place is public, and messages state it in place of V.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 TERMS = 128
 """K, the number of moments. A row of the dealer's terms fits a whole number of times into an encrypted piece."""
 ARC = 2.2
-"""Length of the arc of a class, in V. The kernels of both classes are negligible in each other's part beyond the clamp."""
+"""Length of the arc of a class, in units of V. A gap of V/5 separates the clamped scores of the two classes, so the
+kernels of one class are negligible at those of the other.
+"""
 PER_DOUBLING, PLACES = 4, range(-40, 33)
-"""Number of places of V from one power of 2 to the next, and all places."""
+"""Number of places of V per factor of 2, and all places."""
 
 
 def place_of(needed: float) -> int:
-    """Return the place of the smallest V that is at least `needed`, else of the largest."""
+    """Return the place of the smallest V that is at least `needed`; that of the largest V if there is none."""
     exponent = math.ceil(PER_DOUBLING * math.log2(needed)) if needed > 0.0 else PLACES[0]
     return min(max(exponent, PLACES[0]), PLACES[-1])
 

@@ -3,8 +3,8 @@
 Guarantee. A run without lost messages sends at most these bytes of encrypted messages, commitments and shares. If two
 consecutive models are equal, their residuals are shared only once, and the run sends fewer bytes. Requests are not counted.
 
-The time bounds what all participants compute, one after another, on idle cores as fast as those of a server of 2024. The rates
-are at least 1.5 times the largest that were measured on runs of 2,000 to 10^6 records with 4 to 21 columns.
+The time bounds the computations of all participants, one after another, on idle cores as fast as those of a server of 2024. The
+rates are at least 1.5 times the largest that were measured on runs of 2,000 to 10^6 records with 4 to 21 columns.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Cost:
         return replace(self, seconds=SECONDS_A_BYTE * self.total + steps)
 
     def then(self, other: Cost, *, again: bool = False) -> Cost:
-        """Return the cost of this release and another one in the same session, whose bytes count once; `again` in a new one."""
+        """Return the cost of this release and another. Bytes of a shared session count once. again : True for two sessions."""
         summed = Cost(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
         return summed if again else replace(summed, session=self.session)
 

@@ -11,9 +11,9 @@ that the key owner formed as `KeyOwner.encrypted` does.
     shares                     −m at the multiplier, the decrypted reply at the key owner; modulo t they add up to Σ a_j·b_l
 
 Bounds (docs/mathematics.md, "Two parties without a dealer"). A fresh encryption has noise of at most 21 per coefficient and a
-rounding of ½, a plaintext ‖p‖₁ ≤ N·t/2, and an output at most MOST_PRODUCTS products, which gives less than 2^86. The flood is
-uniform in [−2^169, 2^169), so each coefficient is within 2^−84 of one that does not depend on the products. Decryption is exact
-up to noise of q/(2t) > 2^174. A session returns at most MOST_REPLIES replies of N coefficients.
+rounding of ½. A plaintext has ‖p‖₁ ≤ N·t/2, and an output has at most MOST_PRODUCTS products. Their noise is below 2^86. The
+flood is uniform in [−2^169, 2^169), so each coefficient is within 2^−84 of one that does not depend on the products. Decryption
+is exact up to noise of q/(2t) > 2^174. A session returns at most MOST_REPLIES replies of N coefficients.
 
 Brakerski (2012); Fan & Vercauteren (2012); homomorphicencryption.org standard (2018), table 1; noise flooding: Gentry (2009).
 """
@@ -46,14 +46,16 @@ if TYPE_CHECKING:
 SLOTS = 16384
 """N, the degree of the polynomials and the number of records per ciphertext."""
 PRIME_BITS = (59, 59, 59, 59, 50)
-"""Bits of the primes of the coefficient modulus, 286 in all; 305 have 192 bits of security at this N. The last is for keys."""
+"""Bits of the primes of the coefficient modulus. The last prime is for keys. At this N, a modulus of at most 305 bits has
+192 bits of security; this one has 286.
+"""
 KEPT_PRIMES = 2
 """Number of primes that a reply keeps."""
 FLOOD_BITS = 170
 """Bits of the uniform noise of a reply, sign included; a multiple of 5."""
 MOST_PRODUCTS = 256
 MOST_REPLIES = 1 << 17
-"""Largest number of replies of a session: they use up the stream of masks."""
+"""Largest number of replies of a session. This many use up the stream of masks."""
 PIECE = 526_336
 """Bytes of an encoded ciphertext, seeded or reduced to two primes: 2·N words of 8 bytes, and room for headers."""
 PUBLIC_PIECE = 1_313_000
@@ -105,7 +107,7 @@ def _context() -> Any:
 
 
 class _File:
-    """A file in memory, since SEAL reads and writes files alone."""
+    """A file in memory, since SEAL reads and writes only files."""
 
     def __init__(self) -> None:
         self._number = os.memfd_create("ciphertext")
@@ -274,14 +276,14 @@ class Multiplier:
         return b"".join(reply for reply, _ in found), np.array([_total(mask) for _, mask in found], dtype=np.uint64)
 
     def _plain(self, values: npt.NDArray[Any]) -> tuple[Any, bool]:
-        """Return a plaintext in NTT form, and True if all values are 0, whose product SEAL refuses: ones replace them."""
+        """Return a plaintext in NTT form, and True if all values are 0. Ones then replace them: SEAL refuses zeros."""
         zero = not values.any()
         plain = self._encoder.plain(np.ones_like(values) if zero else values)
         self._evaluator.transform_to_ntt_inplace(plain, _context().first_parms_id())
         return plain, zero
 
     def _added(self, total: Any, ciphertext: Any, factor: tuple[Any, bool]) -> Any:
-        """Return (sum, number of its products) with one product more. A product with zeros takes as long, and is dropped."""
+        """Return (sum, number of its products) after one more product. One with zeros is computed as any other, and left out."""
         plain, zero = factor
         product = self._seal.Ciphertext()
         self._evaluator.multiply_plain(ciphertext, plain, product)

@@ -247,7 +247,7 @@ class Member:
         state.opened.clear()
 
     def require_checked(self, version: Version) -> None:
-        """Raise PrivacyError at the label party unless the dealer's rows at this version were checked, if there is a coin."""
+        """Raise PrivacyError at the label party if there is a coin and the dealer's rows at this version are not checked."""
         if self.coin is not None and self.name == self._roles.label and not self._state(version).checked:
             raise PrivacyError("a sum was to be opened before the dealer's shares were checked")
 

@@ -1,8 +1,8 @@
 """The two parties of a run on secret shares without a dealer: shares of residuals and of sums by homomorphic encryption.
 
 Guarantee. The multiplier, which holds the label, sees encryptions and its own masks. The key owner sees uniform integers modulo
-t. Shares of an opened sum are uniform by themselves; only their sum carries information, and it has the noise of both parties,
-each of which suffices. The proof is in docs/mathematics.md, "Two parties without a dealer".
+t. Each share of an opened sum is uniform by itself. Only the sum of both shares carries information. This sum has the noise of
+both parties, and the noise of one of them suffices. The proof is in docs/mathematics.md, "Two parties without a dealer".
 
     set-up      key owner → multiplier    Enc(Q_b)                               `encrypted_columns`  →  `take_columns`
     terms       key owner → multiplier    Enc(C_f(ρ), S_f(ρ)), f = 1..K          `encrypted_terms`    →  `multiplied_terms`
@@ -12,8 +12,8 @@ each of which suffices. The proof is in docs/mathematics.md, "Two parties withou
     sums        multiplier → key owner    Q_a·[r]_b and Q_b·[r]_a, masked        `multiplied_sums`    →  `take_sums`
     opening     party → coordinator       own part + share + noise               `contribution`       →  `opened`
 
-The multiplier's angle takes the place of the public angle δ, and minus the key owner's angle the place of the dealer's mask ρ,
-so residuals have the integers and the bound R of vfl.secure.sigmoid.
+The multiplier's angle replaces the public angle δ. Minus the key owner's angle replaces the dealer's mask ρ. Residuals are
+therefore the same integers, with the same bound R, as in vfl.secure.sigmoid.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EARLY = "a message of a run without a dealer arrived before those on which it de
 class PairKeys:
     """One party's key in one session: the key owner's secret key, or the multiplier's copy of the public key.
 
-    A name is used once per session, so a mask never hides two numbers that were computed for one name.
+    A name is used once per session, so a mask never hides two numbers with the same name.
     """
 
     def __init__(self, roles: Roles, name: str) -> None:
@@ -164,7 +164,7 @@ class PairMember:
         self._others = setup, list(self._keys.taken(message, width))
 
     def multiplied_terms(self, version: Version, w: Vector, clamp: float | None, message: memoryview) -> bytes:
-        """Return masked products of the Fourier terms with the multiplier's own, for the key owner; keep the other share."""
+        """Return masked products of both parties' Fourier terms, for the key owner; keep the multiplier's share."""
         if self._halves is None:
             raise FederationError(EARLY)
         self._keys.once(version)
@@ -245,11 +245,11 @@ class PairMember:
 class PairMoments:
     """One party's part in measuring held-out records (vfl.secure.measures); arguments as for `PairMember`.
 
-    The multiplier's angle contains the label, and takes the place of δ; minus the key owner's angle is ρ. A reply is a sum over
-    the records, so that the parties share the moments and no number of a single record.
+    δ is the multiplier's angle, which contains the label. ρ is minus the key owner's angle. A reply is a sum over the records,
+    so the parties share moments and no number of a single record.
 
-    streams : streams shared with the other party, for shares of zero. Their names hold all facts of a release, so words of two
-        parties that were asked for different releases do not cancel.
+    streams : streams shared with the other party, for shares of zero. A stream's name holds all facts of a
+        release. The shares of zero of two parties that were asked for different releases therefore do not cancel.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ seeing those of others. A sum that is too large for the data and the noise is no
 | Contribute | every party | masked residuals and the dealer's part, at an owner | a commitment to its share (reply) |
 | Disclose | every party, once all have committed | | its share of the sum (reply) |
 
-Without a dealer, a is the label party (the multiplier) and b the other party (the key owner). The requests are the same; those
-to the dealer, StateRecords, the coin and the check of rows are left out. Ring elements are integers modulo a prime.
+Without a dealer, a is the label party (the multiplier) and b the other party (the key owner). The requests are the same,
+without those to the dealer, StateRecords, Toss, TakeToss, OpenRows and CheckRows. Ring elements are integers modulo a prime.
 
 | request | to | takes, from | sends, to |
 |---|---|---|---|
@@ -61,8 +61,8 @@ Measures of held-out records have a session of their own, which begins as above,
 | ContributeMoments | every party | the dealer's noise, at the label party | a commitment to its shares of the numbers (reply) |
 | Disclose | every party, once all have committed | | its shares of the numbers (reply) |
 
-Without a dealer, MaskMoments goes to b, which sends its public key and encrypted Fourier terms to a, then to a, which sends
-masked sums of products to b. TakeMoments lets b take them. There is no DealNoise.
+Without a dealer, MaskMoments goes to b first: b sends its public key and encrypted Fourier terms to a. MaskMoments then goes to
+a: a sends masked sums of products to b. b takes these sums on TakeMoments. There is no DealNoise.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
 class Version:
     """One version of the model, at which residuals are computed as secret shares.
 
-    model : `digest_of` the whole model. place : index of the Fourier series in vfl.secure.sigmoid.SERIES; of held-out records,
+    model : `digest_of` the whole model. place : index of the Fourier series in vfl.secure.sigmoid.SERIES; for held-out records,
         the place of V in vfl.secure.circle.
     attempt : 0, plus one for each repetition with new masks. held_out : True for the moments of held-out records.
     """
@@ -341,7 +341,7 @@ class ContributeProducts(Request):
 
 @dataclass(frozen=True, slots=True)
 class MaskMoments(Request):
-    """Mask the party's part of the angles of the held-out records, which for the label party includes the label.
+    """Mask the party's part of the angles of the held-out records. The label party's part includes the label.
 
     w, clamp : as in `MaskAngles`. centre : (p,) centres of the party's columns.
     """

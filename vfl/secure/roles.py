@@ -115,10 +115,11 @@ DEALING = {
     COORDINATOR: "a dealer at the coordinator",
     NONE: "homomorphic encryption between the two parties in place of a dealer",
 }
-"""{`Secure.dealer`: words for what makes shares of products}."""
+"""{`Secure.dealer`: words for the source of shares of products}."""
 ENCRYPTION = {"scheme": "BFV", "assumption": "RLWE", "bits": 192, "statistical_bits": 53}
-"""Certified facts about the encryption in place of a dealer (vfl.secure.homomorphic). Its assumption, the hardness of ring
-learning with errors, has at least `bits` bits. All replies of a session hide the products to a distance of 2^−statistical_bits.
+"""Certified facts about the encryption in place of a dealer (vfl.secure.homomorphic). The assumption is that ring
+learning with errors is hard, with at least `bits` bits of security. All replies of a session hide the products to a statistical
+distance of 2^−statistical_bits.
 """
 
 
@@ -142,8 +143,8 @@ class Secure:
     own columns. The same holds for the dealer, with or without the coordinator. More than `collude` parties can learn
     residuals. The dealer together with one party can learn columns and residuals.
 
-    dealer : 'separate': a further participant without columns deals. 'coordinator': the coordinator deals, and no party may run
-        the coordinator. None or 'none': two parties alone, by homomorphic encryption; needs the extra vfl[he].
+    dealer : 'separate': a further participant, without columns, is the dealer. 'coordinator': the coordinator is the dealer,
+        and no party may run the coordinator. None or 'none': two parties alone, by homomorphic encryption; needs vfl[he].
     collude : k ≥ 1, less than the number of parties.
     margin : V; the sigmoid's series is accurate for |margin| ≤ V. None: a rule that uses only public numbers chooses V for each
         model. V affects the bias of training, never privacy.

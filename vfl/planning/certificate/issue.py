@@ -176,9 +176,9 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
     NONE: {
         "outsider": "the model and this certificate: (ε, δ)-differentially private",
         "party": "its columns, numbers that look random or that it cannot decrypt, and opened sums with noise. With the "
-        "coordinator or without, it learns of the other party's columns what (ε, δ) allows, computationally, if all "
-        "participants are semi-honest; if the party without the label deviates, it can read the other party's columns and "
-        "labels, undetected: NOT protected",
+        "coordinator or without, it learns about the other party's columns what (ε, δ) allows, computationally, "
+        "if all participants are semi-honest. If the party without the label deviates, it can read the other party's columns "
+        "and labels, undetected: NOT protected",
         "coordinator": "opened sums with noise, and encrypted texts that it cannot read: (ε, δ), if all participants are "
         "semi-honest",
     },
