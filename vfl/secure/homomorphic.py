@@ -283,7 +283,7 @@ class Multiplier:
         return plain, zero
 
     def _added(self, total: Any, ciphertext: Any, factor: tuple[Any, bool]) -> Any:
-        """Return (sum, number of its products) after one more product. One with zeros is computed as any other, and left out."""
+        """Return (sum, number of its products) after one more product. One with zeros is computed alike, and left out."""
         plain, zero = factor
         product = self._seal.Ciphertext()
         self._evaluator.multiply_plain(ciphertext, plain, product)
