@@ -20,14 +20,13 @@ from vfl.planning import layout_of
 from vfl.privacy.events import Gaussian
 from vfl.queries import Backward, Gram, Reply
 from vfl.secure import requests
-from vfl.secure.circle import margin, place_of
 from vfl.secure.columns import reach
 from vfl.secure.cost import largest_message
 from vfl.secure.gram import opened_cross
 from vfl.secure.ring import decoded, largest_sum, within
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
-from vfl.secure.sigmoid import SERIES, clamps
+from vfl.secure.sigmoid import SERIES, clamps, margin_at, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -221,14 +220,15 @@ class SecureTransport:
         self._meet_for(held_out=True)
         version = self._share_moments()
         found = measuring.release(number, version.place)
-        self._ask_moments(version, number, key)
+        for name in reversed(self._roles.contributors):  # the dealer first, if there is one
+            self._post(name, requests.ContributeMoments(self._session, version, number, key))
         elements = list(self._disclosed().values())
         if any(own.shape != (len(found.matrix),) for own in elements):
             raise FederationError("a party's message for a measure has a wrong length")
         ring = self._roles.ring
         sums = within(ring.decoded(ring.added(elements)), measuring.largest(number, found.bits))
         values = found.values(sums, measuring.n_records)
-        return {self._roles.label: Reply((values, np.array([margin(version.place)])))}
+        return {self._roles.label: Reply((values, np.array([margin_at(version.place)])))}
 
     def _share_moments(self) -> requests.Version:
         """Compute shares of the moments of the held-out records at the model to be measured, once in a session."""
@@ -237,7 +237,7 @@ class SecureTransport:
         iterate, session = self._iterate, self._session
         model = self._centred(iterate.measured, iterate.rows, 0.0)
         version = requests.Version(requests.digest_of(model.w), place_of(model.needed), held_out=True)
-        limits = clamps(margin(version.place), model.reach)
+        limits = clamps(margin_at(version.place), model.reach)
         angles = {
             q: requests.MaskMoments(session, version, model.w[q], iterate.rows[q][1], limits[q])
             for q in self._roles.parties
@@ -245,12 +245,6 @@ class SecureTransport:
         self._share_residuals(version, angles)
         self._version = version
         return version
-
-    def _ask_moments(self, version: requests.Version, number: int, key: ReleaseKey) -> None:
-        """Ask all participants for commitments to their shares of a release of measures."""
-        self._post(DEALER, requests.DealNoise(self._session, version, number, key))
-        for party in self._roles.parties:
-            self._post(party, requests.ContributeMoments(self._session, version, number, key))
 
     def _meet_for(self, *, held_out: bool) -> None:
         """Start a session, unless one of training, or on the held-out records, is under way."""
@@ -437,10 +431,6 @@ class PairTransport(SecureTransport):
 
     def _prepare(self) -> None:
         """Do nothing: there is no dealer to be checked."""
-
-    def _ask_moments(self, version: requests.Version, number: int, key: ReleaseKey) -> None:
-        for party in self._roles.parties:
-            self._post(party, requests.ContributeMoments(self._session, version, number, key))
 
     def _share_residuals(
         self, version: requests.Version, angles: Mapping[str, requests.MaskAngles | requests.MaskMoments]

@@ -20,12 +20,12 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.secure import requests
-from vfl.secure.circle import PLACES
 from vfl.secure.gram import GramDealer
 from vfl.secure.member import Dealer
-from vfl.secure.moments import Measure, MomentDealer
+from vfl.secure.moments import MomentDealer
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import Sharing
+from vfl.secure.sigmoid import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,11 +110,10 @@ class DealerService(Service):
                 return Done(), [self._fourier_terms(request.version, self._dealer, self._session, sharing)]
             case requests.DealSum() if not isinstance(self._dealer, MomentDealer):
                 return Done(), self._sums(request, self._dealer, self._session, sharing)
-            case requests.DealNoise() if isinstance(self._dealer, MomentDealer):
-                measure = Measure(request.version, request.number, request.key)
+            case requests.ContributeMoments() if isinstance(self._dealer, MomentDealer):
                 self._require_place(request.version, sharing)
-                elements = self._dealer.noise(measure, self._measuring(sharing))
-                return Done(), [self._session.encrypt(sharing.roles.label, f"noise {measure.name}", elements)]
+                elements = self._dealer.noise(request, self._measuring(sharing))
+                return Done(), [self._session.encrypt(sharing.roles.label, f"noise {request.name}", elements)]
             case _:
                 raise FederationError(f"the dealer does not answer {type(request).__name__}")
 

@@ -25,15 +25,15 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.secure import requests
 from vfl.secure.check_rows import CHECK_ROWS
-from vfl.secure.circle import PLACES
 from vfl.secure.columns import OwnColumns, own_columns
 from vfl.secure.gram import GramMember, gram_rows
 from vfl.secure.member import Member
-from vfl.secure.moments import Measure, MomentMember, unit_columns
+from vfl.secure.moments import MomentMember, unit_columns
 from vfl.secure.requests import committed
 from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
+from vfl.secure.sigmoid import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -519,14 +519,14 @@ class Holder:
         ciphertexts: dict[str, Ciphertext],
     ) -> Elements:
         """Charge a release of measures as the job plans it; return this party's shares of its numbers."""
-        measure, measuring = self._charge_measure(request)
+        measuring = self._charge_measure(request)
         if DEALER in ciphertexts:
             size = len(measuring.release(request.number, request.version.place).matrix)
-            dealt = session.open(DEALER, f"noise {measure.name}", ciphertexts[DEALER], np.uint64, size)
-            member.take_noise(measure, dealt)
-        return member.measured(measure, measuring)
+            dealt = session.open(DEALER, f"noise {request.name}", ciphertexts[DEALER], np.uint64, size)
+            member.take_noise(request, dealt)
+        return member.measured(request, measuring)
 
-    def _charge_measure(self, request: requests.ContributeMoments) -> tuple[Measure, Measuring]:
+    def _charge_measure(self, request: requests.ContributeMoments) -> Measuring:
         """Charge a release of measures to the owner's log, after checks of its statistic, its event and its place."""
         measuring = self._logistic.measuring
         self._require_place(request.version)
@@ -536,7 +536,7 @@ class Holder:
         query = measuring.query(request.number)
         query.check()
         self.charges.record(query, request.key)
-        return Measure(request.version, request.number, request.key), measuring
+        return measuring
 
     def _require_coin(self, member: Member) -> None:
         if member.coin is None:

@@ -134,7 +134,7 @@ class PairHolder(Holder):
                 member.take_moments(version, text)
                 return Done(), []
             case requests.ContributeMoments():
-                elements = member.measured(*self._charge_measure(request))
+                elements = member.measured(request, self._charge_measure(request))
                 return self._commitment(elements, request.key, session), []
             case _:
                 raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)

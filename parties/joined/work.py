@@ -502,7 +502,7 @@ class DealerWork(Work):
                 self._n_records = message.n_records
             case requests.DealSum():
                 self.releases += len(message.query.blocks)
-            case requests.DealProducts() | requests.DealNoise():
+            case requests.DealProducts() | requests.ContributeMoments():
                 self.releases += 1
         return sent
 

@@ -177,7 +177,7 @@ REQUESTS = [
     (requests.DealTerms, DEALER),
     (requests.OpenRows, "q0"),
     (requests.CheckRows, "q1"),
-    (requests.DealNoise, DEALER),
+    (requests.ContributeMoments, DEALER),
     (requests.ContributeMoments, "q0"),
     (requests.ContributeMoments, "q1"),
     (requests.Disclose, "q0"),
@@ -276,7 +276,7 @@ class TestLies:
             given = [b""] * holder.takes(lie)
             with pytest.raises((PrivacyError, FederationError), match=r"series for the sigmoid|encrypted message"):
                 holder.request(lie, given)
-        for kind in (requests.DealTerms, requests.DealNoise):
+        for kind in (requests.DealTerms, requests.ContributeMoments):
             request = self.last(transport, kind, DEALER)
             with pytest.raises(PrivacyError, match="series for the sigmoid"):
                 transport._dealer.request(replace(request, version=replace(request.version, **changes)), [])
@@ -335,7 +335,9 @@ class TestLies:
                         with pytest.raises(FederationError, match="does not answer"):
                             holder.request(lie, [b""] * holder.takes(lie))
                     with pytest.raises(FederationError, match="does not answer"):
-                        self._dealer.request(requests.DealNoise(message.session, version, 0, ReleaseKey(900)), [])
+                        self._dealer.request(
+                            requests.ContributeMoments(message.session, version, 0, ReleaseKey(900)), []
+                        )
                 return super().post(to, message, *given, **options)
 
         transport = Late(measured(), DATA)

@@ -53,7 +53,11 @@ def joined(tmp_path_factory):
         yield joined
 
 
-@pytest.mark.parametrize("options", [{}, SQUARED, JOINT], ids=["logistic", "squared", "joint steps"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, SQUARED, JOINT, {"evaluation": vfl.Evaluation(holdout=0.4)}],
+    ids=["logistic", "squared", "joint steps", "measures"],
+)
 def test_organisations_send_at_most_twice_what_the_plan_states(
     joined: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +88,11 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
 
 
 @pytest.mark.parametrize("dealer", ["separate", "coordinator", "none"])
-@pytest.mark.parametrize("options", [{}, SQUARED, JOINT], ids=["logistic", "squared", "joint steps"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, SQUARED, JOINT, {"evaluation": vfl.Evaluation(holdout=0.4)}],
+    ids=["logistic", "squared", "joint steps", "measures"],
+)
 def test_across_organisations_and_in_process_agree_to_the_bit(
     joined: Any, options: dict[str, Any], dealer: str
 ) -> None:

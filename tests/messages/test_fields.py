@@ -86,7 +86,7 @@ FIELDS: dict[str, tuple[str, str]] = {name: (fields, QUERY) for name, fields in 
     "begin_session": ("session n_records keys knots held_out", SHARES),
     "take_moments": ("session version", SHARES),
     "mask_moments": ("session version w centre clamp", SHARES),
-    **dict.fromkeys(("contribute_moments", "deal_noise"), ("session version number key", SHARES)),
+    "contribute_moments": ("session version number key", SHARES),
     "set_up": ("session number cap rows blocks", SHARES),
     "take_columns": ("session owner", SHARES),
     "mask_angles": ("session version w clamp", SHARES),

@@ -17,11 +17,11 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.noise import SeededNoise
 from vfl.queries.statistics import GRID, Lost, Outcomes, weight
-from vfl.secure import circle, cost, measures, moments, noise, pair
+from vfl.secure import measures, moments, noise, pair, sigmoid
 from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import OwnAngles
 from vfl.secure.member import Dealer
-from vfl.secure.requests import Version
+from vfl.secure.requests import ContributeMoments, Version
 from vfl.secure.ring import MODULAR, WORDS
 from vfl.secure.roles import DEALER, Roles
 from vfl.secure.sigmoid import ANGLES, fourier_terms
@@ -47,12 +47,12 @@ def charged(statistic: object, z: float = 3.0) -> Gaussian:
 
 def measuring(roles: Roles, n: int, *statistics: object, z: float = 3.0) -> measures.Measuring:
     releases = [(statistic, charged(statistic, z)) for statistic in statistics]
-    return measures.Measuring(roles, n, releases, cost.Cost(0, 0, 0, 0, 0, 0, 0))
+    return measures.Measuring(roles, n, releases)
 
 
 def integer_moments(δ: np.ndarray, ρ: np.ndarray) -> np.ndarray:
     """Return the integer moments of single records, (n, 2K), for public angles δ and masks ρ."""
-    table = fourier_terms(circle.TERMS).astype(np.int64)
+    table = fourier_terms(sigmoid.MOMENTS).astype(np.int64)
     a, b = table[δ], table[ρ]
     found = np.empty_like(a)
     found[:, ::2] = a[:, ::2] * b[:, ::2] + a[:, 1::2] * b[:, 1::2]
@@ -63,7 +63,7 @@ def integer_moments(δ: np.ndarray, ρ: np.ndarray) -> np.ndarray:
 class TestSensitivity:
     """One record: any angle, any label, any mask."""
 
-    @pytest.mark.parametrize("place", [circle.PLACES[0], 10, circle.PLACES[-1]])
+    @pytest.mark.parametrize("place", [sigmoid.PLACES[0], 10, sigmoid.PLACES[-1]])
     @pytest.mark.parametrize("name", STATISTICS)
     def test_no_pair_of_records_moves_a_release_by_more(self, name, place):
         statistic, rng = STATISTICS[name], np.random.default_rng(1)
@@ -104,7 +104,7 @@ class TestSensitivity:
         small = replace(event, sensitivity=0.99 * statistic.sensitivity)
         with pytest.raises(PrivacyError, match="too small for its sensitivity"):
             replace(found, releases=[(statistic, small)]).release(0, 8)
-        for number, place in ((1, 8), (-1, 8), (0, circle.PLACES[-1] + 1), (0, circle.PLACES[0] - 1)):
+        for number, place in ((1, 8), (-1, 8), (0, sigmoid.PLACES[-1] + 1), (0, sigmoid.PLACES[0] - 1)):
             with pytest.raises(PrivacyError, match="does not plan"):
                 found.release(number, place)
 
@@ -164,10 +164,10 @@ class TestBias:
     @staticmethod
     def sums(v: np.ndarray, y: np.ndarray, place: int) -> np.ndarray:
         """Return the moments of the clamped scores, with angles rounded as in a run."""
-        V = circle.margin(place)
-        angles = np.rint(np.clip(v, -V, V) * (ANGLES / circle.period(place))).astype(np.int64)
-        angles += circle.shifts(y)
-        phases = np.exp(2j * np.pi / ANGLES * np.outer(np.arange(1, circle.TERMS + 1), angles % ANGLES))
+        V = sigmoid.margin_at(place)
+        angles = np.rint(np.clip(v, -V, V) * (ANGLES / sigmoid.period_at(place))).astype(np.int64)
+        angles += sigmoid.class_angles(y)
+        phases = np.exp(2j * np.pi / ANGLES * np.outer(np.arange(1, sigmoid.MOMENTS + 1), angles % ANGLES))
         total = phases.sum(axis=1)
         return np.stack([total.real, total.imag], axis=1).ravel()
 
@@ -176,24 +176,24 @@ class TestBias:
     )
     def test_area(self, bins, ratio, most):
         for kind, (v, y, spread) in kinds().items():
-            statistic, place = measures.Moments(bins), circle.place_of(ratio * spread)
+            statistic, place = measures.Moments(bins), sigmoid.place_of(ratio * spread)
             released = self.sums(v, y, place)[: statistic.dimension] * np.repeat(statistic.weights, 2)
             histogram = statistic.histogram(released, len(v))
             assert histogram.sum() == pytest.approx(len(v))
             negative, positive = histogram.reshape(2, -1)
             found = positive @ (np.cumsum(negative) - 0.5 * negative) / (y.sum() * (~y).sum())
-            clipped = np.clip(v, -circle.margin(place), circle.margin(place))
+            clipped = np.clip(v, -sigmoid.margin_at(place), sigmoid.margin_at(place))
             # Beyond V scores are tied.
             assert found == pytest.approx(area(clipped, y), abs=most), kind
 
     @pytest.mark.parametrize(("ratio", "most"), [(6, 0.003), (12, 0.004), (20, 0.009)])
     def test_loss_and_accuracy(self, ratio, most):
         for kind, (v, y, spread) in kinds().items():
-            place = circle.place_of(ratio * spread)
+            place = sigmoid.place_of(ratio * spread)
             release = measures.release(STATISTICS["outcomes"], place, 14)
             values = release.matrix @ self.sums(v, y, place) * 2.0**-14 + len(v) * release.constants
             a, b = (step * GRID for step in STATISTICS["outcomes"].steps)
-            margins = np.clip(v, -circle.margin(place), circle.margin(place))
+            margins = np.clip(v, -sigmoid.margin_at(place), sigmoid.margin_at(place))
             lost = np.minimum(LOSS.value(margins, np.where(y, 1.0, -1.0)), CAP).mean()
             assert values[4] / b * CAP / len(v) == pytest.approx(lost, abs=most), kind
             if kind not in ("tied", "mostly tied", "lumps"):  # a score of 0 counts one half for both classes
@@ -232,7 +232,7 @@ class Run:
         for party, member in self.members.items():
             member.coin = coin
             member.set_up(0, moments.unit_columns(self.X[party], np.zeros(3), np.ones(3)))
-        self.version = Version("model", circle.place_of(4.0), held_out=True)
+        self.version = Version("model", sigmoid.place_of(4.0), held_out=True)
         self.w = {party: rng.normal(size=3) for party in parties}
 
     def share(self) -> None:
@@ -253,7 +253,7 @@ class Run:
         label.check_dealt(self.version)
 
     def words(self, number: int) -> dict[str, np.ndarray]:
-        measure = moments.Measure(self.version, number, ReleaseKey(number))
+        measure = ContributeMoments("", self.version, number, ReleaseKey(number))
         self.members[self.roles.label].take_noise(measure, self.deals.noise(measure, self.measuring))
         return {party: member.measured(measure, self.measuring) for party, member in self.members.items()}
 
@@ -311,7 +311,7 @@ class TestProtocol:
         run.words(0)
         with pytest.raises(PrivacyError, match="asked for twice"):
             run.words(0)
-        measure = moments.Measure(run.version, 1, ReleaseKey(7))
+        measure = ContributeMoments("", run.version, 1, ReleaseKey(7))
         with pytest.raises(FederationError, match="is missing"):
             run.members[run.roles.label].measured(measure, run.measuring)
 
@@ -326,7 +326,7 @@ class TestProtocol:
         run.deals.fourier_terms = wrong
         with pytest.raises(PrivacyError, match="wrong sine and cosine"):
             run.share()
-        measure = moments.Measure(run.version, 0, ReleaseKey(0))
+        measure = ContributeMoments("", run.version, 0, ReleaseKey(0))
         label = run.members[run.roles.label]
         label.take_noise(measure, run.deals.noise(measure, run.measuring))
         with pytest.raises(PrivacyError, match="before the dealer's shares were checked"):
@@ -361,10 +361,10 @@ class TestWithoutADealer:
         replies = members["a"].multiplied(version, columns["a"], w["a"], 1.0, memoryview(text))
         members["b"].take_moments(version, memoryview(replies))
         own, other = (OwnAngles(columns[q]).at(w[q], version.period, 1.0) for q in ("a", "b"))
-        total = integer_moments(own + circle.shifts(y), -other).sum(axis=0)
+        total = integer_moments(own + sigmoid.class_angles(y), -other).sum(axis=0)
         for number in (0, 1):
             release, key = found.release(number, version.place), ReleaseKey(number)
-            measure = moments.Measure(version, number, key)
+            measure = ContributeMoments("", version, number, key)
             words = [members[q].measured(measure, found) for q in roles.parties]
             s = found.deviations(number, release.bits).party
             drawn = [noise.drawn(noises, key, q, s, len(release.matrix)) for q in roles.parties]
@@ -380,4 +380,4 @@ class TestWithoutADealer:
             with pytest.raises(PrivacyError, match="masked twice"):
                 again()
         with pytest.raises(FederationError, match="arrived before"):
-            members["a"].measured(moments.Measure(replace(version, attempt=1), 0, ReleaseKey(9)), found)
+            members["a"].measured(ContributeMoments("", replace(version, attempt=1), 0, ReleaseKey(9)), found)

@@ -93,7 +93,7 @@ SELECTED = {"solver": {"kind": "GCD", "passes": None}}
         (
             job(evaluation=None, trust="secure"),
             CANDIDATES,
-            "which trust='secure' shows to nobody: tune with trust='trusted'",
+            "which every participant sees under trust='secure': tune with trust='trusted'",
         ),
         (job(evaluation=vfl.Evaluation(public=True)), CANDIDATES, "declared public"),
         (job(evaluation=vfl.Evaluation(holdout=None, diagnostics=True)), CANDIDATES, "diagnostics"),

@@ -176,6 +176,7 @@ class HeldOut(ReleasedEvaluation):
 
     problem : problem of the training records. n_records : number of held-out records. mu : budget; None adds no noise.
     threshold : score of the threshold of a finished model, used as it is; None takes the threshold of `spec`.
+    price : standard deviation of the noise of sums, divided by the charged one; above 1 on shares.
     """
 
     problem: Problem
@@ -183,6 +184,7 @@ class HeldOut(ReleasedEvaluation):
     n_records: int
     mu: float | None
     threshold: float | None = None
+    price: float = 1.0
 
     name: ClassVar[str] = "held out"
 
@@ -520,17 +522,18 @@ class HeldOut(ReleasedEvaluation):
                 return said
             noise = (second or event).sigma / (errors.steps[2] * GRID) / self.n_records * errors.deviance_cap
             return f"{said}; noise of the mean deviance {most}{noise:.2g}, deviances cut at {most}{errors.deviance_cap:.4g}"
-        a = event.sigma / (first.steps[0] * GRID) / self.n_records
-        noise = second.sigma if second else 0.0
-        half, tenth = (
-            estimates.area_error(2 * (self._finer * len(EDGES) + 1) + self._added, self.n_records, noise, share)
-            for share in (0.5, 0.1)
-        )
-        b = event.sigma / (first.steps[1] * GRID) / self.n_records * first.cap
+        a, b = (self.price * event.sigma / (step * GRID) / self.n_records for step in first.steps)
+        half, tenth = (estimates.area_error(*self._binned, share) for share in (0.5, 0.1))
         return (
-            f"{about}; noise of the accuracy {a:.2g}, of the loss {b:.2g} (clamped at {first.cap:.3g}); standard error of "
-            f"the AUC about {half:.2g} if half of the labels are positive, {tenth:.2g} if a tenth is"
+            f"{about}; noise of the accuracy {a:.2g}, of the loss {b * first.cap:.2g} (clamped at {first.cap:.3g}); standard "
+            f"error of the AUC about {half:.2g} if half of the labels are positive, {tenth:.2g} if a tenth is"
         )
+
+    @property
+    def _binned(self) -> tuple[int, int, float]:
+        """Number of bins of scores per class, number of records, and noise of a bin."""
+        second = self._second_event()
+        return 2 * (self._finer * len(EDGES) + 1) + self._added, self.n_records, second.sigma if second else 0.0
 
     @property
     def queries(self) -> int:

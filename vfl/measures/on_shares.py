@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vfl.base.holdout import Side
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import PrivacyError
 from vfl.measures import estimates
 from vfl.measures.evaluations import DECIDING, NOISED, HeldOut, event_of
 from vfl.measures.score import Score
 from vfl.queries import SharedTally
-from vfl.queries.statistics import GRID, Outcomes
 from vfl.secure.measures import SLACK, Moments
 
 if TYPE_CHECKING:
@@ -51,43 +50,34 @@ class HeldOutOnShares(HeldOut):
 
     The first release has smoothed counts of outcomes and the sum of clamped losses. The second has moments of the scores, which
     the findings show as histograms (`Moments`).
-
-    price : standard deviation of the noise of all participants, divided by that of the charged noise.
     """
-
-    price: float = 1.0
 
     @property
     def _parts(self) -> dict[str, float]:
         return DECIDING if self._several else SHARES
 
     @property
-    def opened(self) -> tuple[tuple[Outcomes | Moments, Gaussian], ...]:
+    def opened(self) -> tuple[tuple[Any, Gaussian], ...]:
         """Return the statistic and event of each release, in order."""
-        first, moments = self._outcomes, self._moments
+        first, moments = self._first, self._moments
         return (first, _charged(first, self._shares[0])), (moments, self._event_of_moments(moments))
-
-    @property
-    def _outcomes(self) -> Outcomes:
-        first = self._first
-        if not isinstance(first, Outcomes):
-            raise SpecificationError("only two classes are measured on shares")
-        return first
 
     @property
     def _moments(self) -> Moments:
         """The histogram with the least error of the area under the curve. Public numbers alone give its bias and noise."""
-        n = self.n_records
 
         def error(bins: int) -> float:
-            found = Moments(bins)
-            sigma = found.deviation(self.price * self._event_of_moments(found).sigma)
-            return math.hypot(LOWERED[bins], estimates.area_noise(bins // 2, n / 2, n / 2, sigma))
+            n, sigma = self.n_records / 2, self._noise_of(Moments(bins))
+            return math.hypot(LOWERED[bins], estimates.area_noise(bins // 2, n, n, sigma))
 
         return Moments(min(LOWERED, key=error))
 
     def _event_of_moments(self, moments: Moments) -> Gaussian:
         return _charged(moments, self._shares[1], 1.0)
+
+    def _noise_of(self, moments: Moments) -> float:
+        """Return the standard deviation of a bin's noise."""
+        return moments.deviation(self.price * self._event_of_moments(moments).sigma)
 
     @property
     def _events(self) -> tuple[Gaussian, ...]:
@@ -101,6 +91,11 @@ class HeldOutOnShares(HeldOut):
         return self._events[1]
 
     @property
+    def _binned(self) -> tuple[int, int, float]:
+        moments = self._moments
+        return moments.bins // 2, self.n_records, self._noise_of(moments)
+
+    @property
     def _clamped(self) -> str:
         return SMOOTHED
 
@@ -110,44 +105,27 @@ class HeldOutOnShares(HeldOut):
 
     def _histogram(self, w: Vector, rate: float, event: Gaussian | None) -> Exchange[tuple[Vector, Vector, float]]:
         moments = self._moments
-        event = self._event_of_moments(moments)
         released, (V,) = yield SharedTally(moments, event, Side.HELD_OUT, 1)
-        counts = moments.histogram(released, self.n_records)
-        return moments.edges(float(V)), counts, moments.deviation(self.price * event.sigma)
+        return moments.edges(float(V)), moments.histogram(released, self.n_records), self._noise_of(moments)
 
     def explain(self) -> str:
-        """Return a sentence for the plan: the measures, the number of records, the expected noise, and the smoothing."""
-        first, moments = self._outcomes, self._moments
-        (event, second), n = self._events, self.n_records
-        a, b = (self.price * event.sigma / (step * GRID) / n for step in first.steps)
-        sigma = moments.deviation(self.price * second.sigma)
-        half, tenth = (estimates.area_error(moments.bins // 2, n, sigma, share) for share in (0.5, 0.1))
-        return (
-            f"{n} records held out; noise of the accuracy {a:.2g}, of the loss {b * first.cap:.2g} (clamped at "
-            f"{first.cap:.3g}); standard error of the AUC about {half:.2g} if half of the labels are positive, {tenth:.2g} "
-            f"if a tenth is; scores are smoothed over about 1/{moments.bins // 4} of their range, which intervals do not cover"
-        )
+        """Return the sentence of `HeldOut`, and the smoothing."""
+        width = f"over about 1/{self._moments.bins // 4} of their range"
+        return HeldOut.explain(self) + SMOOTHED.replace("smoothed", f"smoothed {width}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreOnShares(Score):
-    """One measure of a logistic model on held-out records, opened from shares. price : as in `HeldOutOnShares`."""
-
-    price: float = 1.0
+    """One measure of a logistic model on held-out records, opened from shares."""
 
     @property
-    def opened(self) -> tuple[tuple[Lost, Gaussian], ...]:
+    def opened(self) -> tuple[tuple[Any, Gaussian], ...]:
         """Return the statistic and event of the release."""
         return ((self._lost, self._event),)
 
     @property
     def _event(self) -> Gaussian:
         return _charged(self._lost, self.mu)
-
-    @property
-    def _noise(self) -> float:
-        lost = self._lost
-        return self.price * self._event.sigma / (lost.steps * lost.grid) / self.n_records
 
     @property
     def _note(self) -> str:

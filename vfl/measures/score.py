@@ -34,13 +34,14 @@ class Score(ReleasedEvaluation):
     Each record contributes t between 0 and 1, so the sum of all t has Δ = 1, and the noise of their mean is 1/(μn). For
     `accuracy`, t is 1 if the prediction is wrong.
 
-    problem : problem of the training records. n_records : number of held-out records. mu : budget.
+    problem : problem of the training records. n_records : number of held-out records. mu : budget. price : as in `HeldOut`.
     """
 
     problem: Problem
     spec: Evaluation
     n_records: int
     mu: float
+    price: float = 1.0
 
     name: ClassVar[str] = NAME
     queries: ClassVar[int] = 2  # margins and sum
@@ -100,7 +101,7 @@ class Score(ReleasedEvaluation):
 
     @property
     def _noise(self) -> float:
-        return self._event.sigma / (self._lost.steps * self._lost.grid) / self.n_records
+        return self.price * self._event.sigma / (self._lost.steps * self._lost.grid) / self.n_records
 
     def explain(self) -> str:
         """Return a sentence for the plan: the measure, the number of records, and the expected noise."""

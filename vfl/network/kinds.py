@@ -247,7 +247,7 @@ _register(
     """
     meet mask_products take_columns mask_angles deal_terms share_residual toss take_toss state_records check_records open_rows
     check_rows deal_sum contribute take_products deal_products contribute_products disclose
-    mask_moments take_moments deal_noise contribute_moments
+    mask_moments take_moments contribute_moments
     commitment contribution
     """,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -53,7 +53,7 @@ from vfl.solvers.rules.recommend import recommendation
 from vfl.solvers.rules.record_defaults import standing_still
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from vfl.base.holdout import Split, Subsample, Subsamples
     from vfl.base.losses import Loss
@@ -140,7 +140,7 @@ def _measuring(sharing: Sharing, evaluations: Sequence[ReleasedEvaluation]) -> S
     ((evaluation,), roles) = asked, sharing.roles
     opened, n = evaluation.opened, evaluation.n_records
     cost = moments(roles, n, len(opened), sum(statistic.dimension for statistic, _ in opened))
-    found = Measuring(roles, n, opened, cost)
+    found = Measuring(roles, n, opened)
     for number in range(len(opened)):
         found.bits(number)  # refuses what the ring cannot hold
     return replace(sharing, measuring=found, costs={K: own.then(cost, again=True) for K, own in sharing.costs.items()})
@@ -217,17 +217,16 @@ def evaluations_of(
         if privacy is not None and delta is not None and not job.evaluation.public:
             mu = _evaluation_mu(job.evaluation.epsilon or privacy.epsilon, delta, trained)
         measured = n_records - problem.n_records
-        score: Callable[..., Score] = Score
-        whole: Callable[..., HeldOut] = HeldOut
+        score, whole, price = Score, HeldOut, 1.0
         if job.secure is not None:
+            score, whole = ScoreOnShares, HeldOutOnShares
             price = job.secure.roles(job.partition.parties, job.partition.label_party).price
-            score, whole = partial(ScoreOnShares, price=price), partial(HeldOutOnShares, price=price)
         if job.evaluation.score is not None and mu is not None:
-            asked.append(score(problem, job.evaluation, measured, mu))
+            asked.append(score(problem, job.evaluation, measured, mu, price))
         elif job.multinomial:
             asked.append(HeldOutClasses(problem, job.evaluation, measured, mu))
         elif job.fairness is None:
-            asked.append(whole(problem, job.evaluation, measured, mu))
+            asked.append(whole(problem, job.evaluation, measured, mu, price=price))
         else:
             compared, mu = (None, None) if mu is None else split_mu(mu, job.fairness.share)
             asked.append(HeldOut(problem, job.evaluation, measured, mu))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from vfl.crypto.encryption import TAG, encrypted_size
 from vfl.secure.check_rows import CHECK_ROWS
-from vfl.secure.circle import TERMS
 from vfl.secure.homomorphic import PIECE, PUBLIC_PIECE, blocks_of
+from vfl.secure.sigmoid import MOMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,9 +106,9 @@ def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int
 def moments(roles: Roles, n_records: int, queries: int, sums: int) -> Cost:
     """Return the cost of measuring n held-out records, in a session of its own. queries, sums : as in `Models`."""
     if roles.dealt:
-        return logistic(roles, n_records, {}, TERMS, Models(1, {}, queries, sums))
-    terms = encrypted_size(PUBLIC_PIECE + PIECE * blocks_of(n_records) * 2 * TERMS)
-    openings = encrypted_size(PIECE * 2 * TERMS) + 2 * (queries * COMMITMENT + WORD * sums)
+        return logistic(roles, n_records, {}, MOMENTS, Models(1, {}, queries, sums))
+    terms = encrypted_size(PUBLIC_PIECE + PIECE * blocks_of(n_records) * 2 * MOMENTS)
+    openings = encrypted_size(PIECE * 2 * MOMENTS) + 2 * (queries * COMMITMENT + WORD * sums)
     return Cost(0, 0, 0, terms, 0, 0, openings).lasting(roles, 1, 0)
 
 
@@ -160,7 +160,7 @@ def largest_message(roles: Roles, sizes: tuple[int, int], widths: Mapping[str, i
     (n_records, n_held_out), terms = sizes, MOST_TERMS
     if roles.dealt:
         entries = (n_records + CHECK_ROWS) * max(*widths.values(), 2 * terms)
-        return encrypted_size(WORD * max(entries, bool(n_held_out) * (n_held_out + CHECK_ROWS) * 2 * TERMS))
+        return encrypted_size(WORD * max(entries, bool(n_held_out) * (n_held_out + CHECK_ROWS) * 2 * MOMENTS))
     a, b = widths[roles.label], widths[roles.key_owner]
-    measured = bool(n_held_out) * max(blocks_of(n_held_out), 1) * 2 * TERMS
+    measured = bool(n_held_out) * blocks_of(n_held_out) * 2 * MOMENTS
     return encrypted_size(PUBLIC_PIECE + PIECE * max(blocks_of(n_records) * max(b, 2 * terms), a * b, a + b, measured))

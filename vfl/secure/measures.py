@@ -17,7 +17,7 @@ Guarantee. Replacing a record moves the released vector by at most the sensitivi
 label and mask: `release` bounds ‖g(θ) − g(θ′)‖ over all pairs of the 2^16 angles, from the integers that are used, and adds the
 error of the tables.
 
-Every holder computes g from the job, the number of records and V (vfl.secure.circle).
+Every holder computes g from the job, the number of records and V (vfl.secure.sigmoid).
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from vfl.errors import PrivacyError
 from vfl.queries import SharedTally, Statistic
 from vfl.queries.statistics import GRID, Lost, Outcomes
 from vfl.secure import noise
-from vfl.secure.circle import ARC, PLACES, TERMS, period
 from vfl.secure.ring import LARGEST_DEVIATION, TERM_BITS, largest_sum
-from vfl.secure.sigmoid import ANGLES, TABLE_ERROR
+from vfl.secure.sigmoid import ANGLES, ARC, MOMENTS, PLACES, TABLE_ERROR, period_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
     from vfl.base.types import Integers, Vector
     from vfl.privacy.events import Gaussian
-    from vfl.secure.cost import Cost
     from vfl.secure.noise import Deviations
     from vfl.secure.roles import Roles
 
@@ -169,13 +167,11 @@ class Measuring:
     """Public facts of the measures of a run on secret shares.
 
     roles : as in training. n_records : number of held-out records. releases : ((statistic, event), ...) in their order.
-    cost : bytes sent.
     """
 
     roles: Roles
     n_records: int
     releases: Sequence[tuple[Any, Gaussian]]
-    cost: Cost
 
     def query(self, number: int) -> SharedTally:
         """Return the query under which a release is charged."""
@@ -200,11 +196,8 @@ class Measuring:
 
     def deviations(self, number: int, bits: int) -> Deviations:
         """Return the standard deviations of the noise of each contributor, in steps."""
-        roles = self.roles
-        step = 2.0 ** -(PRODUCT_BITS + bits)
-        return noise.deviations(
-            self.releases[number][1].sigma, step, len(roles.parties), roles.collude, dealt=roles.dealt
-        )
+        roles, (_, event), step = self.roles, self.releases[number], 2.0 ** -(PRODUCT_BITS + bits)
+        return noise.deviations(event.sigma, step, len(roles.parties), roles.collude, dealt=roles.dealt)
 
     def release(self, number: int, place: int) -> Release:
         """Return the matrix of a release. Raises PrivacyError if its event does not cover it, and for a place out of range."""
@@ -233,14 +226,14 @@ def _release(kind: Any, values: tuple[Any, ...], place: int, bits: int) -> Relea
     statistic = kind(*values)
     if isinstance(statistic, Moments):
         weights = np.rint(statistic.weights * 2.0**bits)
-        matrix = np.zeros((statistic.dimension, 2 * TERMS))
+        matrix = np.zeros((statistic.dimension, 2 * MOMENTS))
         np.fill_diagonal(matrix, np.repeat(weights, 2))
         farthest, constants = _farthest((weights * 2.0**-bits) ** 2), np.zeros(len(matrix))
         return _released(matrix, constants, bits, math.sqrt(farthest))
     v, positive = _margins(place)
     functions = _functions(statistic, v, positive)
     for flat in (0.1, 0.0):
-        series, means = zip(*(_series(values, tapered(TERMS, flat)) for values in functions), strict=True)
+        series, means = zip(*(_series(values, tapered(MOMENTS, flat)) for values in functions), strict=True)
         matrix = np.rint(np.array(series) * 2.0**bits)
         curve = np.array([_on_circle(row) for row in matrix]) * 2.0**-bits
         found = _released(matrix, np.array(means), bits, _diameter(curve))
@@ -262,9 +255,8 @@ def _functions(statistic: Any, v: Vector, positive: npt.NDArray[np.bool_]) -> li
         return [*(a * (cells == cell) for cell in range(4)), b * _losses(statistic, v, positive)]
     if isinstance(statistic, Lost) and statistic.measure in ("loss", "accuracy"):
         wrong = (v > 0.0) != positive
-        return [
-            statistic.steps * GRID * (wrong if statistic.measure == "accuracy" else _losses(statistic, v, positive))
-        ]
+        own = wrong if statistic.measure == "accuracy" else _losses(statistic, v, positive)
+        return [statistic.steps * GRID * own]
     raise PrivacyError(f"{type(statistic).__name__} is not measured on shares")
 
 
@@ -287,22 +279,22 @@ def _margins(place: int) -> tuple[Vector, npt.NDArray[np.bool_]]:
     angles = np.arange(ANGLES)
     positive = angles >= ANGLES // 2
     within = angles - np.where(positive, 3 * ANGLES // 4, ANGLES // 4)
-    return np.asarray(within * (period(place) / ANGLES), dtype=np.float64), positive
+    return np.asarray(within * (period_at(place) / ANGLES), dtype=np.float64), positive
 
 
 def _series(values: Vector, smooth: Vector) -> tuple[Vector, float]:
     """Return the series (2K,) of a function on the circle after smoothing, C_1, S_1, C_2, ..., and its mean."""
     spectrum = np.fft.rfft(values) / ANGLES
-    series = np.empty(2 * TERMS)
-    series[::2] = 2.0 * smooth * spectrum[1 : TERMS + 1].real
-    series[1::2] = -2.0 * smooth * spectrum[1 : TERMS + 1].imag
+    series = np.empty(2 * MOMENTS)
+    series[::2] = 2.0 * smooth * spectrum[1 : MOMENTS + 1].real
+    series[1::2] = -2.0 * smooth * spectrum[1 : MOMENTS + 1].imag
     return series, float(spectrum[0].real)
 
 
 def _on_circle(series: Vector) -> Vector:
     """Return the values of a series without constant at every angle, (2^16,)."""
     spectrum = np.zeros(ANGLES // 2 + 1, dtype=complex)
-    spectrum[1 : TERMS + 1] = (series[::2] - 1j * series[1::2]) / 2.0
+    spectrum[1 : MOMENTS + 1] = (series[::2] - 1j * series[1::2]) / 2.0
     return np.asarray(np.fft.irfft(spectrum, ANGLES) * ANGLES)
 
 

@@ -12,15 +12,14 @@ parties' words uniform but for their sum. The label is a part of the label party
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vfl.errors import FederationError
 from vfl.kernels import ring as kernels
-from vfl.secure import circle, sigmoid
 from vfl.secure import noise as distributed
+from vfl.secure import sigmoid
 from vfl.secure.columns import OwnColumns
 from vfl.secure.member import Dealer, Member
 from vfl.secure.ring import encoded
@@ -32,23 +31,8 @@ if TYPE_CHECKING:
 
     from vfl.base.types import Integers, Vector
     from vfl.kernels.ring import Angles, Elements
-    from vfl.privacy.events import ReleaseKey
     from vfl.secure.measures import Measuring
-    from vfl.secure.requests import Version
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """Name of one release of a measure. number : its place in `Measuring.releases`. key : ledger key, new in every attempt."""
-
-    version: Version
-    number: int
-    key: ReleaseKey
-
-    @property
-    def name(self) -> tuple[str | int, ...]:
-        """Return the part of a stream's name that stands for this release."""
-        return ("measure", self.number, *self.version.name, self.key.round, self.key.part, self.key.attempt)
+    from vfl.secure.requests import ContributeMoments, Version
 
 
 def unit_columns(columns: npt.NDArray[np.float64], centre: Vector, bounds: Vector) -> OwnColumns:
@@ -63,14 +47,14 @@ class MomentMember(Member):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         labels, self._halves = self._halves, None
-        self._shifts = None if labels is None else circle.shifts(labels.view(np.int64) < 0)
-        self._noises: dict[Measure, Elements] = {}
+        self._shifts = None if labels is None else sigmoid.class_angles(labels.view(np.int64) < 0)
+        self._noises: dict[ContributeMoments, Elements] = {}
 
-    def take_noise(self, measure: Measure, elements: Elements) -> None:
+    def take_noise(self, measure: ContributeMoments, elements: Elements) -> None:
         """Take the dealer's masked noise of a release, as the label party."""
         self._noises[measure] = elements
 
-    def measured(self, measure: Measure, measuring: Measuring) -> Elements:
+    def measured(self, measure: ContributeMoments, measuring: Measuring) -> Elements:
         """Return this party's share of a release, (d,) uint64: its part, its noise and its share of zero.
 
         The caller charges the release first. A second request for the same release is refused.
@@ -117,7 +101,7 @@ class MomentMember(Member):
 class MomentDealer(Dealer):
     """The dealer's part in measuring held-out records."""
 
-    def noise(self, measure: Measure, measuring: Measuring) -> Elements:
+    def noise(self, measure: ContributeMoments, measuring: Measuring) -> Elements:
         """Return the dealer's noise of a release, masked, for the label party, (d,) uint64; uniform for it."""
         release = measuring.release(measure.number, measure.version.place)
         size, deviation = len(release.matrix), measuring.deviations(measure.number, release.bits).dealer

@@ -24,8 +24,8 @@ import numpy as np
 
 from vfl.errors import FederationError, PrivacyError
 from vfl.kernels import ring as kernels
-from vfl.secure import circle, sigmoid
 from vfl.secure import noise as distributed
+from vfl.secure import sigmoid
 from vfl.secure.columns import OwnAngles
 from vfl.secure.gram import own_products
 from vfl.secure.homomorphic import PUBLIC_PIECE, KeyOwner, Multiplier, uniform
@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     from vfl.secure.gram import Pair
     from vfl.secure.homomorphic import Ciphertexts, Rows
     from vfl.secure.measures import Measuring
-    from vfl.secure.moments import Measure
     from vfl.secure.noise import Deviations
-    from vfl.secure.requests import Opening, Version
+    from vfl.secure.requests import ContributeMoments, Opening, Version
     from vfl.secure.roles import Roles
     from vfl.secure.streams import Streams
 
@@ -262,7 +261,7 @@ class PairMoments:
         labels: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         self._roles, self.name, self._keys, self._streams, self._noise = roles, name, keys, streams, noise
-        self._shifts = None if labels is None else circle.shifts(labels)
+        self._shifts = None if labels is None else sigmoid.class_angles(labels)
         self._share: tuple[Version, Elements] | None = None
 
     def encrypted_terms(self, version: Version, columns: OwnColumns, w: Vector, clamp: float | None) -> bytes:
@@ -297,7 +296,7 @@ class PairMoments:
         self._keys.once(("shares", version))
         self._share = version, self._keys.owner.sums(replies)
 
-    def measured(self, measure: Measure, measuring: Measuring) -> Elements:
+    def measured(self, measure: ContributeMoments, measuring: Measuring) -> Elements:
         """Return this party's share of a release, (d,) integers modulo t: its part, its noise and its share of zero, once.
 
         The caller charges the release first.

@@ -57,12 +57,12 @@ Measures of held-out records have a session of their own, which begins as above,
 |---|---|---|---|
 | MaskMoments | every party | | masked angles, which include the label, to the other holders |
 | DealTerms, OpenRows, CheckRows | as above | | |
-| DealNoise | the dealer | | its noise of a release, to the label party |
+| ContributeMoments | the dealer | | its noise of a release, to the label party |
 | ContributeMoments | every party | the dealer's noise, at the label party | a commitment to its shares of the numbers (reply) |
 | Disclose | every party, once all have committed | | its shares of the numbers (reply) |
 
 Without a dealer, MaskMoments goes to b first: b sends its public key and encrypted Fourier terms to a. MaskMoments then goes to
-a: a sends masked sums of products to b. b takes these sums on TakeMoments. There is no DealNoise.
+a: a sends masked sums of products to b. b takes these sums on TakeMoments.
 """
 
 from __future__ import annotations
@@ -75,10 +75,9 @@ import numpy as np
 
 from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import Gaussian
-from vfl.secure import circle
 from vfl.secure.ring import within
 from vfl.secure.roles import DEALER
-from vfl.secure.sigmoid import SERIES
+from vfl.secure.sigmoid import MOMENTS, SERIES, period_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -102,7 +101,7 @@ class Version:
     """One version of the model, at which residuals are computed as secret shares.
 
     model : `digest_of` the whole model. place : index of the Fourier series in vfl.secure.sigmoid.SERIES; for held-out records,
-        the place of V in vfl.secure.circle.
+        the place of V.
     attempt : 0, plus one for each repetition with new masks. held_out : True for the moments of held-out records.
     """
 
@@ -114,12 +113,12 @@ class Version:
     @property
     def terms(self) -> int:
         """Return K, the number of Fourier terms."""
-        return circle.TERMS if self.held_out else SERIES[self.place].terms
+        return MOMENTS if self.held_out else SERIES[self.place].terms
 
     @property
     def period(self) -> float:
         """Return the period of the Fourier series, in units of the linear predictor."""
-        return circle.period(self.place) if self.held_out else SERIES[self.place].period
+        return period_at(self.place) if self.held_out else SERIES[self.place].period
 
     @property
     def name(self) -> tuple[str | int, ...]:
@@ -360,24 +359,22 @@ class TakeMoments(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class DealNoise(Request):
-    """Send the dealer's noise of a release of measures to the label party. number : place of the release in the plan."""
-
-    version: Version
-    number: int
-    key: ReleaseKey
-
-
-@dataclass(frozen=True, slots=True)
 class ContributeMoments(Request):
     """Charge a release of measures to the owner's log, then return a commitment to the party's shares of its numbers.
 
-    The party takes statistic and charge from its own plan. number : place of the release in the plan. key : key of the release.
+    Participants take statistic and charge from their own plans. The dealer sends its noise to the label party.
+
+    number : place of the release in the plan. key : key of the release, new in every attempt.
     """
 
     version: Version
     number: int
     key: ReleaseKey
+
+    @property
+    def name(self) -> tuple[str | int, ...]:
+        """Return the part of a stream's name that stands for this release."""
+        return ("measure", self.number, *self.version.name, self.key.round, self.key.part, self.key.attempt)
 
 
 class Disclose(Request):
@@ -402,13 +399,13 @@ class Contribution:
     nonce: bytes
 
 
-TO_DEALER = (Meet, Begin, CheckRecords, DealTerms, DealSum, DealProducts, DealNoise)
+TO_DEALER = (Meet, Begin, CheckRecords, DealTerms, DealSum, DealProducts, ContributeMoments)
 """Types of requests that the dealer answers."""
 
 
-NOISED = Contribute | ContributeProducts | ContributeMoments | DealSum | DealProducts | DealNoise
+NOISED = Contribute | ContributeProducts | ContributeMoments | DealSum | DealProducts
 """Types of requests with which a participant adds noise to a release."""
-MEASURES = (MaskMoments, TakeMoments, DealNoise, ContributeMoments)
+MEASURES = (MaskMoments, TakeMoments, ContributeMoments)
 """Types of requests of a session that measures held-out records alone."""
 SUMS = (
     *(SetUp, TakeColumns, MaskAngles, ShareResidual, DealSum, Contribute),
@@ -497,7 +494,7 @@ def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
             return tuple(owner for owner in request.owners if owner != name)
         case DealSum():
             return owners_of(request.query)
-        case DealNoise():
+        case ContributeMoments() if name == DEALER:
             return (roles.label,)
         case OpenRows():
             return () if name == roles.label else (roles.label,)

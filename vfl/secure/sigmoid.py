@@ -217,3 +217,36 @@ def _rounded(values: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
     """Return values/2^bits rounded to the nearest integer, halves away from 0, so that a rounded sine stays an odd function."""
     magnitude = (np.abs(values) + (1 << (bits - 1))) >> bits
     return np.where(values < 0, -magnitude, magnitude)
+
+
+# Angles that carry score and label of a held-out record (vfl.secure.measures). V = 2^(place/4); messages state the place.
+
+MOMENTS = 128
+"""K, the number of moments. A row of the dealer's terms fits a whole number of times into an encrypted piece."""
+ARC = 2.2
+"""Length of the arc of a class, in units of V. A gap of V/5 separates the clamped scores of the two classes, so the
+kernels of one class are negligible at those of the other.
+"""
+PER_DOUBLING, PLACES = 4, range(-40, 33)
+"""Number of places of V per factor of 2, and all places."""
+
+
+def place_of(needed: float) -> int:
+    """Return the place of the smallest V that is at least `needed`; that of the largest V if there is none."""
+    exponent = math.ceil(PER_DOUBLING * math.log2(needed)) if needed > 0.0 else PLACES[0]
+    return min(max(exponent, PLACES[0]), PLACES[-1])
+
+
+def margin_at(place: int) -> float:
+    """Return V."""
+    return float(2.0 ** (place / PER_DOUBLING))
+
+
+def period_at(place: int) -> float:
+    """Return the length of the circle: two arcs."""
+    return 2.0 * ARC * margin_at(place)
+
+
+def class_angles(labels: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
+    """Return the angle of v = 0 on the arc of each record's class, (n,)."""
+    return np.where(labels, 3 * ANGLES // 4, ANGLES // 4).astype(np.uint16)
