@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -386,61 +385,6 @@ class TestLies:
         member.__class__ = Short
         with pytest.raises(FederationError, match="wrong length"):
             outcome(transport)
-
-
-@pytest.mark.skipif(find_spec("tenseal") is None, reason="needs homomorphic encryption")
-class TestWithoutADealer:
-    """Two parties alone."""
-
-    @staticmethod
-    def spec(**options: Any) -> vfl.Job:
-        alone = vfl.federation.Secure(dealer=None)
-        return measured(trust=alone, solver=vfl.solvers.GD(passes=1), **options)
-
-    @pytest.mark.usefixtures("noiseless")
-    def test_without_noise_they_are_those_of_the_clear_scores(self) -> None:
-        from tests.secure.test_cost import sent
-
-        spec = self.spec(privacy=vfl.Privacy(epsilon=100.0, noise=vfl.SeededNoise(3)))
-        transport = Watched(spec, DATA)
-        found, _ = outcome(transport)
-        v, y = clear(spec, found.w)
-        own = found.findings["held out"].measures
-        lost = np.minimum(np.log1p(np.exp(np.where(y, -v, v))), 4 * np.log(2)).mean()
-        assert own["auc"].value == pytest.approx(area(v, y), abs=0.004)
-        assert own["loss"].value == pytest.approx(lost, abs=0.004)
-        assert own["accuracy"].value == pytest.approx(((v > 0) == y).mean(), abs=0.01)
-        total, stated = sum(sent(transport).values()), plan(spec, N).n_bytes
-        assert 0.9 * stated < total <= stated
-        assert plan(spec, N).evaluations[0].price == pytest.approx(np.sqrt(2))
-        # A request of the other kind of session is refused by both parties.
-        session = next(r.session for _, r in reversed(transport.requests) if isinstance(r, requests.TakeMoments))
-        for to, kind in (("q0", requests.SetUp), ("q1", requests.SetUp), ("q1", requests.Contribute)):
-            request = next(r for who, r in transport.requests if isinstance(r, kind) and who == to)
-            lie = replace(request, session=session)
-            holder = transport.holders[to]._holder
-            with pytest.raises(FederationError, match="does not answer"):
-                holder.request(lie, [b""] * holder.takes(lie))
-        for to, kind in (("q0", requests.MaskMoments), ("q1", requests.MaskMoments), ("q0", requests.TakeMoments)):
-            request = next(r for who, r in transport.requests if isinstance(r, kind) and who == to)
-            holder = transport.holders[to]._holder
-            lie = replace(request, version=replace(request.version, place=99))
-            with pytest.raises(PrivacyError, match="series for the sigmoid"):
-                holder.request(lie, [b""] * holder.takes(lie))
-
-    @pytest.mark.parametrize(
-        ("lost", "who"),
-        [(requests.MaskMoments, "q1"), (requests.TakeMoments, "q0"), (requests.ContributeMoments, "q1")],
-    )
-    def test_losses(self, lost: type, who: str) -> None:
-        spec = self.spec(evaluation=vfl.Evaluation(holdout=0.4, score="loss"))
-        transport = LostWhileMeasuring(spec, DATA, answered=True)
-        transport.held_back = (lost, who)
-        found, events = outcome(transport)
-        assert len([event for event in events if isinstance(event, Lost)]) == 1
-        v, y = clear(spec, found.w)
-        lost_by_clear = np.minimum(np.log1p(np.exp(np.where(y, -v, v))), 4 * np.log(2)).mean()
-        assert found.findings["score"].measures["loss"].value == pytest.approx(lost_by_clear, abs=0.03)
 
 
 class TestRefusals:
