@@ -158,6 +158,31 @@ class TestCharges:
             statement = party._holder.charges._reservation.settle()
             assert 1.0 < statement.epsilon <= 2.0 * (1 + 1e-6)
 
+    @pytest.mark.usefixtures("noiseless")
+    def test_a_held_out_record_moves_no_release_by_more_than_is_charged(self) -> None:
+        """The record changes its label, and all its columns go to the ends of their bounds; the model stays."""
+        spec = measured()
+        (own,) = plan(spec, N).evaluations
+
+        def released(data: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+            found, events = outcome(Watched(spec, data))
+            return found.w, [e.released[0] for e in events if isinstance(e, Round) and e.kind == "SharedTally"]
+
+        w, before = released(DATA)
+        signs = dict(zip(plan(spec, N).problem.layout.names, np.sign(w), strict=True))
+        moved = np.zeros(2)
+        for k, record in enumerate(np.flatnonzero(spec.split.held_out(N))[:4]):
+            data = {name: column.copy() for name, column in DATA.items()}
+            data["y"][record] = 1.0 - data["y"][record]
+            for name in data.keys() - {"y"}:
+                data[name][record] = 2.0 * signs[name] * (-1.0) ** (k + data["y"][record])
+            again, after = released(data)
+            assert (again == w).all()
+            distances = [np.linalg.norm(a - b) for a, b in zip(after, before, strict=True)]
+            moved = np.maximum(moved, [d / e.sensitivity for d, (_, e) in zip(distances, own.opened, strict=True)])
+        assert (moved <= 1.0).all()
+        assert (moved > 0.5).all()
+
     def test_a_plan_bounds_the_bytes(self) -> None:
         from tests.secure.test_cost import sent
 
