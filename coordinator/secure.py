@@ -216,7 +216,7 @@ class SecureTransport:
         """Return a statistic of the held-out records with noise, and the bound V of their linear predictors."""
         measuring, number = self._logistic.measuring, query.number
         if measuring is None or query.event != measuring.releases[number][1]:
-            raise PrivacyError("a measure on shares was to be opened that the job does not plan")
+            raise PrivacyError("the job does not plan this measure on shares")
         self._meet_for(held_out=True)
         version = self._share_moments()
         found = measuring.release(number, version.place)
@@ -247,7 +247,7 @@ class SecureTransport:
         return version
 
     def _meet_for(self, *, held_out: bool) -> None:
-        """Start a session, unless one of training, or on the held-out records, is under way."""
+        """Start a session of training, or of the held-out records, unless it is under way."""
         if not self._session or self._held_out is not held_out:
             self._held_out = held_out
             self._meet()
@@ -273,7 +273,7 @@ class SecureTransport:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Let the parties state n to the dealer, and share the coin by which the dealer is checked."""
+        """Let the parties state n to the dealer, and toss the coin that chooses the checks of the dealer."""
         for party in self._roles.parties:
             self._post(party, requests.StateRecords(self._session))
         self._post(DEALER, requests.CheckRecords(self._session))
@@ -308,7 +308,7 @@ class SecureTransport:
         return setup
 
     def _pass_columns(self, masked: requests.Request, taken: Callable[[str], requests.Request]) -> None:
-        """Ask all parties to mask their columns, and those to which the columns go to take them. taken : of an owner."""
+        """Ask all parties to mask their columns, and the receivers to take them. taken : request to take an owner's columns."""
         roles = self._roles
         for party in roles.parties:
             self._post(party, masked)

@@ -247,7 +247,7 @@ class Holder:
             self._member = member(roles, self.name, streams, self._noise, n, labels)
 
     def _of_session(self, request: requests.Begin) -> Storage:
-        """Return the columns of the records of a session: for training, or held out."""
+        """Return the columns of the session's records: those of training, or the held-out ones."""
         if not request.held_out:
             return self._columns
         if self._held_out is None or self._logistic.measuring is None:

@@ -3,9 +3,9 @@
 Guarantee. As for `Holder`: each release is checked and charged before its noise is drawn. The party sends encryptions under the
 key owner's key, or replies whose slots are uniform integers modulo t, and its shares of opened sums with the whole charged
 noise. Two shares cancel only if they come from one reply. A party that could pair shares of different replies would read
-columns. So each encrypted text has a label with all facts of its request, which its receiver derives from the request that it
-received itself, and nothing is computed twice under one name. A coordinator that tells the two parties different things
-therefore ends the run.
+columns. So each encrypted message has a label with all facts of its request. The receiver derives this label from its own
+request. Nothing is computed twice under one name. If the coordinator sends different facts to the two parties, the run
+therefore ends.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ v = 0; v is clamped to ±V, and an arc covers ±1.1V. With the angles θ_i of th
 
     S_f = Σ_i e^(i f θ_i),   f = 1..K                                              (vfl.secure.moments)
 
-Nobody opens the moments. A release is a public integer matrix times the moments, and noise. It is a sum over records of a
-function g of θ alone, so no angle, and no label, can change g beyond its range on the circle.
+Nobody opens the moments. A release is a public integer matrix times the moments, plus noise. This product is a sum over
+records of a function g of θ alone, so no angle and no label takes g out of its range on the circle.
 
     four cells and a loss     the indicators of the arcs of the cells, and the clamped loss, smoothed to series of K terms
     one score                 the loss, or the indicator of the wrong predictions, smoothed
-    a histogram               the moments themselves, weighed with u_f. Their inverse transform, public post-processing, is a
-                              histogram of M bins: a bin sums the kernel 1 + 2Σ u_f cos f(θ − θ_j), over M, at its centre θ_j
+    a histogram               the moments themselves, with weights u_f. Their inverse transform, as post-processing, is a
+                              histogram of M bins: bin j, centred at θ_j, sums (1 + 2Σ_f u_f cos f(θ − θ_j))/M
 
 Guarantee. Replacing a record moves the released vector by at most the sensitivity of the charged event, for every model, clamp,
 label and mask: `release` bounds ‖g(θ) − g(θ′)‖ over all pairs of the 2^16 angles, from the integers that are used, and adds the
@@ -58,7 +58,7 @@ hundredths, and for rounded coefficients and tables. Series that need more are s
 LATTICE = 1.0 / 512
 """Step to which points are rounded before their distances are compared; the bound of the distances allows for it."""
 ROOM = 1.01
-"""The same factor for moments: their weights are rounded, and the tables."""
+"""The same factor for moments: room for their rounded weights and tables."""
 TOP = 1.05
 """Bound on the magnitude of one record's part of a released number."""
 LARGEST_BITS, SMALLEST_BITS = 16, 11
@@ -73,10 +73,10 @@ _ROUNDING = 1e-9
 class Moments(Statistic):
     """Weighed moments, whose transform is a histogram of `bins` bins, half of them on the arc of each class.
 
-    With κ(t) = Σ u_f² cos ft, two records at distance t contribute vectors whose difference has the square norm 2(κ(0) − κ(t)).
+    With κ(t) = Σ u_f² cos ft, contributions of two records at distance t differ by a vector of squared norm 2(κ(0) − κ(t)).
 
-    bins : M = 2(degree + 1), a power of two. White noise of the moments is white noise of the bins, but for their sum, which is
-        the public number of records, and for one alternating pattern.
+    bins : M = 2(degree + 1), a power of two. White noise of the moments is white noise of the bins, except that
+        their sum, the public number of records, and one alternating pattern have no noise.
     """
 
     bins: int
@@ -202,7 +202,7 @@ class Measuring:
     def release(self, number: int, place: int) -> Release:
         """Return the matrix of a release. Raises PrivacyError if its event does not cover it, and for a place out of range."""
         if not 0 <= number < len(self.releases) or place not in PLACES:
-            raise PrivacyError("a measure on shares was asked for that the job does not plan")
+            raise PrivacyError("the job does not plan this measure on shares")
         statistic, event = self.releases[number]
         found = release(statistic, place, self.bits(number))
         if not found.sensitivity <= event.sensitivity:
@@ -211,7 +211,7 @@ class Measuring:
 
 
 def release(statistic: Any, place: int, bits: int) -> Release:
-    """Return the matrix of a statistic, with a bound of its sensitivity. Equal statistics have one result."""
+    """Return the matrix of a statistic, with a bound of its sensitivity. The result is cached."""
     kind: Any = type(statistic)
     return _release(kind, tuple(getattr(statistic, own.name) for own in fields(statistic)), place, bits)
 
@@ -248,7 +248,7 @@ def _released(matrix: Vector, constants: Vector, bits: int, farthest: float) -> 
 
 
 def _functions(statistic: Any, v: Vector, positive: npt.NDArray[np.bool_]) -> list[Vector]:
-    """Return the functions on the circle, (2^16,) each, whose sums are the statistic's numbers. v, positive : of `_margins`."""
+    """Return the functions on the circle, (2^16,) each, whose sums form the statistic. v, positive : from `_margins`."""
     if isinstance(statistic, Outcomes):
         a, b = (step * GRID for step in statistic.steps)
         cells = 2 * positive + (v > statistic.threshold)
@@ -266,7 +266,7 @@ def _losses(statistic: Outcomes | Lost, v: Vector, positive: npt.NDArray[np.bool
 
 
 def _diameter(curve: Vector) -> float:
-    """Return a bound of the largest distance between points of a curve, (d, points), which are rounded to a lattice."""
+    """Return a bound of the largest distance between points of a curve, (d, points). Points are rounded to a lattice."""
     points = np.unique(np.rint(curve.T / LATTICE), axis=0) * LATTICE
     squares = (
         ((some[:, None] - points) ** 2).sum(axis=2).max() for some in np.array_split(points, -(-len(points) // 256))

@@ -1,9 +1,9 @@
 """The parts of party and dealer in measuring held-out records on secret shares (vfl.secure.measures).
 
 Guarantee. As in training (vfl.secure.member), whose masked angles, Fourier terms and checks of the dealer are used: a holder's
-share of the moments is a function of the public sum of masked angles and of its shares of the Fourier terms. It is never sent.
-An opened number is a public integer combination of the moments, with the noise of all participants; the shares of zero make all
-parties' words uniform but for their sum. The label is a part of the label party's angle, so no message depends on it otherwise.
+share of the moments is a function of the public sum of masked angles and of its shares of the Fourier terms, and is never sent.
+An opened number is a public integer combination of the moments, with the noise of all participants. Shares of zero make the
+contributions of all parties uniform but for their sum. Messages depend on the label only through the label party's angle.
 
     angles, terms, check   as in training, with K = 128
     noise                  dealer → label party   `MomentDealer.noise`   →  `take_noise`   (d,) uint64 per release
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def unit_columns(columns: npt.NDArray[np.float64], centre: Vector, bounds: Vector) -> OwnColumns:
-    """Return a party's columns for angles alone. columns : (p, n). Rows of columns, which no moment uses, are left out."""
+    """Return a party's columns for angles alone. columns : (p, n). The rows for sums are empty: moments do not use them."""
     units = kernels.unit_columns(columns, bounds)
     return OwnColumns(units[:0], units, centre, bounds, 0)
 
@@ -102,7 +102,7 @@ class MomentDealer(Dealer):
     """The dealer's part in measuring held-out records."""
 
     def noise(self, measure: ContributeMoments, measuring: Measuring) -> Elements:
-        """Return the dealer's noise of a release, masked, for the label party, (d,) uint64; uniform for it."""
+        """Return the dealer's masked noise of a release for the label party, (d,) uint64. To that party it looks uniform."""
         release = measuring.release(measure.number, measure.version.place)
         size, deviation = len(release.matrix), measuring.deviations(measure.number, release.bits).dealer
         total = encoded(distributed.drawn(self._noise, measure.key, DEALER, deviation, size))
