@@ -220,8 +220,8 @@ def release(statistic: Any, place: int, bits: int) -> Release:
 def _release(kind: Any, values: tuple[Any, ...], place: int, bits: int) -> Release:
     """Return the matrix of a statistic, with a bound of its sensitivity.
 
-    The bound is the diameter of the curve of the rounded functions over all 2^16 angles, for moments by their kernel. The
-    tables add at most 2‖(τ Σ_f |A_rf|)_r‖, where τ bounds the error of a term of one record.
+    The bound is the diameter of the curve of the rounded functions over all 2^16 angles; the kernel gives that of moments.
+    The tables add at most 2‖(τ Σ_f |A_rf|)_r‖, where τ bounds the error of a term of one record.
     """
     statistic = kind(*values)
     if isinstance(statistic, Moments):

@@ -323,7 +323,7 @@ class Member:
         return self._angles.at(w, version.period, clamp)
 
     def _empty(self, version: Version) -> Elements:
-        """Return the array for this holder's share, before the dealer's rows."""
+        """Return the array for this holder's share, before the dealer's rows are put into it."""
         return np.zeros(self._n, dtype=np.uint64)
 
     def _put(

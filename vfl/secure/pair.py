@@ -80,7 +80,7 @@ class PairKeys:
     def once(self, name: object) -> None:
         """Mark a name as used. Raises PrivacyError if it was used before."""
         if name in self._used:
-            raise PrivacyError("the same number was to be masked twice: repeat with a new attempt number")
+            raise PrivacyError("a request would have the same number masked twice: repeat it with a new attempt number")
         self._used.add(name)
 
     def sent(self, rows: Rows) -> bytes:

@@ -301,7 +301,7 @@ def _fault_of_trust(certificate: Certificate) -> str:
         return f"noise was drawn by {_listing(names)}, and has to be drawn by {_listing(roles.contributors)}"
     own = stated.get("encryption", {})
     if own != ({} if roles.dealt else ENCRYPTION | {"library": own.get("library")}):
-        return f"it states the encryption {own}, and a run with {DEALING[stated['dealer']]} has another"
+        return f"it states the encryption {own}, which does not fit {DEALING[stated['dealer']]}"
     if own and not re.fullmatch(r"TenSEAL \d[\w.+!-]*", str(own["library"])):
         return f"it was encrypted with {own['library']!r}, which vfl does not use"
     by_products = solver in BY_PRODUCTS
