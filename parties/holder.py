@@ -234,9 +234,9 @@ class Holder:
         """Begin the session, and return the streams that this party shares with the others."""
         if request.n_records != self._n_records:
             raise self._refusal("has a different number of records from the session", FederationError)
-        self._measures = request.held_out
         others = [other for other in self.sharing.roles.contributors if other != self.name]
         self._streams = session.begin(request.keys, others, self._noise)
+        self._measures = request.held_out
         return self._streams
 
     def _begin(self, session: Session, request: requests.Begin) -> None:

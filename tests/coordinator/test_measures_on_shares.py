@@ -343,6 +343,18 @@ class TestLies:
         with pytest.raises(FederationError, match="does not answer"):
             transport._dealer.request(replace(request, session=session), [])
 
+    @pytest.mark.parametrize("held_out", [False, True])
+    def test_a_second_begin_does_not_change_the_kind_of_a_session(self, held_out: bool) -> None:
+        """It is refused, and leaves no session on held-out records that answers requests of training."""
+        transport = self.session()
+        holder, session = transport.holders["q0"]._holder, self.last(transport, requests.ContributeMoments, "q0").session
+        begun = replace(self.last(transport, requests.Begin, "q0"), held_out=held_out)
+        with pytest.raises(PrivacyError, match="twice"):
+            holder.request(begun, [])
+        request = replace(self.last(transport, requests.SetUp, "q0"), session=session, number=99)
+        with pytest.raises(FederationError, match="does not answer"):
+            holder.request(request, [])
+
     def test_requests_of_measures_are_refused_on_training_records(self) -> None:
         class Late(Watched):
             lied = 0
