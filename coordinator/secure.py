@@ -8,6 +8,7 @@ ends. The next attempt has new keys, new masks and new streams.
 
 from __future__ import annotations
 
+import math
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
@@ -23,6 +24,7 @@ from vfl.secure import requests
 from vfl.secure.columns import reach
 from vfl.secure.cost import largest_message
 from vfl.secure.gram import opened_cross
+from vfl.secure.homomorphic import MOST_REPLIES, blocks_of
 from vfl.secure.ring import decoded, largest_sum, within
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
@@ -428,6 +430,24 @@ class SecureTransport:
 
 class PairTransport(SecureTransport):
     """Transport of a run of two parties without a dealer. The key owner encrypts, and the label party multiplies."""
+
+    _replies = 0
+    """Number of replies of the label party in this session."""
+
+    def sums(self, query: Backward, key: ReleaseKey) -> dict[str, Reply]:
+        """Return the replies for a gradient query, as for `SecureTransport`."""
+        self._reserve(blocks_of(self._plan.problem.n_records) + sum(b.stop - b.start for b in query.blocks))
+        return super().sums(query, key)
+
+    def _products(self, query: Gram, key: ReleaseKey, sharing: GramSharing) -> Vector:
+        self._reserve(math.prod(sharing.widths.values()))
+        return super()._products(query, key, sharing)
+
+    def _reserve(self, replies: int) -> None:
+        """End the session if so many more replies would use up its masks. The next request then starts a new one."""
+        if not self._session or self._replies + replies >= MOST_REPLIES:
+            self._session, self._replies = "", 0
+        self._replies += replies
 
     def _prepare(self) -> None:
         """Do nothing: there is no dealer to be checked."""

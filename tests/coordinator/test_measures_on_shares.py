@@ -347,7 +347,10 @@ class TestLies:
     def test_a_second_begin_does_not_change_the_kind_of_a_session(self, held_out: bool) -> None:
         """It is refused, and leaves no session on held-out records that answers requests of training."""
         transport = self.session()
-        holder, session = transport.holders["q0"]._holder, self.last(transport, requests.ContributeMoments, "q0").session
+        holder, session = (
+            transport.holders["q0"]._holder,
+            self.last(transport, requests.ContributeMoments, "q0").session,
+        )
         begun = replace(self.last(transport, requests.Begin, "q0"), held_out=held_out)
         with pytest.raises(PrivacyError, match="twice"):
             holder.request(begun, [])

@@ -519,3 +519,28 @@ def test_a_party_states_the_certified_library_or_none_where_none_is_used(certifi
     greetings = {p: Greeting(vfl.__version__, N, library=own) for p, own in (("q0", certified), ("q1", claimed))}
     with pytest.raises(VersionMismatch, match=f"'q1' encrypts with {claimed or 'nothing'}, .*install one version"):
         agreed_records(greetings, certified)
+
+
+def test_a_session_ends_before_its_masks_are_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply more than the session's masks would end the run, with its charge."""
+    whole = outcome(Watched(job(**FEW_ALONE), DATA))[0]
+    for module in ("coordinator.secure", "vfl.secure.homomorphic"):
+        monkeypatch.setattr(f"{module}.MOST_REPLIES", 12)
+    transport = Watched(job(**FEW_ALONE), DATA)
+    assert (outcome(transport)[0].w == whole.w).all()
+    assert len({request.session for _, request in transport.requests}) > 1
+
+
+def test_a_plan_refuses_more_products_than_a_session_has_masks_for() -> None:
+    wide = {q: [f"{q}{j}" for j in range(400)] for q in ("a", "b")}
+    spec = vfl.Job(
+        partition=vfl.FeaturePartition(wide, label=("b", "y")),
+        privacy=vfl.Privacy(epsilon=8.0),
+        loss="squared",
+        solver=vfl.solvers.NoisyGram(),
+        bounds={"*": (-2, 2), "y": (-1, 2)},
+        trust=ALONE,
+    )
+    with pytest.raises(vfl.errors.SpecificationError, match="use fewer columns, a dealer"):
+        plan(spec, 20000)
+    assert plan(replace(spec, trust=vfl.federation.Secure()), 20000).sharing is not None

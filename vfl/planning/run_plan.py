@@ -41,6 +41,7 @@ from vfl.privacy.ledger.composition import exact_mu
 from vfl.privacy.zcdp import rho_of
 from vfl.queries.protocol import require_bearable
 from vfl.secure.cost import gram, logistic, moments
+from vfl.secure.homomorphic import MOST_REPLIES
 from vfl.secure.measures import Measuring
 from vfl.secure.ring import RESIDUAL_BITS, bits
 from vfl.secure.roles import dealing
@@ -154,6 +155,11 @@ def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Produ
     found = gram_bits(problem.n_records, sigma / smallest**2, roles.ring)
     labelled = products.label_scale is not None
     widths = {q: len(names) + (labelled and q == roles.label) for q, names in problem.layout.columns.items()}
+    if not roles.dealt and math.prod(widths.values()) >= MOST_REPLIES:
+        raise SpecificationError(
+            f"trust='secure' without a dealer opens fewer than {MOST_REPLIES:,} products of two parties' columns: use fewer "
+            "columns, a dealer, or for SkGD joint=False"
+        )
     return GramSharing(
         secure,
         roles,
