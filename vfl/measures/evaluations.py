@@ -366,7 +366,7 @@ class HeldOut(ReleasedEvaluation):
         except BudgetExceeded:  # a resumed run has also paid for lost releases, and keeps the measures released so far
             cut_off = f"{note}; a run that was cut off had paid for the rest"
             return Findings(measured, self.n_records, cut_off, thresholds=fixed)
-        note += self._clamped if self.mu is not None else ""
+        note += (self._clamped if self.mu is not None else "") + further.pop("remark", "")
         drowned = [name for name in self._measures if name not in measured]
         if drowned:
             note += f"; left out, since noise dominates them: {', '.join(drowned)}"
