@@ -69,8 +69,9 @@ def columns(cells: list[Any]) -> dict[str, Any]:
 
 
 def says_nothing(found: Comparison, *cells: Any) -> bool:
-    """Return True if no refusal shows a cell."""
-    shown = [text for cell in cells for text in (str(cell), repr(cell)) if len(text) > 3 and not text.isalpha()]
+    """Return True if no refusal shows a cell. A cell like ' no ' occurs in any sentence."""
+    texts = [text for cell in cells for text in (str(cell), repr(cell))]
+    shown = [text for text in texts if len(text) > 3 and not text.strip().isalpha()]
     return not any(text in said for said in found.raised if said for text in shown)
 
 
