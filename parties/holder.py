@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from vfl.secure.streams import Streams
 
 LOSS = "logistic"
+LARGEST_CLAMP = 1e6
+"""Largest bound of a linear predictor in a request; runs ask for at most a few hundred."""
 PRODUCTS = requests.MaskProducts | requests.TakeProducts | requests.ContributeProducts
 """Types of requests for a release of products of columns."""
 
@@ -172,6 +174,8 @@ class Holder:
                 fits = len(w) == len(centre) == sizes[self.name] and bool(np.isfinite(centre).all())
             case requests.Contribute(query=query):
                 fits = all(block.stop <= sizes.get(block.party, -1) for block in query.blocks)
+        if isinstance(request, requests.MaskAngles | requests.MaskMoments) and request.clamp is not None:
+            fits = fits and 0.0 <= request.clamp <= LARGEST_CLAMP
         if not fits:
             raise self._refusal(
                 f"was sent a {type(request).__name__} about parties or columns that its job does not have"

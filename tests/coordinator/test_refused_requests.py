@@ -6,6 +6,7 @@ disclosed after the lie.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -220,6 +221,10 @@ LIES: dict[str, tuple[tuple[str, type, str], Callable[[Any], Any]]] = {
         (SUM, requests.MaskAngles, "q0"),
         lambda own: replace(own, version=replace(own.version, place=len(SERIES))),
     ),
+    **{
+        f"angles within ±{clamp}": ((SUM, requests.MaskAngles, "q0"), field("clamp", clamp))
+        for clamp in (-1.0, math.nan, math.inf, 1e300)
+    },
     "terms of an unknown series": (
         (SUM, requests.DealTerms, DEALER),
         lambda own: replace(own, version=replace(own.version, place=len(SERIES))),
