@@ -112,7 +112,7 @@ class TestCircuitPrivacy:
         assert not self.noise(keys, monkeypatch, large).any()  # without the flood the noise is that of the product
 
     def test_the_second_polynomial_of_a_reply(self, keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whoever guesses the multiplier and knows its own ciphertext can compute c₁·p; a reply agrees nowhere."""
+        """A key owner that guesses the multiplier can compute c₁·p from its ciphertext; a reply agrees nowhere."""
         owner, multiplier = keys
         row = np.arange(SLOTS, dtype=np.int16)[None]
         message = encrypted(owner, row)

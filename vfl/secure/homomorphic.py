@@ -212,10 +212,6 @@ class KeyOwner:
         return np.array([_total(own) for own in self.decrypted(replies)], dtype=np.uint64)
 
 
-Outputs = "Sequence[Sequence[tuple[int, int]]]"
-"""For each sum its products, as (row of the multiplier, row of the key owner)."""
-
-
 class Multiplier:
     """The party that multiplies encrypted rows by its own, in one session. public_key : `KeyOwner.public_key`."""
 

@@ -141,7 +141,7 @@ class PairMember:
         """Return the key owner's encrypted Fourier terms at its part of the margins, (2K, n), for the multiplier."""
         self._keys.once(version)
         angles = -self._angles_at(version, w, clamp)
-        rows = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms)[angles].T
+        rows = sigmoid.fourier_terms(version.terms)[angles].T
         return b"".join(self._keys.owner.encrypted(np.ascontiguousarray(rows)))
 
     def take_residual(self, version: Version, replies: memoryview) -> None:
@@ -225,7 +225,7 @@ class PairMember:
     def _angles_at(self, version: Version, w: Vector, clamp: float | None) -> Angles:
         if self._angles is None:
             raise FederationError(EARLY)
-        return self._angles.at(w, sigmoid.SERIES[version.place].period, clamp)
+        return self._angles.at(w, version.period, clamp)
 
     def _share_at(self, version: Version) -> Elements:
         if self._share is None or self._share[0] != version:

@@ -45,14 +45,9 @@ PRIME = 1152921504606748673
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The integers modulo a number, as uint64. range : bound on the magnitude of an opened sum."""
+    """The integers modulo 2^64 or modulo t, as uint64. range : bound on the magnitude of an opened sum."""
 
-    modulus: int
     range: int
-
-    def encoded(self, integers: Integers) -> Elements:
-        """Return signed integers modulo the modulus. integers : below the modulus in magnitude."""
-        return encoded(integers) if self is WORDS else modular(integers)
 
     def decoded(self, elements: Elements) -> Integers:
         """Return elements as signed integers, of at most half the modulus in magnitude."""
@@ -68,8 +63,8 @@ class Ring:
         return added(parts) if self is MODULAR else np.sum(parts, axis=0, dtype=np.uint64)
 
 
-WORDS = Ring(1 << 64, RANGE)
-MODULAR = Ring(PRIME, 1 << (59 - RESERVED_BITS))
+WORDS = Ring(RANGE)
+MODULAR = Ring(1 << (59 - RESERVED_BITS))
 
 
 @dataclass(frozen=True, slots=True)
